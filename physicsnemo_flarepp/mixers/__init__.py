@@ -1,0 +1,30 @@
+"""Token mixers of the matched backbone, all ``(B, N, C) -> (B, N, C)``."""
+
+from .attention import AttentionMixer
+from .base import Mixer
+from .flare import FlareMixer
+from .flarepp import FlarePPMixer
+from .norms import make_norm
+from .transolver import TransolverMixer, TransolverPlusMixer
+from .transolver3 import Transolver3Mixer
+
+MIXERS: dict[str, type[Mixer]] = {
+    "flarepp": FlarePPMixer,
+    "flare": FlareMixer,
+    "attention": AttentionMixer,
+    "transolver": TransolverMixer,
+    "transolver_plus": TransolverPlusMixer,
+    "transolver3": Transolver3Mixer,
+}
+
+__all__ = [
+    "MIXERS",
+    "AttentionMixer",
+    "FlareMixer",
+    "FlarePPMixer",
+    "Mixer",
+    "Transolver3Mixer",
+    "TransolverMixer",
+    "TransolverPlusMixer",
+    "make_norm",
+]

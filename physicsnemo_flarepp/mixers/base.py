@@ -1,0 +1,54 @@
+"""What every token mixer shares."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+
+class Mixer(nn.Module, ABC):
+    r"""A map of tokens to tokens, :math:`(B, N, C) \to (B, N, C)`, for any N.
+
+    Subclasses implement :meth:`forward`. Those whose weights need more than the backbone's
+    N(0, 0.02) also override :meth:`reset_parameters`, which the backbone calls last.
+
+    Parameters
+    ----------
+    dim : int
+        Channels C.
+    heads : int
+        Heads H; must divide ``dim``.
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        if dim % heads:
+            raise ValueError(f"heads must divide dim, got dim={dim}, heads={heads}")
+        self.dim = dim
+        self.heads = heads
+        self.head_dim = dim // heads
+
+    @abstractmethod
+    def forward(
+        self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None
+    ) -> Float[Tensor, "B N C"]:
+        """Mix the tokens of each sample; tokens with mask False influence no other token."""
+
+    def reset_parameters(self) -> None:  # noqa: B027
+        """Set the initial values that differ from the backbone's; by default there are none."""
+
+    def split_heads(self, x: Float[Tensor, "B N C"]) -> Float[Tensor, "B H N D"]:
+        """View channels as heads."""
+        return x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+
+    def merge_heads(self, x: Float[Tensor, "B H N D"]) -> Float[Tensor, "B N C"]:
+        """Undo :meth:`split_heads`; free when ``x`` is stored with the heads innermost."""
+        return x.transpose(1, 2).flatten(2)
+
+
+def add_identity(linear: nn.Linear, dim: int) -> None:
+    """Add the identity to each ``dim`` rows of a projection: x + W x + b, at no cost per token."""
+    with torch.no_grad():
+        for rows in linear.weight.split(dim):
+            rows += torch.eye(dim, dtype=rows.dtype, device=rows.device)

@@ -1,0 +1,53 @@
+"""FLARE: routing through learned, fixed queries."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from ..ops import decode, encode
+from .base import Mixer, add_identity
+
+
+class FlareMixer(Mixer):
+    r"""Low-rank attention through M learned queries per head (paper, "fixed-query routing").
+
+    .. math::
+
+        z = \mathrm{SDPA}(q, k, v), \qquad y = \mathrm{SDPA}(k, q, z)
+
+    with scale :math:`D^{-1/2}`, as in the paper and unlike ``physicsnemo.nn.FLARE``, which uses 1,
+    a shared projection and per-head key and value maps.
+
+    Parameters
+    ----------
+    dim, heads : int
+        Channels C and heads H.
+    slice_num : int
+        Latents M per head.
+    residual_projections : bool, optional, default=True
+        Start key and value projections at the identity.
+    """
+
+    def __init__(
+        self, dim: int, heads: int, slice_num: int, residual_projections: bool = True
+    ) -> None:
+        super().__init__(dim, heads)
+        self.residual_projections = residual_projections
+        self.queries = nn.Parameter(torch.empty(heads, slice_num, self.head_dim))
+        self.project = nn.Linear(dim, 2 * dim)
+        self.out = nn.Linear(dim, dim)
+
+    def reset_parameters(self) -> None:
+        """Draw the queries and start the projections near the identity."""
+        nn.init.normal_(self.queries, std=0.02)
+        if self.residual_projections:
+            add_identity(self.project, self.dim)
+
+    def forward(
+        self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None
+    ) -> Float[Tensor, "B N C"]:
+        """Gather the tokens into M latents per head and return them."""
+        k, v = map(self.split_heads, self.project(x).chunk(2, -1))
+        q = self.queries.to(k.dtype).expand(x.shape[0], -1, -1, -1)
+        z = encode(q, k, v, key_mask=token_mask)
+        return self.out(self.merge_heads(decode(k, q, z)))

@@ -1,0 +1,110 @@
+"""Transolver and Transolver++ slices, on PhysicsNeMo's layer."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from physicsnemo.nn import gumbel_softmax
+from physicsnemo.nn.module.physics_attention import PhysicsAttentionIrregularMesh
+from torch import Tensor, nn
+
+from .base import Mixer
+
+
+class TransolverMixer(Mixer):
+    r"""Physics attention: tokens are averaged into slices, slices attend, and are spread back.
+
+    The weights, their names, the slice attention and the output are those of
+    ``physicsnemo.nn``'s layer, held in :attr:`layer`. Three details follow the authors'
+    published runs instead of PhysicsNeMo 2.2: the temperature is clamped to [0.1, 5] (PhysicsNeMo:
+    [0.5, 5]), slice sums are divided by the weight plus 1e-5 (1e-2), and the softmax runs in fp32.
+    Masks are ours.
+
+    Parameters
+    ----------
+    dim, heads : int
+        Channels C and heads H.
+    slice_num : int
+        Slices G.
+    """
+
+    plus = False
+    temperature_range: tuple[float, float] = (0.1, 5.0)
+    epsilon = 1e-5
+
+    def __init__(self, dim: int, heads: int, slice_num: int) -> None:
+        super().__init__(dim, heads)
+        self.layer = PhysicsAttentionIrregularMesh(
+            dim, heads, self.head_dim, 0.0, slice_num, use_te=False, plus=self.plus
+        )
+
+    def reset_parameters(self) -> None:
+        """Make the slice weights orthogonal and the temperatures 0.5."""
+        nn.init.orthogonal_(self.layer.in_project_slice.weight)
+        nn.init.constant_(self.layer.temperature, 0.5)
+
+    def project_tokens(
+        self, x: Float[Tensor, "B N C"]
+    ) -> tuple[Float[Tensor, "B N H D"], Float[Tensor, "B N H D"]]:
+        """Give what addresses the slices and what they average."""
+        return self.layer.project_input_onto_slices(x)
+
+    def slice_weights(self, address: Float[Tensor, "B N H D"]) -> Float[Tensor, "B N H G"]:
+        """Give each token's distribution over the slices, in fp32 or better."""
+        logits = self.layer.in_project_slice(address)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.softmax(logits / self.layer.temperature.clamp(*self.temperature_range), -1)
+
+    def forward(
+        self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None
+    ) -> Float[Tensor, "B N C"]:
+        """Average tokens into slices, let the slices attend, spread them back."""
+        address, value = self.project_tokens(x)
+        weights = self.slice_weights(address)
+        gathered = weights if token_mask is None else weights * token_mask[:, :, None, None]
+        # Normalised before the sum over tokens, which would overflow in half precision.
+        gathered = gathered / (gathered.sum(1, keepdim=True) + self.epsilon)
+        slices = torch.einsum("bnhg,bnhd->bhgd", gathered.to(value.dtype), value)
+        slices = self.layer._compute_slice_attention_sdpa(slices)
+        return self.layer._project_attention_outputs(slices, weights.to(slices.dtype))
+
+
+class TransolverPlusMixer(TransolverMixer):
+    r"""Transolver++: one projection for address and value, a temperature per token, Gumbel noise.
+
+    The published code draws the noise at evaluation too, which makes predictions random; here it
+    is drawn in training only unless ``noise_at_evaluation`` asks for it. The temperature of a
+    token is floored at 0.01.
+
+    Parameters
+    ----------
+    dim, heads : int
+        Channels C and heads H.
+    slice_num : int
+        Slices G.
+    noise_at_evaluation : bool, optional, default=False
+        Draw Gumbel noise in ``eval()`` as well.
+    """
+
+    plus = True
+
+    def __init__(
+        self, dim: int, heads: int, slice_num: int, noise_at_evaluation: bool = False
+    ) -> None:
+        super().__init__(dim, heads, slice_num)
+        self.noise_at_evaluation = noise_at_evaluation
+
+    def project_tokens(
+        self, x: Float[Tensor, "B N C"]
+    ) -> tuple[Float[Tensor, "B N H D"], Float[Tensor, "B N H D"]]:
+        """Give one projection, twice."""
+        projected = self.layer.project_input_onto_slices(x)
+        return projected, projected
+
+    def slice_weights(self, address: Float[Tensor, "B N H D"]) -> Float[Tensor, "B N H G"]:
+        """Give each token's distribution over the slices, sharpened by its own temperature."""
+        logits = self.layer.in_project_slice(address)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        tau = (self.layer.temperature + self.layer.proj_temperature(address)).clamp(min=0.01)
+        if self.training or self.noise_at_evaluation:
+            return gumbel_softmax(logits, tau)
+        return F.softmax(logits / tau, -1)

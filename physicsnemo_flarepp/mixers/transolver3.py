@@ -1,0 +1,81 @@
+"""Transolver-3: slice attention with its projections fused by associativity."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from .base import Mixer
+
+
+class Transolver3Mixer(Mixer):
+    r"""Physics attention that never forms the :math:`N \times C` token projections.
+
+    The slice logits come from the product of the slice and address weights,
+    :math:`W_h = W_\mathrm{slice} W_{x,h}` of shape :math:`(G, C)`, the value projection is applied
+    to the G slice averages, and the output projection to the G slice results:
+
+    .. math::
+
+        w_h = \mathrm{softmax}_G\big((x W_h^\top + b_h)/\tau_h\big), \quad
+        s_h = \frac{w_h^\top x}{\sum_n w_h + 10^{-5}} W_{f,h}^\top + b_{f,h}, \quad
+        y = \sum_h w_h \big(\mathrm{SDPA}(s_h)\, W_{\mathrm{out},h}\big) + b_\mathrm{out}
+
+    Unlike the unfused layer the value bias is not damped by the normaliser's 1e-5. The parameters
+    are those of the unfused layer, so weights can be copied between the two.
+
+    Parameters
+    ----------
+    dim, heads : int
+        Channels C and heads H.
+    slice_num : int
+        Slices G.
+    """
+
+    temperature_range: tuple[float, float] = (0.1, 5.0)
+    epsilon = 1e-5
+
+    def __init__(self, dim: int, heads: int, slice_num: int) -> None:
+        super().__init__(dim, heads)
+        self.address = nn.Linear(dim, dim)
+        self.value = nn.Linear(dim, dim)
+        self.slice = nn.Linear(self.head_dim, slice_num)
+        self.temperature = nn.Parameter(torch.empty(heads, 1))
+        self.attend = nn.Linear(self.head_dim, 3 * self.head_dim, bias=False)
+        self.out = nn.Linear(dim, dim)
+
+    def reset_parameters(self) -> None:
+        """Make the slice weights orthogonal and the temperatures 0.5."""
+        nn.init.orthogonal_(self.slice.weight)
+        nn.init.constant_(self.temperature, 0.5)
+
+    def slice_weights(self, x: Float[Tensor, "B N C"]) -> Float[Tensor, "B N H G"]:
+        """Give each token's distribution over the slices from one (C, H G) projection."""
+        by_head = (self.heads, self.head_dim)
+        tau = self.temperature.clamp(*self.temperature_range)
+        weight = self.slice.weight @ self.address.weight.unflatten(0, by_head)  # (H, G, C)
+        bias = self.address.bias.unflatten(0, by_head) @ self.slice.weight.T + self.slice.bias
+        logits = F.linear(x, (weight / tau[..., None]).flatten(0, 1), (bias / tau).flatten())
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.softmax(logits.unflatten(-1, (self.heads, -1)), -1)
+
+    def forward(
+        self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None
+    ) -> Float[Tensor, "B N C"]:
+        """Average tokens into slices, project and attend there, spread the results."""
+        weights = self.slice_weights(x)
+        gathered = weights if token_mask is None else weights * token_mask[:, :, None, None]
+        # Normalised before the sum over tokens, which would overflow in half precision.
+        gathered = gathered / (gathered.sum(1, keepdim=True) + self.epsilon)
+        raw = torch.einsum("bnhg,bnc->bhgc", gathered.to(x.dtype), x)
+        by_head = (self.heads, self.head_dim)
+        value = self.value.weight.unflatten(0, by_head)  # (H, D, C)
+        slices = torch.einsum("bhgc,hdc->bhgd", raw, value)
+        slices = slices + self.value.bias.unflatten(0, by_head)[:, None]
+        q, k, v = self.attend(slices).chunk(3, -1)
+        slices = F.scaled_dot_product_attention(q, k, v)
+        out = self.out.weight.unflatten(1, by_head)  # (C, H, D)
+        spread = torch.einsum("bhgd,chd->bhgc", slices, out)
+        # One (H G)-wide product sums over heads and slices at once.
+        y = weights.flatten(2).to(spread.dtype) @ spread.flatten(1, 2)
+        return y + self.out.bias

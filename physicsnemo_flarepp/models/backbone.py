@@ -1,0 +1,307 @@
+"""The paper's matched backbone, in which only the token mixer changes."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from physicsnemo.core import ModelMetaData, Module
+from physicsnemo.nn import PositionalEmbedding
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..mixers import MIXERS, Mixer
+from .checks import check_architecture, check_grid, check_sizes, check_token_mask, check_tokens
+from .layers import Block, InProjection, OutProjection
+from .positions import unified_positions
+
+
+@dataclass
+class MetaData(ModelMetaData):
+    """What PhysicsNeMo may do with these models."""
+
+    amp: bool = True
+    bf16: bool = True
+    auto_grad: bool = True
+
+
+class MixerBackbone(Module):
+    r"""Surrogate for fields on point sets, grids and meshes with an exchangeable token mixer.
+
+    In-projection, ``n_layers`` residual blocks ``x + mixer(norm x)``, ``x + ffn(norm x)``,
+    out-projection. Everything but the mixer acts on each token alone. The constructor and
+    ``forward`` accept what ``physicsnemo.models.flare.FLARE`` does.
+
+    Parameters
+    ----------
+    functional_dim : int
+        Channels F of ``fx``.
+    out_dim : int
+        Channels of the output.
+    embedding_dim : int, optional
+        Channels E of ``embedding``. None (default) for a model of ``fx`` alone, or with
+        ``unified_pos``.
+    n_layers : int, optional, default=8
+        Blocks B of the paper.
+    n_hidden : int, optional, default=128
+        Hidden width C.
+    n_head : int, optional, default=8
+        Heads H; must divide ``n_hidden``.
+    slice_num : int, optional, default=64
+        Latents or slices M per head.
+    mlp_ratio : float, optional, default=2.0
+        Hidden width of the feed-forward over ``n_hidden``.
+    dropout : float, optional, default=0.0
+        Dropout on the two branches of each block.
+    act : str, optional, default="gelu"
+        Activation, by PhysicsNeMo's names.
+    norm : str, optional, default="layer"
+        "layer", or "rms" for mixed precision.
+    structured_shape : sequence of int, optional
+        Shape of the grid, 2-D or 3-D, if the tokens form one.
+    unified_pos : bool, optional, default=False
+        Use distances to a reference grid as the embedding (needs ``structured_shape``).
+    ref : int, optional, default=8
+        Reference points per axis for ``unified_pos``.
+    time_input : bool, optional, default=False
+        Accept ``time`` and add its embedding to every token.
+    use_te : bool, optional, default=False
+        Only False: kept so that PhysicsNeMo configs apply. True raises.
+    io_layers : int, optional, default=2
+        Residual layers in each of the two projections.
+    seed_norm, shared_projections, anchored_queries : bool, optional
+        Options of the flarepp mixer (:class:`~physicsnemo_flarepp.mixers.FlarePPMixer`).
+        Defaults True, False, False.
+    residual_projections : bool, optional, default=True
+        Start the projections of flare and flarepp at the identity.
+    checkpoint_blocks : bool, optional, default=False
+        Recompute each block in the backward pass instead of storing its activations.
+    activation_checkpointing : bool, optional, default=False
+        PhysicsNeMo's name for ``checkpoint_blocks``; either turns it on.
+    mixer : str, optional, default="flarepp"
+        "flarepp", "flare", "attention", "transolver", "transolver_plus" or "transolver3".
+
+    Forward
+    -------
+    fx : torch.Tensor
+        Shape :math:`(B, N, F)`, :math:`(B, *\mathrm{grid}, F)`, or :math:`(B, 1, F)`: one row for
+        all tokens, projected once and added to every token.
+    embedding : torch.Tensor, optional
+        Shape :math:`(B, N, E)` or :math:`(B, *\mathrm{grid}, E)`.
+    time : torch.Tensor, optional
+        Shape :math:`(B,)`, required with ``time_input``.
+    token_mask : torch.Tensor, optional
+        Boolean :math:`(B, N)`, True for real tokens. Masked tokens may hold anything, NaN
+        included; they influence nothing and give 0.
+
+    Outputs
+    -------
+    torch.Tensor
+        Shape :math:`(B, N, \mathrm{out\_dim})`, or on the grid if an input came on the grid.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = MixerBackbone(3, 1, n_layers=1, n_hidden=32, n_head=4, mixer="transolver3")
+    >>> model(torch.rand(2, 100, 3)).shape
+    torch.Size([2, 100, 1])
+    """
+
+    def __init__(
+        self,
+        functional_dim: int,
+        out_dim: int,
+        embedding_dim: int | None = None,
+        n_layers: int = 8,
+        n_hidden: int = 128,
+        n_head: int = 8,
+        slice_num: int = 64,
+        mlp_ratio: float = 2.0,
+        dropout: float = 0.0,
+        act: str = "gelu",
+        norm: str = "layer",
+        structured_shape: Sequence[int] | None = None,
+        unified_pos: bool = False,
+        ref: int = 8,
+        time_input: bool = False,
+        use_te: bool = False,
+        io_layers: int = 2,
+        seed_norm: bool = True,
+        residual_projections: bool = True,
+        shared_projections: bool = False,
+        anchored_queries: bool = False,
+        checkpoint_blocks: bool = False,
+        activation_checkpointing: bool = False,
+        mixer: str = "flarepp",
+    ) -> None:
+        super().__init__(meta=MetaData())
+        check_sizes(
+            {
+                "functional_dim": functional_dim,
+                "out_dim": out_dim,
+                "embedding_dim": 1 if embedding_dim is None else embedding_dim,
+                "n_layers": n_layers,
+                "n_hidden": n_hidden,
+                "n_head": n_head,
+                "slice_num": slice_num,
+                "mlp_ratio": mlp_ratio,
+                "ref": ref,
+                "io_layers": io_layers + 1,
+            }
+        )
+        check_architecture(n_hidden, n_head, mixer, dropout)
+        check_grid(structured_shape, unified_pos)
+        if use_te:
+            raise ValueError(
+                "use_te=True is not supported: Transformer Engine does not return the "
+                "log-normaliser that exact sharding and streaming need; pass use_te=False"
+            )
+        self.functional_dim = functional_dim
+        self.out_dim = out_dim
+        self.unified_pos = unified_pos
+        self.structured_shape = None if structured_shape is None else tuple(structured_shape)
+        self.time_input = time_input
+        self.checkpoint_blocks = checkpoint_blocks or activation_checkpointing
+        if unified_pos:
+            # Rebuilt from the arguments, so it need not travel in checkpoints.
+            positions = unified_positions(self.structured_shape, ref)
+            self.register_buffer("positions", positions, persistent=False)
+            embedding_dim = positions.shape[-1]
+        self.embedding_dim = embedding_dim
+
+        self.in_projection = InProjection(
+            embedding_dim or 0, functional_dim, n_hidden, io_layers, act
+        )
+        if time_input:
+            self.time_embedding = PositionalEmbedding(n_hidden)
+            self.time_projection = nn.Sequential(
+                nn.Linear(n_hidden, n_hidden), nn.SiLU(), nn.Linear(n_hidden, n_hidden)
+            )
+        options = {
+            "norm": norm,
+            "slice_num": slice_num,
+            "seed_norm": seed_norm,
+            "residual_projections": residual_projections,
+            "shared_projections": shared_projections,
+            "anchored_queries": anchored_queries,
+        }
+        self.blocks = nn.ModuleList(
+            Block(_make_mixer(mixer, n_hidden, n_head, options), mlp_ratio, act, norm, dropout)
+            for _ in range(n_layers)
+        )
+        self.out_projection = OutProjection(n_hidden, out_dim, io_layers, act, norm)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw every Linear from N(0, 0.02) with zero bias, then let the mixers set their own."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
+                module.reset_parameters()
+        for block in self.blocks:
+            block.mixer.reset_parameters()
+
+    def forward(
+        self,
+        fx: Float[Tensor, "B *tokens F"],
+        embedding: Float[Tensor, "B *tokens E"] | None = None,
+        time: Float[Tensor, " B"] | None = None,
+        token_mask: Bool[Tensor, "B N"] | None = None,
+    ) -> Float[Tensor, "B *tokens out"]:
+        """Predict the fields at the tokens."""
+        on_grid = self.structured_shape is not None and (
+            fx.ndim != 3 or (embedding is not None and embedding.ndim != 3)
+        )
+        fx, embedding = self._as_tokens(fx, embedding)
+        if not torch.compiler.is_compiling():
+            self._check_inputs(fx, embedding, time, token_mask)
+        x = self.embed(fx, embedding, time, token_mask)
+        for block in self.blocks:
+            if self.checkpoint_blocks and torch.is_grad_enabled():
+                x = checkpoint(block, x, token_mask, use_reentrant=False)
+            else:
+                x = block(x, token_mask)
+        y = self.out_projection(x)
+        if token_mask is not None:
+            y = y.masked_fill(~token_mask[..., None], 0.0)
+        return y.unflatten(1, self.structured_shape) if on_grid else y
+
+    def embed(
+        self,
+        fx: Float[Tensor, "B _N F"],
+        embedding: Float[Tensor, "B N E"] | None = None,
+        time: Float[Tensor, " B"] | None = None,
+        token_mask: Bool[Tensor, "B N"] | None = None,
+    ) -> Float[Tensor, "B N C"]:
+        """Give the hidden state of the tokens before the first block."""
+        if token_mask is not None:
+            # 0 * NaN is NaN in every product below, so padding is cleared at the source.
+            padding = ~token_mask[..., None]
+            if fx.shape[1] == token_mask.shape[1]:
+                fx = fx.masked_fill(padding, 0.0)
+            embedding = None if embedding is None else embedding.masked_fill(padding, 0.0)
+        x = self.in_projection(fx, embedding)
+        if time is not None:
+            x = x + self.time_projection(self.time_embedding(time).to(x.dtype))[:, None]
+        return x
+
+    def _as_tokens(self, fx: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Flatten grids to tokens and supply the unified positions."""
+        if self.structured_shape is not None:
+            fx = self._flatten_grid(fx)
+            embedding = None if embedding is None else self._flatten_grid(embedding)
+        if self.unified_pos:
+            embedding = self.positions.to(fx.dtype).expand(fx.shape[0], -1, -1)
+        return fx, embedding
+
+    def _flatten_grid(self, value: Tensor) -> Tensor:
+        is_grid = value.shape[1:-1] == torch.Size(self.structured_shape)
+        return value.flatten(1, -2) if is_grid and value.ndim > 3 else value
+
+    def _check_inputs(
+        self, fx: Tensor, embedding: Tensor | None, time: Tensor | None, token_mask: Tensor | None
+    ) -> None:
+        for name, value in (("fx", fx), ("embedding", embedding)):
+            if value is not None and not value.is_floating_point():
+                raise TypeError(f"{name} must be a floating tensor, got {value.dtype}")
+        if self.embedding_dim is not None and embedding is None:
+            raise ValueError(
+                f"embedding is missing: the model was built with embedding_dim="
+                f"{self.embedding_dim}; pass a tensor of shape (B, N, {self.embedding_dim})"
+            )
+        if self.embedding_dim is None and embedding is not None:
+            raise ValueError(
+                "the model takes no embedding (embedding_dim=None), "
+                f"got one of shape {tuple(embedding.shape)}; build it with embedding_dim"
+            )
+        batch = fx.shape[0]
+        grid = ()
+        if self.structured_shape is not None:
+            grid = (torch.Size(self.structured_shape).numel(),)
+        if embedding is None:
+            check_tokens("fx", fx, self.functional_dim, batch, grid)
+            n_tokens = fx.shape[1]
+        else:
+            check_tokens("embedding", embedding, self.embedding_dim, batch, grid)
+            n_tokens = embedding.shape[1]
+            check_tokens("fx", fx, self.functional_dim, batch, (n_tokens, 1))
+        if self.time_input != (time is not None):
+            raise ValueError(
+                f"time must be given exactly when time_input is set: time_input="
+                f"{self.time_input}, time={'given' if time is not None else None}"
+            )
+        if time is not None and time.shape != (batch,):
+            raise ValueError(f"time must have shape (B,) = {(batch,)}, got {tuple(time.shape)}")
+        if token_mask is not None:
+            check_token_mask(token_mask, batch, n_tokens)
+
+
+def _make_mixer(name: str, dim: int, heads: int, options: dict) -> Mixer:
+    """Build a mixer with those of the backbone's options that it has."""
+    cls = MIXERS[name]
+    known = inspect.signature(cls).parameters
+    return cls(dim, heads, **{key: value for key, value in options.items() if key in known})

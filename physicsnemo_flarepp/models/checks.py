@@ -1,0 +1,79 @@
+"""Checks of constructor arguments and of what ``forward`` is called with."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..mixers import MIXERS
+
+
+def check_sizes(sizes: dict[str, int | float]) -> None:
+    """Raise unless every named size is a positive number."""
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise ValueError(f"{name} must be positive, got {value!r}")
+
+
+def check_architecture(n_hidden: int, n_head: int, mixer: str, dropout: float) -> None:
+    """Raise on settings that no backbone can have."""
+    if n_hidden % n_head:
+        raise ValueError(
+            f"n_hidden must be divisible by n_head, got n_hidden={n_hidden}, n_head={n_head}"
+        )
+    if mixer not in MIXERS:
+        raise ValueError(f"mixer must be one of {sorted(MIXERS)}, got {mixer!r}")
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+
+
+def check_grid(structured_shape: Sequence[int] | None, unified_pos: bool) -> None:
+    """Raise unless the grid is absent, 2-D or 3-D, and present where positions are made from it."""
+    if structured_shape is None:
+        if unified_pos:
+            raise ValueError(
+                "unified_pos=True needs structured_shape, got None; "
+                "pass the grid's shape, or embedding_dim and an embedding"
+            )
+        return
+    if len(structured_shape) not in (2, 3) or any(int(s) != s or s <= 0 for s in structured_shape):
+        raise ValueError(
+            f"structured_shape must be 2 or 3 positive integers, got {tuple(structured_shape)}"
+        )
+
+
+def check_tokens(name: str, value: Tensor, width: int, batch: int, rows: tuple[int, ...]) -> None:
+    """Raise unless ``value`` is (batch, n, width) with n among ``rows`` (empty: any n)."""
+    if value.ndim != 3:
+        raise ValueError(f"{name} must have shape (B, N, {width}), got {tuple(value.shape)}")
+    if value.shape[-1] != width:
+        raise ValueError(
+            f"{name} must have {width} channels as the model was built with, "
+            f"got {value.shape[-1]} in shape {tuple(value.shape)}"
+        )
+    if value.shape[0] != batch or (rows and value.shape[1] not in rows):
+        wanted = " or ".join(map(str, rows)) or "any number of"
+        raise ValueError(
+            f"{name} must have batch {batch} and {wanted} rows, got {tuple(value.shape)}"
+        )
+
+
+def check_token_mask(mask: Tensor, batch: int, n_tokens: int) -> None:
+    """Raise unless ``mask`` is boolean (B, N) with a real token in every sample.
+
+    The last condition is read on the device: on CUDA it is asserted there, without a host sync.
+    """
+    if mask.dtype != torch.bool:
+        raise TypeError(f"token_mask must be boolean (True = real token), got {mask.dtype}")
+    if mask.shape != (batch, n_tokens):
+        raise ValueError(
+            f"token_mask must have shape (B, N) = {(batch, n_tokens)}, got {tuple(mask.shape)}"
+        )
+    real = mask.any(-1).all()
+    if mask.device.type != "cpu":
+        torch._assert_async(real, "token_mask is False for every token of a sample")
+    elif not real:
+        empty = (~mask.any(-1)).nonzero().flatten().tolist()
+        raise ValueError(
+            f"token_mask is False for every token of sample(s) {empty}; drop these samples"
+        )
