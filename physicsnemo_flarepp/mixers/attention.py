@@ -27,6 +27,6 @@ class AttentionMixer(Mixer):
         """Let every token attend to every real token."""
         if x.shape[1] == 0:  # the fused CPU kernel dies on an empty key set
             return self.out(x)
-        q, k, v = map(self.split_heads, self.project(x).chunk(3, -1))
+        q, k, v = self.project_heads(x, self.project)
         mask = None if token_mask is None else token_mask[:, None, None, :]
         return self.out(self.merge_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=mask)))

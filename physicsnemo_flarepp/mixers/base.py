@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ..ops import split_linear
+
 
 class Mixer(nn.Module, ABC):
     r"""A map of tokens to tokens, :math:`(B, N, C) \to (B, N, C)`, for any N.
@@ -45,6 +47,13 @@ class Mixer(nn.Module, ABC):
     def merge_heads(self, x: Float[Tensor, "B H N D"]) -> Float[Tensor, "B N C"]:
         """Undo :meth:`split_heads`; free when ``x`` is stored with the heads innermost."""
         return x.transpose(1, 2).flatten(2)
+
+    def project_heads(
+        self, x: Float[Tensor, "B N C"], linear: nn.Linear
+    ) -> list[Float[Tensor, "B H N D"]]:
+        """Apply a Linear of several times ``dim`` rows; one tensor per ``dim`` rows, in heads."""
+        parts = linear.out_features // self.dim
+        return [self.split_heads(y) for y in split_linear(x, linear.weight, linear.bias, parts)]
 
 
 def add_identity(linear: nn.Linear, dim: int) -> None:

@@ -47,7 +47,7 @@ class FlareMixer(Mixer):
         self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None
     ) -> Float[Tensor, "B N C"]:
         """Gather the tokens into M latents per head and return them."""
-        k, v = map(self.split_heads, self.project(x).chunk(2, -1))
+        k, v = self.project_heads(x, self.project)
         q = self.queries.to(k.dtype).expand(x.shape[0], -1, -1, -1)
         z = encode(q, k, v, key_mask=token_mask)
         return self.out(self.merge_heads(decode(k, q, z)))

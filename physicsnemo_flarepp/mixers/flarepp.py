@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..ops import decode, encode
 from .base import Mixer, add_identity
-from .norms import make_norm
+from .norms import make_norm, normalize_rows
 
 
 class FlarePPMixer(Mixer):
@@ -19,6 +19,10 @@ class FlarePPMixer(Mixer):
         y = \mathrm{SDPA}(k, q, z)
 
     with learned seeds :math:`\tilde q` and scale :math:`D^{-1/2}`.
+
+    Where :math:`\tilde k` is normalised with affine weights, the weight multiplies the seeds
+    instead, which is the same score at M rather than N rows; the bias adds the same number to all
+    scores of a seed, cancels in the softmax, and does not exist.
 
     Parameters
     ----------
@@ -52,66 +56,65 @@ class FlarePPMixer(Mixer):
         anchored_queries: bool = False,
     ) -> None:
         super().__init__(dim, heads)
+        self.norm = norm
         self.residual_projections = residual_projections
-        self.shared_projections = shared_projections
         self.anchored_queries = anchored_queries
+        self.normalize_source = seed_norm or anchored_queries
         width = self.head_dim
         self.seeds = nn.Parameter(torch.empty(heads, slice_num, width))
         synthesis = 0 if shared_projections else 1 if anchored_queries else 2
         self.project = nn.Linear(dim, (synthesis + 2) * dim)
         self.out = nn.Linear(dim, dim)
         self.seed_norm = make_norm(norm, width) if seed_norm else nn.Identity()
+        if seed_norm and not anchored_queries:
+            self.source_weight = nn.Parameter(torch.empty(width))
         if anchored_queries:
             self.anchors = nn.Parameter(torch.empty(heads, slice_num, width))
             self.anchor_norm = make_norm(norm, width)
             self.gate = nn.Parameter(torch.empty(heads, 1, 1))
-            self.synthesis_norm = make_norm(norm, width, affine=False)
             self.key_norm = make_norm(norm, width)
-        else:
-            self.synthesis_norm = make_norm(norm, width) if seed_norm else nn.Identity()
-            self.key_norm = nn.Identity()
 
     def reset_parameters(self) -> None:
         """Draw seeds and anchors, start projections near the identity and the gates at 0.25."""
         nn.init.normal_(self.seeds, std=0.02)
         if self.residual_projections:
             add_identity(self.project, self.dim)
+        if hasattr(self, "source_weight"):
+            nn.init.ones_(self.source_weight)
         if self.anchored_queries:
             nn.init.normal_(self.anchors, std=0.02)
             nn.init.constant_(self.gate, 0.25)
 
     def project_tokens(self, x: Float[Tensor, "B N C"]) -> tuple[Float[Tensor, "B H N D"], ...]:
         r"""Give :math:`\tilde k, \tilde v, k, v`, each of shape :math:`(B, H, N, D)`."""
-        parts = [self.split_heads(part) for part in self.project(x).split(self.dim, -1)]
+        parts = self.project_heads(x, self.project)
         source_key, source_value, key, value = parts[0], parts[1], parts[-2], parts[-1]
-        dtype = key.dtype  # under autocast the norms return fp32
-        source_key = self.synthesis_norm(source_key).to(dtype)
+        if self.normalize_source:
+            source_key = normalize_rows(self.norm, source_key)
         if self.anchored_queries:
             source_value = source_key
-        return source_key, source_value, self.key_norm(key).to(dtype), value
+            key = self.key_norm(key).to(value.dtype)  # fp32 under autocast
+        return source_key, source_value, key, value
+
+    def seed_queries(self, like: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H M D"]:
+        """Give the queries of the synthesis, in the batch size and dtype of ``like``."""
+        seeds = self.seed_norm(self.seeds)
+        if hasattr(self, "source_weight"):
+            seeds = seeds * self.source_weight
+        return seeds.to(like.dtype).expand(like.shape[0], -1, -1, -1)
 
     def anchor(self, q: Float[Tensor, "B H M D"]) -> Float[Tensor, "B H M D"]:
-        """Turn gathered queries into routing queries: itself, or anchored to the fixed ones."""
+        """Turn gathered queries into routing queries: themselves, or tied to the fixed ones."""
         if not self.anchored_queries:
             return q
         return (self.anchor_norm(self.anchors) + self.gate.sigmoid() * q).to(q.dtype)
-
-    def routing_queries(
-        self,
-        source_key: Float[Tensor, "B H N D"],
-        source_value: Float[Tensor, "B H N D"],
-        token_mask: Bool[Tensor, "B N"] | None = None,
-    ) -> Float[Tensor, "B H M D"]:
-        """Synthesise the routing queries from the tokens."""
-        seeds = self.seed_norm(self.seeds).to(source_key.dtype)
-        seeds = seeds.expand(source_key.shape[0], -1, -1, -1)
-        return self.anchor(encode(seeds, source_key, source_value, key_mask=token_mask))
 
     def forward(
         self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None
     ) -> Float[Tensor, "B N C"]:
         """Synthesise the queries, gather the tokens into M latents per head, return them."""
         source_key, source_value, k, v = self.project_tokens(x)
-        q = self.routing_queries(source_key, source_value, token_mask)
+        seeds = self.seed_queries(source_key)
+        q = self.anchor(encode(seeds, source_key, source_value, key_mask=token_mask))
         z = encode(q, k, v, key_mask=token_mask)
         return self.out(self.merge_heads(decode(k, q, z)))

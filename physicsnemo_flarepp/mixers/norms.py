@@ -1,11 +1,14 @@
 """The two normalisations of the paper."""
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
-NORMS = ("layer", "rms")
+from ..ops import unit_scale
+
+EPSILON = {"layer": 1e-5, "rms": 1e-6}
 
 
-def make_norm(kind: str, width: int, affine: bool = True) -> nn.Module:
+def make_norm(kind: str, width: int) -> nn.Module:
     """Build "layer" (LayerNorm, for fp32 runs) or "rms" (RMSNorm, for mixed precision).
 
     Examples
@@ -13,8 +16,22 @@ def make_norm(kind: str, width: int, affine: bool = True) -> nn.Module:
     >>> make_norm("rms", 16)
     RMSNorm((16,), eps=1e-06, elementwise_affine=True)
     """
-    if kind == "layer":
-        return nn.LayerNorm(width, elementwise_affine=affine)
-    if kind == "rms":
-        return nn.RMSNorm(width, eps=1e-6, elementwise_affine=affine)
-    raise ValueError(f"norm must be one of {NORMS}, got {kind!r}")
+    if kind not in EPSILON:
+        raise ValueError(f"norm must be one of {sorted(EPSILON)}, got {kind!r}")
+    cls = nn.LayerNorm if kind == "layer" else nn.RMSNorm
+    return cls(width, eps=EPSILON[kind])
+
+
+def normalize_rows(kind: str, x: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
+    """Normalise the rows of each head as :func:`make_norm` does, without affine weights.
+
+    Works in the projections' own layout, heads innermost, so nothing is copied.
+
+    Examples
+    --------
+    >>> import torch
+    >>> normalize_rows("rms", torch.tensor([[[[3.0, 3.0]]]]))
+    tensor([[[[1.0000, 1.0000]]]])
+    """
+    rows = unit_scale(x.transpose(1, 2), EPSILON[kind], center=kind == "layer")
+    return rows.transpose(1, 2)

@@ -1,0 +1,133 @@
+"""Per-token projections and normalisation that keep and move less than autograd's own."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd import Function
+
+
+def split_linear(
+    x: Float[Tensor, "*rows C"],
+    weight: Float[Tensor, "W C"],
+    bias: Float[Tensor, " W"],
+    parts: int,
+) -> tuple[Float[Tensor, "*rows P"], ...]:
+    """Apply one Linear and give its output in equal parts, each a tensor of its own.
+
+    Same values and gradients as ``F.linear(x, weight, bias).chunk(parts, -1)``. The backward pass
+    accumulates the parts' gradients with matrix products instead of joining them first, which
+    saves a copy as large as the whole output.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        Shape :math:`(*, C)`.
+    weight, bias : torch.Tensor
+        Shapes :math:`(W, C)` and :math:`(W)`; ``parts`` divides W.
+    parts : int
+        Number of outputs.
+
+    Returns
+    -------
+    tuple[torch.Tensor, ...]
+        ``parts`` contiguous tensors of shape :math:`(*, W / parts)`.
+
+    Examples
+    --------
+    >>> k, v = split_linear(torch.ones(1, 2), torch.eye(2), torch.zeros(2), 2)
+    >>> k, v
+    (tensor([[1.]]), tensor([[1.]]))
+    """
+    return _SplitLinear.apply(x, weight, bias, parts)
+
+
+class _SplitLinear(Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, parts):
+        # Autocast does not reach inside a Function, so the cast is made here and undone behind.
+        dtype = _linear_dtype(x)
+        ctx.dtypes = x.dtype, weight.dtype, bias.dtype
+        x, weight, bias = x.to(dtype), weight.to(dtype), bias.to(dtype)
+        ctx.save_for_backward(x, weight)
+        pairs = zip(weight.chunk(parts), bias.chunk(parts), strict=True)
+        return tuple(F.linear(x, w, b) for w, b in pairs)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        x, weight = ctx.saved_tensors
+        rows = x.reshape(-1, x.shape[-1])
+        grads = [g.reshape(-1, g.shape[-1]) for g in grads]
+        blocks = weight.chunk(len(grads))
+        dx = grads[0] @ blocks[0]
+        for g, w in zip(grads[1:], blocks[1:], strict=True):
+            dx.addmm_(g, w)
+        dw = torch.cat([g.T @ rows for g in grads])
+        db = torch.cat([g.sum(0) for g in grads])
+        dtype_x, dtype_w, dtype_b = ctx.dtypes
+        return dx.view(x.shape).to(dtype_x), dw.to(dtype_w), db.to(dtype_b), None
+
+
+def _linear_dtype(x: Tensor) -> torch.dtype:
+    """Give the dtype in which ``F.linear`` would run on ``x`` under the present autocast."""
+    if x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
+def unit_scale(x: Float[Tensor, "*rows D"], eps: float, center: bool) -> Float[Tensor, "*rows D"]:
+    r"""Normalise rows to unit mean square, after removing their mean if ``center``.
+
+    What LayerNorm (``center``) and RMSNorm compute before their affine weights, in the dtype of
+    ``x``. Unlike theirs, the backward pass needs only the result and one number per row, so the
+    input is not kept alive.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        Shape :math:`(*, D)`.
+    eps : float
+        Added to the mean square.
+    center : bool
+        Remove the mean of each row first.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape :math:`(*, D)`.
+
+    Examples
+    --------
+    >>> unit_scale(torch.tensor([[0.0, 2.0]]), 0.0, center=True)
+    tensor([[-1., 1.]])
+    """
+    return _UnitScale.apply(x, eps, center)
+
+
+class _UnitScale(Function):
+    @staticmethod
+    def forward(ctx, x, eps, center):
+        ctx.center = center
+        if center:
+            unit, _, scale = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)
+        else:
+            wide = x.to(torch.promote_types(x.dtype, torch.float32))
+            square = torch.linalg.vecdot(wide, wide).unsqueeze(-1) / x.shape[-1]
+            scale = torch.rsqrt(square + eps)
+            unit = (wide * scale).to(x.dtype)
+        ctx.save_for_backward(unit, scale)
+        return unit
+
+    @staticmethod
+    def backward(ctx, grad):
+        unit, scale = ctx.saved_tensors
+        if ctx.center:
+            # The result is its own normalised input: mean 0, scale 1.
+            inner = torch.ops.aten.native_layer_norm_backward(
+                *(grad, unit, unit.shape[-1:], torch.zeros_like(scale), torch.ones_like(scale)),
+                *(None, None, [True, False, False]),
+            )[0]
+            return inner * scale.to(inner.dtype), None, None
+        wide, grad = unit.to(scale.dtype), grad.to(scale.dtype)
+        along = torch.linalg.vecdot(grad, wide).unsqueeze(-1) / unit.shape[-1]
+        return ((grad - wide * along) * scale).to(unit.dtype), None, None
