@@ -1,0 +1,67 @@
+"""The routing mixers written out in numpy, with explicit softmax matrices, from the paper."""
+
+import numpy as np
+
+
+def softmax(scores, axis):
+    weights = np.exp(scores - scores.max(axis, keepdims=True))
+    return weights / weights.sum(axis, keepdims=True)
+
+
+def layer_norm(x, weight=1.0, bias=0.0):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * weight + bias
+
+
+def array(parameter):
+    return parameter.detach().double().numpy()
+
+
+def heads_of(x, linear, part, n_heads):
+    """Rows of part ``part`` of a stacked projection, split in heads: (H, N, D)."""
+    dim = x.shape[-1]
+    rows = slice(part * dim, (part + 1) * dim)
+    y = x @ array(linear.weight)[rows].T + array(linear.bias)[rows]
+    return y.reshape(len(x), n_heads, -1).transpose(1, 0, 2)
+
+
+def route(q, k, v):
+    """Explicit encode and decode matrices of every head, and what they give."""
+    scores = q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1])  # (H, M, N)
+    gather, spread = softmax(scores, 2), softmax(scores, 1).transpose(0, 2, 1)
+    return spread @ gather, spread @ (gather @ v)
+
+
+def project_out(mixer, y):
+    joined = y.transpose(1, 0, 2).reshape(y.shape[1], -1)
+    return joined @ array(mixer.out.weight).T + array(mixer.out.bias)
+
+
+def flare(mixer, x):
+    k, v = (heads_of(x, mixer.project, i, mixer.heads) for i in range(2))
+    matrix, y = route(array(mixer.queries), k, v)
+    return matrix, project_out(mixer, y)
+
+
+def flarepp(mixer, x, seed_norm=True, shared=False, anchored=False):
+    """FLARE++ with its norms where the paper has them: on the keys, with affine weights."""
+    parts = mixer.project.out_features // mixer.dim
+    p = [heads_of(x, mixer.project, i, mixer.heads) for i in range(parts)]
+    source_key, source_value, k, v = p[0], p[1], p[-2], p[-1]
+    seeds = array(mixer.seeds)
+    if seed_norm:
+        seeds = layer_norm(seeds, array(mixer.seed_norm.weight), array(mixer.seed_norm.bias))
+    if anchored:
+        source_key = source_value = layer_norm(source_key)
+        k = layer_norm(k, array(mixer.key_norm.weight), array(mixer.key_norm.bias))
+    elif seed_norm:
+        # An arbitrary bias: it must not matter.
+        source_key = layer_norm(source_key, array(mixer.source_weight), 0.7)
+    scores = seeds @ source_key.transpose(0, 2, 1) / np.sqrt(seeds.shape[-1])
+    q = softmax(scores, 2) @ source_value
+    if anchored:
+        norm = mixer.anchor_norm
+        fixed = layer_norm(array(mixer.anchors), array(norm.weight), array(norm.bias))
+        q = fixed + q / (1 + np.exp(-array(mixer.gate)))
+    matrix, y = route(q, k, v)
+    return matrix, project_out(mixer, y)
