@@ -1,7 +1,8 @@
 r"""Gathering tokens into latents and returning them: merge, encode, decode.
 
 The only home of the log-sum-exp algebra. A partial gather over some of the tokens is a pair
-:math:`(O, L)`, output and log-normaliser; pairs over disjoint tokens merge exactly.
+:math:`(O, L)`, output and log-normaliser; pairs over disjoint tokens merge exactly, whether the
+tokens are split over chunks (:func:`merge_partials`) or over ranks (:func:`merge_over_group`).
 """
 
 import math
@@ -12,7 +13,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .attention import check_key_mask
+from .attention import (
+    attention_backward,
+    attention_with_lse,
+    check_key_mask,
+)
+from .collectives import Group, all_gather, all_reduce, group_name, group_size
+
+# Up to this many gathered bytes per rank one all-gather beats max + sum: it saves a collective's
+# latency (about 20 us between nodes, worth this volume at 25 GB/s) and costs R payloads of memory.
+GATHER_LIMIT = 2**19
 
 
 def merge_partials(
@@ -48,14 +58,76 @@ def merge_partials(
     """
     outs = outs if isinstance(outs, Tensor) else torch.stack(list(outs))
     lses = lses if isinstance(lses, Tensor) else torch.stack(list(lses))
-    top = lses.detach().amax(0)
-    top = top.masked_fill(top == -math.inf, 0.0)
+    top = _finite_top(lses.detach().amax(0))
     weights = torch.exp(lses - top)
-    total = weights.sum(0)
+    return _normalise((weights[..., None] * outs).sum(0), weights.sum(0), top, outs.dtype)
+
+
+def merge_over_group(
+    out: Float[Tensor, "*rows D"], lse: Float[Tensor, "*rows"], group: Group | None
+) -> tuple[Float[Tensor, "*rows D"], Float[Tensor, "*rows"]]:
+    r"""Merge each rank's partial gather into the gather over the tokens of all ranks.
+
+    The same merge as :func:`merge_partials`, with ranks for parts. It is not differentiable by
+    itself; :func:`encode` with a group is.
+
+    The packed payload is :math:`(O_r, L_r)`, :math:`D + 1` numbers per row whatever the number of
+    tokens. It travels in one of two ways, the same on all ranks because all see the same shapes:
+
+    - gathered once and merged locally, for two ranks (gathering never moves more bytes there) and
+      while the gathered payload stays below ``GATHER_LIMIT``;
+    - else an all-reduce maximum of :math:`L_r` and one all-reduce sum of the packed
+      :math:`(a_r O_r, a_r)`, :math:`a_r = \exp(L_r - \max_s L_s)`: about two payloads per rank
+      however many ranks there are (paper, "Stable reductions").
+
+    Parameters
+    ----------
+    out : torch.Tensor
+        This rank's output, shape :math:`(\ldots, D)`, of one shape on all ranks.
+    lse : torch.Tensor
+        Its log-normaliser in fp32 or fp64, shape :math:`(\ldots)`; :math:`-\infty` where the rank
+        saw no token.
+    group : ProcessGroup, str or None
+        The context group or its name; None or one rank returns the pair.
+
+    Returns
+    -------
+    tuple[torch.Tensor, torch.Tensor]
+        Merged output in the dtype of ``out`` and its log-normaliser, equal on all ranks. The merge
+        runs in the dtype of ``lse``.
+
+    Examples
+    --------
+    >>> merge_over_group(torch.ones(1, 2), torch.zeros(1), None)
+    (tensor([[1., 1.]]), tensor([0.]))
+    """
+    size = group_size(group)
+    if size == 1:
+        return out, lse
+    payload = torch.cat((out.to(lse.dtype), lse[..., None]), -1)
+    if size == 2 or size * payload.numel() * payload.element_size() <= GATHER_LIMIT:
+        parts = all_gather(payload, group)
+        merged, lse = merge_partials(parts[..., :-1], parts[..., -1])
+        return merged.to(out.dtype), lse
+    top = _finite_top(all_reduce(lse, "max", group))
+    weight = torch.exp(lse - top)[..., None]
+    sums = all_reduce(torch.cat((weight * out, weight), -1), "sum", group)
+    return _normalise(sums[..., :-1], sums[..., -1], top, out.dtype)
+
+
+def _finite_top(top: Tensor) -> Tensor:
+    """Keep exp(L - top) defined where no part saw a token."""
+    return top.masked_fill(top == -math.inf, 0.0)
+
+
+def _normalise(
+    weighted: Tensor, total: Tensor, top: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Turn sums of weighted outputs and of weights into an output and its log-normaliser."""
     empty = total == 0
     total = total.masked_fill(empty, 1.0)
-    out = (weights[..., None] * outs).sum(0) / total[..., None]
-    return out.to(outs.dtype), (top + total.log()).masked_fill(empty, -math.inf)
+    out = weighted / total[..., None]
+    return out.to(dtype), (top + total.log()).masked_fill(empty, -math.inf)
 
 
 def encode(
@@ -65,6 +137,7 @@ def encode(
     *,
     scale: float | None = None,
     key_mask: Bool[Tensor, "B N"] | None = None,
+    group: Group | None = None,
 ) -> Float[Tensor, "B H M D"]:
     r"""Gather N tokens into M latents: softmax over the tokens (paper, eq. encode).
 
@@ -78,6 +151,12 @@ def encode(
         Factor on the scores. Default :math:`D^{-1/2}`.
     key_mask : torch.Tensor, optional
         Boolean :math:`(B, N)`, True for real tokens. A sample without real tokens gives zeros.
+    group : ProcessGroup or str, optional
+        The context group (or its name) whose ranks own disjoint tokens of the same samples, any
+        number each, 0 included. ``q`` is the same on all ranks, and so is the result: the gather
+        over the tokens of all of them. See :func:`merge_over_group` for what travels. In the
+        backward pass the partial gradients of the latents are summed once; ``k`` and ``v`` get
+        exact gradients, ``q`` this rank's summand of its gradient (paper, appendix A).
 
     Returns
     -------
@@ -90,6 +169,9 @@ def encode(
     >>> encode(torch.zeros(1, 1, 1, 2), k, v)
     tensor([[[[2., 3.]]]])
     """
+    if group_size(group) > 1:
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        return _EncodeOverGroup.apply(q, k, v, key_mask, scale, group_name(group))
     if k.shape[2] == 0:  # the fused CPU kernel dies on an empty key set
         return q.new_zeros((*q.shape[:3], v.shape[3]))
     if key_mask is None:
@@ -133,6 +215,29 @@ def decode(
     >>> decode(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 2, 2), z)
     tensor([[[[2., 2.]]]])
     """
-    if k.shape[2] == 0:  # the fused CPU kernel dies on an empty query set
-        return z.new_zeros((*k.shape[:3], z.shape[3]))
+    if k.shape[2] == 0:
+        # The fused CPU kernel dies on an empty query set. This empty result stays connected to q
+        # and z: a rank without tokens must take part in the backward collectives of encode.
+        return (k @ q.transpose(-1, -2)) @ z
     return F.scaled_dot_product_attention(k, q, z, scale=scale)
+
+
+class _EncodeOverGroup(torch.autograd.Function):
+    """Attention over the keys of all ranks of a group (paper, appendix A)."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, key_mask, scale: float, name: str) -> Tensor:
+        out, lse = attention_with_lse(q, k, v, scale=scale, key_mask=key_mask)
+        out, lse = merge_over_group(out, lse, name)
+        ctx.save_for_backward(q, k, v, key_mask, out, lse)
+        ctx.scale, ctx.name = scale, name
+        return out
+
+    @staticmethod
+    def backward(ctx, grad_out: Tensor):
+        q, k, v, key_mask, out, lse = ctx.saved_tensors
+        # Every rank decodes the same latents for its own tokens: their gradients add up. With the
+        # global pair the kernel differentiates the globally normalised attention.
+        grad_out = all_reduce(grad_out, "sum", ctx.name)
+        grads = attention_backward(grad_out, q, k, v, out, lse, scale=ctx.scale, key_mask=key_mask)
+        return *grads, None, None, None

@@ -1,0 +1,172 @@
+r"""Collectives over the ranks that share one token sequence, and the two differentiable sums.
+
+A *context group* is a set of ranks that each own some tokens of the same samples. What the ranks
+compute from latents is replicated; what they compute from tokens is their own. Gradients of
+replicated tensors therefore stay *partial* on each rank, one summand of the true gradient, until
+something sums them: the backward pass of :func:`sum_over_group` and of
+:func:`~physicsnemo_flarepp.ops.encode`, or the synchronisation of the parameters' gradients.
+
+Everything goes through the functional collectives of torch, which ``torch.compile`` traces without
+a graph break. No collective runs in half precision: such payloads travel in fp32.
+"""
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+
+from .attention import accumulation_dtype
+
+Group = dist.ProcessGroup | str
+
+
+def group_name(group: Group) -> str:
+    """Give the name under which torch knows a process group; a name is returned as it is.
+
+    Names can be copied, pickled and traced where process groups cannot, so modules hold names.
+    """
+    return group if isinstance(group, str) else group.group_name
+
+
+def group_size(group: Group | None) -> int:
+    """Count the ranks of a group; 1 for None.
+
+    Examples
+    --------
+    >>> group_size(None)
+    1
+    """
+    return 1 if group is None else c10d._get_group_size_by_name(group_name(group))
+
+
+def all_reduce(x: Tensor, op: str, group: Group) -> Tensor:
+    """Reduce ``x`` over the group with "sum" or "max"; not differentiable.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        Any shape, the same on all ranks. Half precision is reduced in fp32.
+    op : str
+        "sum" or "max".
+    group : ProcessGroup or str
+        The group or its name.
+
+    Returns
+    -------
+    torch.Tensor
+        The reduced tensor in the dtype of ``x``, equal on all ranks.
+    """
+    payload = x.to(accumulation_dtype(x.dtype)).contiguous()
+    name = group_name(group)
+    return _finished(torch.ops._c10d_functional.all_reduce, payload, (op, name), name).to(x.dtype)
+
+
+def all_gather(x: Tensor, group: Group) -> Tensor:
+    """Stack the ``x`` of all ranks on a new first axis, in rank order; not differentiable.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        Any shape, the same on all ranks. Half precision is gathered in fp32.
+    group : ProcessGroup or str
+        The group or its name.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape :math:`(R, *)` in the dtype of ``x``, equal on all ranks.
+    """
+    payload = x.to(accumulation_dtype(x.dtype)).contiguous()
+    name = group_name(group)
+    size = group_size(name)
+    gather = torch.ops._c10d_functional.all_gather_into_tensor
+    rows = _finished(gather, payload.flatten(), (size, name), name)
+    return rows.view(size, *x.shape).to(x.dtype)
+
+
+def sum_over_group(x: Float[Tensor, "*shape"], group: Group | None) -> Float[Tensor, "*shape"]:
+    r"""Sum shard-wise contributions to a replicated latent, differentiably.
+
+    .. math::
+
+        y = \sum_r x_r, \qquad \bar x_r = \sum_s \bar y_s
+
+    Each rank goes on to use :math:`y` with its own tokens, so the gradients that arrive are
+    partial and are summed on their way back to the shards.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        This rank's contribution, of one shape on all ranks.
+    group : ProcessGroup, str or None
+        The context group; None or a group of one rank returns ``x``.
+
+    Examples
+    --------
+    >>> sum_over_group(torch.tensor([1.0, 2.0]), None)
+    tensor([1., 2.])
+    """
+    return x if group_size(group) == 1 else _SumBothWays.apply(x, group_name(group))
+
+
+def global_sum(x: Float[Tensor, "*shape"], group: Group | None) -> Float[Tensor, "*shape"]:
+    r"""Sum shard-wise contributions to a loss that every rank then differentiates.
+
+    .. math::
+
+        y = \sum_r x_r, \qquad \bar x_r = \bar y
+
+    All ranks hold the same loss and call ``backward`` on it once, each for its own tokens:
+    nothing is summed on the way back, and no collective runs there.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        This rank's contribution, of one shape on all ranks.
+    group : ProcessGroup, str or None
+        The context group; None or a group of one rank returns ``x``.
+
+    Examples
+    --------
+    >>> global_sum(torch.tensor(3.0), None)
+    tensor(3.)
+    """
+    return x if group_size(group) == 1 else _SumForward.apply(x, group_name(group))
+
+
+def _finished(collective, payload: Tensor, arguments: tuple, name: str) -> Tensor:
+    """Run a functional collective to its end, naming this rank if it fails."""
+    wait = torch.ops._c10d_functional.wait_tensor
+    if torch.compiler.is_compiling():
+        return wait(collective(payload, *arguments))
+    try:
+        return wait(collective(payload, *arguments))
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"rank {dist.get_rank()}: {collective.__name__} of shape {tuple(payload.shape)} "
+            f"{payload.dtype} over {group_size(name)} ranks failed: {error}. Another rank ended, "
+            "or called with another batch size, head count, number of latents or dtype; "
+            "enable_context_parallel(..., debug=True) compares them at the first step"
+        ) from error
+
+
+class _SumBothWays(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, name: str) -> Tensor:
+        ctx.name = name
+        return all_reduce(x, "sum", name)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        return all_reduce(grad, "sum", ctx.name), None
+
+
+class _SumForward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, name: str) -> Tensor:
+        return all_reduce(x, "sum", name)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        return grad, None
