@@ -57,7 +57,7 @@ def all_reduce(x: Tensor, op: str, group: Group) -> Tensor:
     torch.Tensor
         The reduced tensor in the dtype of ``x``, equal on all ranks.
     """
-    payload = x.to(accumulation_dtype(x.dtype)).contiguous()
+    payload = _payload(x)
     name = group_name(group)
     return _finished(torch.ops._c10d_functional.all_reduce, payload, (op, name), name).to(x.dtype)
 
@@ -77,7 +77,7 @@ def all_gather(x: Tensor, group: Group) -> Tensor:
     torch.Tensor
         Shape :math:`(R, *)` in the dtype of ``x``, equal on all ranks.
     """
-    payload = x.to(accumulation_dtype(x.dtype)).contiguous()
+    payload = _payload(x)
     name = group_name(group)
     size = group_size(name)
     gather = torch.ops._c10d_functional.all_gather_into_tensor
@@ -133,6 +133,13 @@ def global_sum(x: Float[Tensor, "*shape"], group: Group | None) -> Float[Tensor,
     tensor(3.)
     """
     return x if group_size(group) == 1 else _SumForward.apply(x, group_name(group))
+
+
+def _payload(x: Tensor) -> Tensor:
+    """Give what travels for ``x``: contiguous, and never in half precision."""
+    if x.is_floating_point():
+        x = x.to(accumulation_dtype(x.dtype))
+    return x.contiguous()
 
 
 def _finished(collective, payload: Tensor, arguments: tuple, name: str) -> Tensor:

@@ -1,0 +1,20 @@
+"""Exact context parallelism: tokens of one sample spread over ranks, on DistributedManager."""
+
+from .context import enable_context_parallel
+from .counting import CollectiveCounter
+from .gradients import sync_gradients
+from .launch import initialize
+from .mesh import flatten_mesh, make_mesh
+from .tokens import gather_tokens, shard_bounds, shard_tokens
+
+__all__ = [
+    "CollectiveCounter",
+    "enable_context_parallel",
+    "flatten_mesh",
+    "gather_tokens",
+    "initialize",
+    "make_mesh",
+    "shard_bounds",
+    "shard_tokens",
+    "sync_gradients",
+]

@@ -1,0 +1,126 @@
+"""Turning context parallelism on for a model, and comparing the ranks at the first step."""
+
+import os
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from ..mixers import Mixer
+
+DEBUG_VARIABLE = "FLAREPP_DEBUG_CONTEXT"
+
+
+def enable_context_parallel(
+    model: nn.Module, group: ProcessGroup | None, debug: bool | None = None
+) -> nn.Module:
+    """Let a model work on token shards: each rank of ``group`` then passes its own tokens.
+
+    Everything but the gathering of tokens into latents is local to a token, so only the mixers
+    change: they gather over the tokens of all ranks. Outputs are those of the rank's own tokens.
+    Parameters must be equal on all ranks (same seed, or
+    ``physicsnemo.domain_parallel.sync_module_over_mesh``), and their gradients are summed by
+    :func:`~physicsnemo_flarepp.parallel.sync_gradients`.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model whose mixers are flarepp, flare, transolver, transolver_plus or transolver3, bare
+        or wrapped. Full attention raises: its cost in traffic grows with the number of tokens.
+    group : ProcessGroup or None
+        The ranks that share each sample, ``mesh["context"].get_group()``. None turns it off.
+    debug : bool, optional
+        Compare batch size, sizes of the model, dtypes, parameters and more across the ranks at
+        the first step, and fail on all of them with a message that names the rank that differs.
+        Default: on if the environment variable FLAREPP_DEBUG_CONTEXT is set and not "0".
+
+    Returns
+    -------
+    torch.nn.Module
+        The same model.
+    """
+    mixers = [module for module in model.modules() if isinstance(module, Mixer)]
+    if not mixers:
+        raise ValueError(
+            f"{type(model).__name__} has no token mixer of physicsnemo_flarepp, so nothing can be "
+            "sharded over tokens; use FlarePP or MixerBackbone"
+        )
+    for mixer in mixers:
+        if group is not None and not mixer.shardable:
+            raise ValueError(
+                f"{type(mixer).__name__} cannot be sharded over tokens: every token attends to all "
+                "others, so keys and values of size N would travel; choose another mixer"
+            )
+    if group is not None and any(getattr(part, "unified_pos", False) for part in model.modules()):
+        raise ValueError(
+            "unified_pos=True makes positions for the whole grid, but a rank owns some of its "
+            "tokens; build the model with embedding_dim and pass each rank its rows of "
+            "models.positions.unified_positions"
+        )
+    for mixer in mixers:
+        mixer.context_group = None if group is None else group.group_name
+    if debug is None:
+        debug = os.environ.get(DEBUG_VARIABLE, "0") != "0"
+    if debug and group is not None:
+        _compare_first_step(model, group)
+    return model
+
+
+def _compare_first_step(model: nn.Module, group: ProcessGroup) -> None:
+    """Compare the ranks before the first eager forward pass of ``model``."""
+
+    def compare(module: nn.Module, arguments: tuple, keywords: dict) -> None:
+        if torch.compiler.is_compiling():
+            return
+        handle.remove()
+        tensors = [v for v in (*arguments, *keywords.values()) if isinstance(v, Tensor)]
+        signatures = [None] * dist.get_world_size(group)
+        dist.all_gather_object(signatures, _signature(module, tensors), group=group)
+        check_signatures(signatures, dist.get_process_group_ranks(group))
+
+    handle = model.register_forward_pre_hook(compare, with_kwargs=True)
+
+
+def _signature(model: nn.Module, tensors: Sequence[Tensor]) -> dict[str, object]:
+    """Collect what must be equal on all ranks of a context group."""
+    mixers = [module for module in model.modules() if isinstance(module, Mixer)]
+    parameters = list(model.parameters())
+    total = sum(p.detach().double().sum().item() for p in parameters)
+    autocast = torch.get_autocast_dtype(tensors[0].device.type)
+    return {
+        "batch size": [t.shape[0] for t in tensors],
+        "heads": [mixer.heads for mixer in mixers],
+        "channels": [mixer.dim for mixer in mixers],
+        "mixers": [type(mixer).__name__ for mixer in mixers],
+        "shapes of parameters": [tuple(p.shape) for p in parameters],
+        "sum of parameters": total,
+        "dtypes of inputs": [str(t.dtype) for t in tensors],
+        "dtypes of parameters": sorted({str(p.dtype) for p in parameters}),
+        "autocast": str(autocast) if torch.is_autocast_enabled(tensors[0].device.type) else "off",
+        "training": model.training,
+        "gradients": torch.is_grad_enabled(),
+    }
+
+
+def check_signatures(signatures: Sequence[dict[str, object]], ranks: Sequence[int]) -> None:
+    """Raise, naming the ranks, unless all signatures equal the first one.
+
+    Examples
+    --------
+    >>> check_signatures([{"heads": 8}, {"heads": 4}], ranks=[4, 5])
+    Traceback (most recent call last):
+    ValueError: the ranks of the context group disagree: rank 5 has heads 4, rank 4 has 8; ...
+    """
+    differences = [
+        f"rank {rank} has {what} {signature[what]}, rank {ranks[0]} has {expected}"
+        for what, expected in signatures[0].items()
+        for rank, signature in zip(ranks, signatures, strict=True)
+        if signature[what] != expected
+    ]
+    if differences:
+        raise ValueError(
+            f"the ranks of the context group disagree: {'; '.join(differences)}; all of them must "
+            "see the same samples with the same model and differ in their tokens only"
+        )

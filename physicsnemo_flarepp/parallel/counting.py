@@ -1,0 +1,83 @@
+"""Counting and timing collectives by intercepting them."""
+
+import time
+from collections import Counter
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+_NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional")
+_WAITS = ("wait_tensor", "monitored_barrier_", "barrier")
+
+
+class CollectiveCounter(TorchDispatchMode):
+    """Context manager that counts the collectives of this rank, and the bytes it hands to them.
+
+    It sees every operator that torch dispatches inside the ``with`` block, forward and backward,
+    so no collective of torch escapes it, whoever calls it.
+
+    Parameters
+    ----------
+    timed : bool, optional, default=False
+        Also measure the time spent in collectives. On CUDA this synchronises the device around
+        each of them, which slows the step down; count and time in separate passes.
+
+    Attributes
+    ----------
+    calls : collections.Counter
+        Number of calls per collective.
+    bytes : collections.Counter
+        Bytes of the tensors that this rank passed in, per collective.
+    seconds : float
+        Time in collectives, waiting for other ranks included.
+
+    Examples
+    --------
+    >>> with CollectiveCounter() as counter:
+    ...     _ = torch.ones(3) + 1
+    >>> counter.total_calls, counter.total_bytes
+    (0, 0)
+    """
+
+    def __init__(self, timed: bool = False) -> None:
+        super().__init__()
+        self.timed = timed
+        self.calls: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.seconds = 0.0
+
+    @property
+    def total_calls(self) -> int:
+        """All collectives, of every kind."""
+        return self.calls.total()
+
+    @property
+    def total_bytes(self) -> int:
+        """All bytes handed to collectives."""
+        return self.bytes.total()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run the operator; count it if it is a collective."""
+        kwargs = kwargs or {}
+        if func.namespace not in _NAMESPACES:
+            return func(*args, **kwargs)
+        name = func._opname
+        if name not in _WAITS:
+            inputs = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
+            self.calls[name] += 1
+            self.bytes[name] += sum(t.numel() * t.element_size() for t in inputs)
+        if not self.timed:
+            return func(*args, **kwargs)
+        _synchronize()
+        start = time.perf_counter()
+        result = func(*args, **kwargs)
+        _synchronize()
+        self.seconds += time.perf_counter() - start
+        return result
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

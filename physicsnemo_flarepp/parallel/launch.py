@@ -1,0 +1,116 @@
+"""Start-up of one process, torchrun, SLURM and Open MPI jobs, on NCCL or gloo."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from physicsnemo.distributed import DistributedManager
+
+_ASYNC_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+
+
+def initialize(timeout: timedelta | None = None) -> DistributedManager:
+    """Start PhysicsNeMo's ``DistributedManager`` for any launcher and any device.
+
+    Reads the environment of torchrun, ``srun`` or ``mpirun``, or makes a group of one rank when
+    there is none, so that the same script runs everywhere. NCCL is used with CUDA, else gloo. A
+    manager that is already running is returned as it is.
+
+    Parameters
+    ----------
+    timeout : datetime.timedelta, optional
+        How long a collective may wait for another rank before the job fails. Default: torch's (10
+        minutes for NCCL, 30 for gloo).
+
+    Returns
+    -------
+    physicsnemo.distributed.DistributedManager
+        With ``rank``, ``world_size``, ``local_rank`` and ``device`` of this process.
+
+    Examples
+    --------
+    >>> from physicsnemo_flarepp.parallel import initialize, make_mesh
+    >>> manager = initialize()
+    >>> mesh = make_mesh(context_size=1)
+    >>> manager.world_size, mesh.mesh_dim_names
+    (1, ('data', 'context'))
+    >>> manager.cleanup()
+    """
+    if DistributedManager.is_initialized():
+        return DistributedManager()
+    launcher = find_launcher(os.environ)
+    with _working_start_up(timeout):
+        if launcher == "none":
+            DistributedManager.setup(
+                rank=0,
+                world_size=1,
+                local_rank=0,
+                backend=DistributedManager.get_available_backend(),
+                method="single",
+            )
+        else:
+            DistributedManager.initialize()
+    return DistributedManager()
+
+
+def find_launcher(environment: dict[str, str]) -> str:
+    """Name the launcher that set these variables: "env" (torchrun), "slurm", "mpi" or "none".
+
+    Examples
+    --------
+    >>> find_launcher({"RANK": "0", "WORLD_SIZE": "8", "SLURM_PROCID": "0"}), find_launcher({})
+    ('env', 'none')
+    """
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        return "env"
+    if "SLURM_PROCID" in environment:
+        if "SLURM_LAUNCH_NODE_IPADDR" not in environment:
+            raise RuntimeError(
+                "SLURM_PROCID is set but SLURM_LAUNCH_NODE_IPADDR is not: this process runs inside "
+                "a SLURM allocation without srun. Start it with `srun python ...`, or unset "
+                "SLURM_PROCID to run one process alone"
+            )
+        return "slurm"
+    return "mpi" if "OMPI_COMM_WORLD_RANK" in environment else "none"
+
+
+@contextmanager
+def _working_start_up(timeout: timedelta | None) -> Iterator[None]:
+    """Let PhysicsNeMo 2.2 start on CPU, with a timeout that holds and without a port for one rank.
+
+    ``DistributedManager.setup`` passes ``device_id=cpu`` to torch, which rejects a device without
+    an index; without LOCAL_RANK it divides by the number of GPUs, 0. It also switches NCCL's error
+    handling off, so that a collective that never completes would hang past its timeout.
+    """
+    original = dist.init_process_group
+    async_errors = os.environ.get(_ASYNC_ERRORS)
+
+    def init_process_group(backend, rank, world_size, device_id):
+        _restore(_ASYNC_ERRORS, async_errors)
+        single = {"store": dist.HashStore()} if world_size == 1 else {}
+        original(
+            backend,
+            rank=rank,
+            world_size=world_size,
+            timeout=timeout,
+            device_id=device_id if device_id.type == "cuda" else None,
+            **single,
+        )
+
+    if not torch.cuda.is_available() and "RANK" in os.environ:
+        os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
+    dist.init_process_group = init_process_group
+    try:
+        yield
+    finally:
+        dist.init_process_group = original
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
