@@ -21,7 +21,18 @@ class Mixer(nn.Module, ABC):
         Channels C.
     heads : int
         Heads H; must divide ``dim``.
+
+    Attributes
+    ----------
+    context_group : str or None
+        Name of the process group whose ranks own disjoint tokens of the same samples; None
+        (default) when ``x`` holds them all. Set by ``parallel.enable_context_parallel``.
+    shardable : bool
+        Whether the mixer can work on the tokens of one rank.
     """
+
+    context_group: str | None = None
+    shardable = True
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()

@@ -49,5 +49,5 @@ class FlareMixer(Mixer):
         """Gather the tokens into M latents per head and return them."""
         k, v = self.project_heads(x, self.project)
         q = self.queries.to(k.dtype).expand(x.shape[0], -1, -1, -1)
-        z = encode(q, k, v, key_mask=token_mask)
+        z = encode(q, k, v, key_mask=token_mask, group=self.context_group)
         return self.out(self.merge_heads(decode(k, q, z)))

@@ -115,6 +115,8 @@ class FlarePPMixer(Mixer):
         """Synthesise the queries, gather the tokens into M latents per head, return them."""
         source_key, source_value, k, v = self.project_tokens(x)
         seeds = self.seed_queries(source_key)
-        q = self.anchor(encode(seeds, source_key, source_value, key_mask=token_mask))
-        z = encode(q, k, v, key_mask=token_mask)
+        group = self.context_group
+        q = encode(seeds, source_key, source_value, key_mask=token_mask, group=group)
+        q = self.anchor(q)
+        z = encode(q, k, v, key_mask=token_mask, group=group)
         return self.out(self.merge_heads(decode(k, q, z)))

@@ -7,6 +7,7 @@ from physicsnemo.nn import gumbel_softmax
 from physicsnemo.nn.module.physics_attention import PhysicsAttentionIrregularMesh
 from torch import Tensor, nn
 
+from ..ops import sum_over_group
 from .base import Mixer
 
 
@@ -62,8 +63,10 @@ class TransolverMixer(Mixer):
         weights = self.slice_weights(address)
         gathered = weights if token_mask is None else weights * token_mask[:, :, None, None]
         # Normalised before the sum over tokens, which would overflow in half precision.
-        gathered = gathered / (gathered.sum(1, keepdim=True) + self.epsilon)
+        total = sum_over_group(gathered.sum(1, keepdim=True), self.context_group)
+        gathered = gathered / (total + self.epsilon)
         slices = torch.einsum("bnhg,bnhd->bhgd", gathered.to(value.dtype), value)
+        slices = sum_over_group(slices, self.context_group)
         slices = self.layer._compute_slice_attention_sdpa(slices)
         return self.layer._project_attention_outputs(slices, weights.to(slices.dtype))
 

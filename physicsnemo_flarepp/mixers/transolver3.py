@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ..ops import sum_over_group
 from .base import Mixer
 
 
@@ -66,8 +67,10 @@ class Transolver3Mixer(Mixer):
         weights = self.slice_weights(x)
         gathered = weights if token_mask is None else weights * token_mask[:, :, None, None]
         # Normalised before the sum over tokens, which would overflow in half precision.
-        gathered = gathered / (gathered.sum(1, keepdim=True) + self.epsilon)
+        total = sum_over_group(gathered.sum(1, keepdim=True), self.context_group)
+        gathered = gathered / (total + self.epsilon)
         raw = torch.einsum("bnhg,bnc->bhgc", gathered.to(x.dtype), x)
+        raw = sum_over_group(raw, self.context_group)
         by_head = (self.heads, self.head_dim)
         value = self.value.weight.unflatten(0, by_head)  # (H, D, C)
         slices = torch.einsum("bhgc,hdc->bhgd", raw, value)

@@ -205,6 +205,11 @@ class MixerBackbone(Module):
         for block in self.blocks:
             block.mixer.reset_parameters()
 
+    @property
+    def context_group(self) -> str | None:
+        """Name of the group over which the tokens are spread; None when they are all here."""
+        return self.blocks[0].mixer.context_group
+
     def forward(
         self,
         fx: Float[Tensor, "B *tokens F"],
@@ -213,6 +218,11 @@ class MixerBackbone(Module):
         token_mask: Bool[Tensor, "B N"] | None = None,
     ) -> Float[Tensor, "B *tokens out"]:
         """Predict the fields at the tokens."""
+        if any(hasattr(value, "_spec") for value in (fx, embedding)):
+            # Upwards and late: only callers that hold PhysicsNeMo's ShardTensors get here.
+            from ..parallel.shard_tensor import forward_shards
+
+            return forward_shards(self, fx, embedding, time, token_mask)
         on_grid = self.structured_shape is not None and (
             fx.ndim != 3 or (embedding is not None and embedding.ndim != 3)
         )
@@ -280,7 +290,7 @@ class MixerBackbone(Module):
             )
         batch = fx.shape[0]
         grid = ()
-        if self.structured_shape is not None:
+        if self.structured_shape is not None and self.context_group is None:
             grid = (torch.Size(self.structured_shape).numel(),)
         if embedding is None:
             check_tokens("fx", fx, self.functional_dim, batch, grid)
@@ -297,7 +307,7 @@ class MixerBackbone(Module):
         if time is not None and time.shape != (batch,):
             raise ValueError(f"time must have shape (B,) = {(batch,)}, got {tuple(time.shape)}")
         if token_mask is not None:
-            check_token_mask(token_mask, batch, n_tokens)
+            check_token_mask(token_mask, batch, n_tokens, whole=self.context_group is None)
 
 
 def _make_mixer(name: str, dim: int, heads: int, options: dict) -> Mixer:

@@ -54,4 +54,6 @@ def check_axes(mesh: DeviceMesh) -> None:
     """Raise unless the mesh has the axes "data" and "context"."""
     names = mesh.mesh_dim_names or ()
     if not set(AXES) <= set(names):
-        raise ValueError(f'mesh must have the axes "data" and "context", got {names}; see make_mesh')
+        raise ValueError(
+            f'mesh must have the axes "data" and "context", got {names}; see make_mesh'
+        )

@@ -1,0 +1,147 @@
+"""Models called with PhysicsNeMo's ShardTensors, sharded over the tokens.
+
+The ShardTensors are opened, the model runs on their local tensors with its encoders merging over
+the shards' own group, and the output is a ShardTensor with the sharding of the input. No handler of
+``physicsnemo.domain_parallel`` is used or replaced.
+
+Gradients follow PhysicsNeMo's convention for plain parameters that meet ShardTensors: they arrive
+complete, already summed over the mesh of the input, so DDP over the data axis needs no scaling of
+the loss, and :func:`~physicsnemo_flarepp.parallel.sync_gradients` must not be called.
+"""
+
+import torch
+from physicsnemo.domain_parallel import ShardTensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.func import functional_call
+
+from ..mixers import Mixer
+from .gradients import sum_in_buckets
+
+TOKEN_AXIS = 1
+
+
+def forward_shards(
+    model: nn.Module,
+    fx: Tensor,
+    embedding: Tensor | None,
+    time: Tensor | None,
+    token_mask: Tensor | None,
+) -> ShardTensor:
+    r"""Run a backbone on ShardTensors.
+
+    Parameters
+    ----------
+    model : MixerBackbone
+        The model, with plain parameters that are equal on all ranks.
+    fx, embedding, time, token_mask : torch.Tensor or ShardTensor or None
+        As in the model's ``forward``, in token form. At least one of ``fx`` and ``embedding`` is
+        sharded over its axis 1; the others have the same sharding or are replicated.
+
+    Returns
+    -------
+    ShardTensor
+        Shape :math:`(B, N, \mathrm{out\_dim})`, sharded as the input.
+    """
+    inputs = {"fx": fx, "embedding": embedding, "time": time, "token_mask": token_mask}
+    source = _find_source(inputs)
+    mesh, placements = source.device_mesh, source.placements
+    axis = next(i for i, placement in enumerate(placements) if placement.is_shard())
+    name = mesh.get_group(axis).group_name
+    parameters = dict(model.named_parameters())
+    if any(isinstance(p, DTensor) for p in parameters.values()):
+        raise TypeError(
+            "the parameters are DTensors (fully_shard or distribute_module), but ShardTensor "
+            "inputs need plain ones; for FSDP2 pass local tensors, with enable_context_parallel"
+        )
+    local = {key: _to_local(key, value, source) for key, value in inputs.items()}
+    replicated = {key: v for key, v in local.items() if not _is_sharded(inputs[key])}
+    y = functional_call(
+        _bind(model, name),
+        _sum_gradients(name, parameters),
+        kwargs={**local, **_sum_gradients(name, replicated)},
+    )
+    sizes = [shape[TOKEN_AXIS] for shape in source._spec.sharding_shapes()[axis]]
+    shapes = {axis: [torch.Size((y.shape[0], size, y.shape[2])) for size in sizes]}
+    return ShardTensor.from_local(y, mesh, placements, sharding_shapes=shapes)
+
+
+def _is_sharded(value: object) -> bool:
+    return isinstance(value, ShardTensor) and any(p.is_shard() for p in value.placements)
+
+
+def _find_source(inputs: dict[str, Tensor | None]) -> ShardTensor:
+    """Find the input whose sharding the output takes, and check that all agree with it."""
+    sharded = {key: value for key, value in inputs.items() if _is_sharded(value)}
+    if not {"fx", "embedding"} & set(sharded):
+        kinds = {key: type(value).__name__ for key, value in inputs.items() if value is not None}
+        raise TypeError(
+            f"expected fx or embedding as a ShardTensor sharded over axis {TOKEN_AXIS}, got "
+            f"{kinds}; call .to_local() on replicated ShardTensors and on DTensors"
+        )
+    source = sharded.get("embedding", sharded.get("fx"))
+    for key, value in sharded.items():
+        shards = [placement for placement in value.placements if placement.is_shard()]
+        others = [placement for placement in value.placements if not placement.is_shard()]
+        if [p.dim for p in shards] != [TOKEN_AXIS] or not all(p.is_replicate() for p in others):
+            raise ValueError(
+                f"{key} must be sharded over axis {TOKEN_AXIS}, the tokens, along one axis of its "
+                f"mesh and replicated along the others, got placements {value.placements}"
+            )
+        if value.device_mesh != source.device_mesh or value.placements != source.placements:
+            raise ValueError(
+                f"{key} is sharded as {value.placements} on {value.device_mesh}, other inputs as "
+                f"{source.placements} on {source.device_mesh}; redistribute it"
+            )
+    return source
+
+
+def _to_local(key: str, value: Tensor | None, source: ShardTensor) -> Tensor | None:
+    if not isinstance(value, ShardTensor):
+        return value
+    if any(placement.is_partial() for placement in value.placements):
+        raise ValueError(f"{key} has a pending reduction, {value.placements}; redistribute it")
+    local = value.to_local()
+    if _is_sharded(value) and local.shape[TOKEN_AXIS] != source._local_tensor.shape[TOKEN_AXIS]:
+        raise ValueError(
+            f"{key} has {local.shape[TOKEN_AXIS]} tokens on this rank, other inputs have "
+            f"{source._local_tensor.shape[TOKEN_AXIS]}; shard them alike"
+        )
+    return local
+
+
+def _bind(module: nn.Module, group_name: str) -> nn.Module:
+    """Copy the tree of modules, sharing all tensors, with its mixers bound to a group.
+
+    A copy, because the model itself must go on to serve plain tensors, and because checkpointed
+    blocks run again in the backward pass, when a temporary setting would be gone.
+    """
+    bound = object.__new__(type(module))
+    bound.__dict__ = module.__dict__.copy()
+    bound._modules = {name: _bind(child, group_name) for name, child in module._modules.items()}
+    bound._parameters = module._parameters.copy()  # functional_call writes into it
+    if isinstance(module, Mixer):
+        bound.context_group = group_name
+    return bound
+
+
+def _sum_gradients(group_name: str, tensors: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
+    """Pass replicated tensors on, so that their gradients arrive summed over the group."""
+    learned = {key: v for key, v in tensors.items() if v is not None and v.requires_grad}
+    if not learned or not torch.is_grad_enabled():
+        return tensors
+    passed = _SumGradients.apply(group_name, *learned.values())
+    return {**tensors, **dict(zip(learned, passed, strict=True))}
+
+
+class _SumGradients(torch.autograd.Function):
+    """Identity whose gradients are summed over a group, all of them in one bucket."""
+
+    @staticmethod
+    def forward(ctx, name: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.name = name
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx, *gradients: Tensor):
+        return None, *sum_in_buckets(gradients, ctx.name)
