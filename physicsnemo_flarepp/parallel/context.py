@@ -94,7 +94,7 @@ def _signature(model: nn.Module, tensors: Sequence[Tensor]) -> dict[str, object]
         "heads": [mixer.heads for mixer in mixers],
         "channels": [mixer.dim for mixer in mixers],
         "mixers": [type(mixer).__name__ for mixer in mixers],
-        "shapes of parameters": [tuple(p.shape) for p in parameters],
+        "number of parameters": sum(p.numel() for p in parameters),
         "sum of parameters": total,
         "dtypes of inputs": [str(t.dtype) for t in tensors],
         "dtypes of parameters": sorted({str(p.dtype) for p in parameters}),

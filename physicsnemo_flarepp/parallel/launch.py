@@ -39,7 +39,8 @@ def initialize(timeout: timedelta | None = None) -> DistributedManager:
     (1, ('data', 'context'))
     >>> manager.cleanup()
     """
-    if DistributedManager.is_initialized():
+    # PhysicsNeMo's checkpoint functions start a manager without a process group.
+    if DistributedManager.is_initialized() and DistributedManager().distributed:
         return DistributedManager()
     launcher = find_launcher(os.environ)
     with _working_start_up(timeout):

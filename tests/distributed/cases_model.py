@@ -1,0 +1,131 @@
+"""What the ranks run: sharded models against the same model in one process."""
+
+import torch
+import torch.distributed as dist
+
+from physicsnemo_flarepp import MixerBackbone
+from physicsnemo_flarepp.parallel import enable_context_parallel
+from physicsnemo_flarepp.parallel.gradients import sum_in_buckets
+
+BATCH, TOKENS = 2, 37
+LAYOUTS = ("uneven", "one", "none")
+MODELS = {
+    "flarepp": {},
+    "flarepp-anchored": {"anchored_queries": True},
+    "flarepp-shared": {"shared_projections": True},
+    "flarepp-rms": {"norm": "rms", "seed_norm": False},
+    "flare": {},
+    "transolver": {},
+    "transolver_plus": {},
+    "transolver3": {},
+}
+
+
+def bounds(layout: str, ranks: int, n_tokens: int = TOKENS) -> list[int]:
+    """Where the shards begin and end: uneven, one token on rank 0, or none on the last rank."""
+    if layout == "one" and ranks > 1:
+        inner = [1 + (n_tokens - 1) * r // (ranks - 1) for r in range(ranks)]
+        return [0, *inner]
+    if layout == "none" and ranks > 1:
+        return [n_tokens * r // (ranks - 1) for r in range(ranks)] + [n_tokens]
+    return [n_tokens * r // ranks for r in range(ranks + 1)]
+
+
+def make_model(name: str, dtype: torch.dtype = torch.float64, **options) -> MixerBackbone:
+    torch.manual_seed(0)
+    sizes = {"n_layers": 2, "n_hidden": 32, "n_head": 4, "slice_num": 5}
+    options = {**sizes, **MODELS[name], **options, "mixer": name.split("-")[0]}
+    model = MixerBackbone(3, 2, embedding_dim=4, time_input=True, **options)
+    for p in model.parameters():  # away from the zeros and ones of the initialisation
+        torch.nn.init.normal_(p, std=0.3)
+    return model.to(dtype).eval()  # eval: no Gumbel noise in transolver_plus
+
+
+def make_inputs(dtype: torch.dtype, n_tokens: int = TOKENS, ragged: bool = False) -> dict:
+    torch.manual_seed(1)
+    inputs = {
+        "fx": torch.randn(BATCH, 1, 3),
+        "embedding": torch.randn(BATCH, n_tokens, 4),
+        "time": torch.rand(BATCH),
+    }
+    inputs = {key: value.to(dtype) for key, value in inputs.items()}
+    if ragged:
+        # Sample 1 is real on the first three tokens only: most ranks see none of it.
+        lengths = torch.tensor([[n_tokens - 4], [3]])
+        inputs["token_mask"] = torch.arange(n_tokens)[None] < lengths
+    return inputs
+
+
+def take(inputs: dict, start: int, stop: int) -> dict:
+    """Cut the tokens out of whole inputs; what all tokens share stays."""
+    whole = ("fx", "time")
+    return {key: v if key in whole else v[:, start:stop] for key, v in inputs.items()}
+
+
+def outputs_and_gradients(model, inputs, cotangent, group=None):
+    """Output, gradient of every parameter, and of the shared and the token-wise input."""
+    model.zero_grad(set_to_none=True)
+    inputs = {
+        key: v.clone().requires_grad_() if v.is_floating_point() else v for key, v in inputs.items()
+    }
+    y = model(**inputs)
+    (y * cotangent).sum().backward()
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    gradients["input fx"] = inputs["fx"].grad
+    if group is not None:
+        gradients = dict(
+            zip(gradients, sum_in_buckets(list(gradients.values()), group), strict=True)
+        )
+    return y.detach(), gradients, inputs["embedding"].grad
+
+
+def worst_errors(got, expected, start: int, stop: int) -> dict[str, float]:
+    """Largest relative errors of the output, of each parameter and of the inputs."""
+    (y, gradients, token_gradient), (y_whole, whole, token_whole) = got, expected
+    total = max(g.double().norm().item() for g in whole.values())
+    errors = {
+        # A gradient that cancels to rounding has no relative error of its own.
+        name: ((g - whole[name]).double().norm() / max(whole[name].double().norm(), 1e-3 * total))
+        for name, g in gradients.items()
+    }
+    for name, a, b in (("output", y, y_whole), ("input", token_gradient, token_whole)):
+        errors[name] = (a - b[:, start:stop]).double().norm() / b.double().norm()
+    return {name: float(error) for name, error in errors.items()}
+
+
+def compare(rank, model, edges, ragged, group, expected=None) -> dict[str, float]:
+    """Errors of the sharded model against ``expected``, by default itself in one process."""
+    start, stop = edges[rank], edges[rank + 1]
+    dtype = next(model.parameters()).dtype
+    inputs = make_inputs(dtype, ragged=ragged)
+    cotangent = torch.randn(BATCH, TOKENS, 2, generator=torch.Generator().manual_seed(2)).to(dtype)
+    if expected is None:
+        expected = outputs_and_gradients(model, inputs, cotangent)
+    enable_context_parallel(model, group)
+    local = take(inputs, start, stop)
+    got = outputs_and_gradients(model, local, cotangent[:, start:stop], group)
+    enable_context_parallel(model, None)
+    return worst_errors(got, expected, start, stop)
+
+
+def cases() -> list[tuple[str, int, str, bool, str]]:
+    """(model, ranks, layout, ragged, dtype): every combination for flarepp, the worst for all."""
+    grid = [("flarepp", 1, "uneven", ragged) for ragged in (False, True)]
+    for ranks in (2, 3, 4):
+        layouts = [(layout, ragged) for layout in LAYOUTS for ragged in (False, True)]
+        grid += [("flarepp", ranks, *layout) for layout in layouts]
+    grid += [(name, 3, "none", True) for name in MODELS if name != "flarepp"]
+    grid += [(name, 4, "one", False) for name in MODELS if name != "flarepp"]
+    return [(*case, dtype) for case in grid for dtype in ("float64", "float32")]
+
+
+def equality(rank: int) -> dict:
+    """Relative error by tensor, for every case."""
+    groups = {ranks: dist.new_group(list(range(ranks))) for ranks in (1, 2, 3, 4)}
+    results = {}
+    for case in cases():
+        name, ranks, layout, ragged, dtype = case
+        if rank < ranks:
+            model = make_model(name, getattr(torch, dtype))
+            results[case] = compare(rank, model, bounds(layout, ranks), ragged, groups[ranks])
+    return results

@@ -1,0 +1,76 @@
+"""What the ranks run: models called with PhysicsNeMo's ShardTensors."""
+
+import torch
+from cases_features import errors_of
+from cases_model import BATCH, TOKENS, bounds, make_inputs, make_model, worst_errors
+from physicsnemo.domain_parallel import ShardTensor
+from torch.distributed.tensor.placement_types import Replicate, Shard
+
+from physicsnemo_flarepp.parallel import make_mesh
+
+
+def shard(value: torch.Tensor, mesh, edges: list[int], rank: int) -> ShardTensor:
+    part = value[:, edges[rank] : edges[rank + 1]].contiguous()
+    part.requires_grad_(part.is_floating_point())
+    sizes = [b - a for a, b in zip(edges, edges[1:], strict=False)]
+    shapes = {0: [torch.Size((value.shape[0], n, *value.shape[2:])) for n in sizes]}
+    return ShardTensor.from_local(part, mesh, [Shard(1)], sharding_shapes=shapes), part
+
+
+def equality(rank: int) -> dict[str, dict[str, float]]:
+    """Output, sharding and gradients of ShardTensor calls against one process."""
+    mesh = make_mesh(4)["context"]
+    cotangent = torch.randn(BATCH, TOKENS, 2, generator=torch.Generator().manual_seed(2)).double()
+    results = {}
+    for layout in ("uneven", "none"):
+        for ragged in (False, True):
+            for checkpoint_blocks in (False, True):
+                model = make_model("flarepp", checkpoint_blocks=checkpoint_blocks)
+                inputs = make_inputs(torch.float64, ragged=ragged)
+                edges = bounds(layout, 4)
+                whole = {
+                    k: v.clone().requires_grad_(v.is_floating_point()) for k, v in inputs.items()
+                }
+                y = model(**whole)
+                (y * cotangent).sum().backward()
+                gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+                gradients |= {key: whole[key].grad for key in ("fx", "time")}
+                expected = y.detach(), gradients, whole["embedding"].grad
+
+                model.zero_grad()
+                sharded, parts = dict(inputs), {}
+                for key in set(inputs) & {"embedding", "token_mask"}:
+                    sharded[key], parts[key] = shard(inputs[key], mesh, edges, rank)
+                row, time = (inputs[key].clone().requires_grad_() for key in ("fx", "time"))
+                sharded["fx"] = ShardTensor.from_local(row, mesh, [Replicate()])
+                sharded["time"] = time
+                out = model(**sharded)
+                start, stop = edges[rank], edges[rank + 1]
+                (out.to_local() * cotangent[:, start:stop]).sum().backward()
+                gradients = {name: p.grad for name, p in model.named_parameters()}
+                gradients |= {"fx": row.grad, "time": time.grad}
+                got = out._local_tensor.detach(), gradients, parts["embedding"].grad
+                results[layout, ragged, checkpoint_blocks] = {
+                    "errors": worst_errors(got, expected, start, stop),
+                    "type": type(out).__name__,
+                    "shape": tuple(out.shape),
+                    "placements": str(out.placements),
+                    "sizes": [shape[1] for shape in out._spec.sharding_shapes()[0]],
+                    "plain call": torch.equal(model(**inputs), y),
+                }
+    return results
+
+
+def refusals(rank: int) -> dict[str, str]:
+    """Errors for what cannot be sharded over tokens."""
+    mesh = make_mesh(4)["context"]
+    model = make_model("flarepp")
+    inputs = make_inputs(torch.float64, n_tokens=8)
+    row = inputs["embedding"]
+    replicated = ShardTensor.from_local(row, mesh, [Replicate()])
+    shapes = {"sharding_shapes": "chunk", "global_shape": (4 * BATCH, *row.shape[1:])}
+    batch = ShardTensor.from_local(row, mesh, [Shard(0)], **shapes)
+    return {
+        "replicated": errors_of(lambda: model(**inputs | {"embedding": replicated})),
+        "batch": errors_of(lambda: model(**inputs | {"embedding": batch})),
+    }

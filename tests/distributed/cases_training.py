@@ -1,0 +1,145 @@
+"""What the ranks run: losses, optimiser steps, DDP, FSDP2 and checkpoints over a mesh."""
+
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from cases_model import TOKENS, make_model
+from physicsnemo.utils import save_checkpoint
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from physicsnemo_flarepp.parallel import (
+    enable_context_parallel,
+    flatten_mesh,
+    make_mesh,
+    shard_tokens,
+    sync_gradients,
+)
+from physicsnemo_flarepp.training.losses import relative_l2, relative_l2_loss
+
+SAMPLES = 4
+
+
+def batch_at(step: int) -> dict[str, torch.Tensor]:
+    """The whole batch of a step, with its target."""
+    torch.manual_seed(100 + step)
+    return {
+        "fx": torch.randn(SAMPLES, TOKENS, 3, dtype=torch.float64),
+        "embedding": torch.randn(SAMPLES, TOKENS, 4, dtype=torch.float64),
+        "time": torch.rand(SAMPLES, dtype=torch.float64),
+        "target": torch.randn(SAMPLES, TOKENS, 2, dtype=torch.float64),
+    }
+
+
+def local_part(batch: dict, mesh) -> dict:
+    """The samples of this rank's data index and, of them, its tokens."""
+    data, index = mesh["data"].size(), mesh["data"].get_local_rank()
+    group = mesh["context"].get_group()
+    batch = {key: value.chunk(data)[index] for key, value in batch.items()}
+    return {key: v if key == "time" else shard_tokens(v, group) for key, v in batch.items()}
+
+
+def loss_of(model, batch: dict, group=None) -> torch.Tensor:
+    inputs = {key: value for key, value in batch.items() if key != "target"}
+    return relative_l2_loss(model(**inputs), batch["target"], group=group)
+
+
+def make_optimizer(model) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=1e-2)
+
+
+def train(model, optimizer, steps, mesh=None) -> list[float]:
+    """Clipped AdamW steps on the whole batch, or on this rank's part of it."""
+    losses = []
+    for step in steps:
+        batch = batch_at(step) if mesh is None else local_part(batch_at(step), mesh)
+        optimizer.zero_grad()
+        loss = loss_of(model, batch, None if mesh is None else mesh["context"].get_group())
+        loss.backward()
+        if mesh is not None:
+            sync_gradients(model, mesh)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def worst_difference(model, other) -> float:
+    pairs = zip(model.parameters(), other.parameters(), strict=True)
+    return max(float((a - b).detach().norm() / b.detach().norm()) for a, b in pairs)
+
+
+def three_steps(rank: int) -> dict[str, float]:
+    """Parameters after three steps on each mesh, against one process on the whole batch."""
+    reference = make_model("flarepp")
+    train(reference, make_optimizer(reference), range(3))
+    results = {}
+    for context in (1, 2, 4):
+        mesh = make_mesh(context)
+        model = enable_context_parallel(make_model("flarepp"), mesh["context"].get_group())
+        train(model, make_optimizer(model), range(3), mesh)
+        results[f"{4 // context} x {context}"] = worst_difference(model, reference)
+    return results
+
+
+def wrapped(rank: int) -> dict[str, dict]:
+    """Gradients under DDP and FSDP2, with the loss times the context size, against one process."""
+    reference = make_model("flarepp")
+    loss_of(reference, batch_at(0)).backward()
+    expected = {name: p.grad for name, p in reference.named_parameters()}
+    mesh = make_mesh(2)
+    group = mesh["context"].get_group()
+    results = {}
+    for kind in ("DDP", "FSDP2"):
+        model = enable_context_parallel(make_model("flarepp"), group)
+        if kind == "DDP":
+            model = DistributedDataParallel(model)
+        else:
+            for block in model.blocks:
+                fully_shard(block, mesh=flatten_mesh(mesh))
+            fully_shard(model, mesh=flatten_mesh(mesh))
+        loss = loss_of(model, local_part(batch_at(0), mesh), group)
+        (loss * mesh["context"].size()).backward()
+        results[kind] = {}
+        for name, p in model.named_parameters():
+            grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
+            true = expected[name.removeprefix("module.")]
+            results[kind][name] = float((grad - true).norm() / true.norm())
+    return results
+
+
+def losses(rank: int) -> dict[str, float]:
+    """The relative L2 of shards and its gradient against the whole, masked and not."""
+    torch.manual_seed(0)
+    group = dist.group.WORLD
+    prediction, target = torch.randn(2, 3, TOKENS, 2, dtype=torch.float64)
+    results = {}
+    for masked in (False, True):
+        mask = torch.rand(3, TOKENS) < 0.5 if masked else None
+        whole = prediction.clone().requires_grad_()
+        expected = relative_l2(whole, target, token_mask=mask)
+        expected.mean().backward()
+        part = shard_tokens(prediction, group).clone().requires_grad_()
+        local = None if mask is None else shard_tokens(mask, group)
+        got = relative_l2(part, shard_tokens(target, group), token_mask=local, group=group)
+        got.mean().backward()
+        results[f"value, masked={masked}"] = float((got - expected).detach().abs().max())
+        gradient = part.grad - shard_tokens(whole.grad, group)
+        results[f"gradient, masked={masked}"] = float(gradient.abs().max() / whole.grad.abs().max())
+    return results
+
+
+def checkpoint(rank: int) -> dict[str, bytes]:
+    """Two steps on four ranks that share every sample, then a PhysicsNeMo checkpoint."""
+    mesh = make_mesh(4)
+    model = enable_context_parallel(make_model("flarepp"), mesh["context"].get_group())
+    optimizer = make_optimizer(model)
+    train(model, optimizer, range(2), mesh)
+    if rank:
+        return {}
+    with tempfile.TemporaryDirectory() as directory:
+        save_checkpoint(directory, models=model, optimizer=optimizer, epoch=2)
+        return {path.name: path.read_bytes() for path in Path(directory).iterdir()}

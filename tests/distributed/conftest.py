@@ -1,0 +1,37 @@
+"""Four gloo ranks that run every case once per session; the tests look at what they returned."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+# The ranks import the cases by name.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ranks import run_ranks  # noqa: E402
+
+CASES = {
+    "cases_model": ["equality"],
+    "cases_features": [
+        "checkpointed_blocks",
+        "compiled",
+        "copied_models",
+        "counts",
+        "debug_mode",
+        "decode_is_local",
+        "half_precision",
+        "large_groups",
+        "rows_that_no_rank_sees",
+        "tokens",
+    ],
+    "cases_training": ["checkpoint", "losses", "three_steps", "wrapped"],
+    "cases_shard_tensor": ["equality", "refusals"],
+}
+
+
+@pytest.fixture(scope="session")
+def on_four_ranks(tmp_path_factory):
+    """What every case returned, {"module.function": [result of rank 0, ..., of rank 3]}."""
+    names = [f"{module}.{function}" for module, cases in CASES.items() for function in cases]
+    results = run_ranks(names, 4, tmp_path_factory.mktemp("ranks"))
+    return {name: [result[name] for result in results] for name in names}
