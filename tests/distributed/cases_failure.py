@@ -1,5 +1,7 @@
 """What the ranks run when something goes wrong on one of them."""
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 
@@ -25,4 +27,5 @@ def absent_rank_1(rank: int) -> None:
     if rank == 0:
         encode(q, k, k, group=dist.group.WORLD)
     else:
-        torch.distributed.distributed_c10d._get_default_store().get("a key that never comes")
+        store = dist.distributed_c10d._get_default_store()
+        store.wait(["a key that never comes"], timedelta(seconds=60))
