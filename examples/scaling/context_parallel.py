@@ -7,8 +7,8 @@ On one machine, CPU or GPUs; starts its own ranks, one thread each on CPU::
     python examples/scaling/context_parallel.py --ranks 1 2 --tokens 200000 --output runs/scaling
 
 Prints and writes (``context_parallel.csv``, ``context_parallel.png``) per rank count: step time,
-time and memory efficiency against the first rank count, the share of the step spent in collectives
-(waiting for other ranks included), and the number and bytes of collectives per step and rank.
+time and memory efficiency against the first rank count, the shares of the step spent in collectives
+and waiting for slower ranks, and the number and bytes of collectives per step and rank.
 """
 
 import argparse
@@ -31,6 +31,7 @@ COLUMNS = {
     "peak MiB per rank": "{:.0f}",
     "memory efficiency": "{:.3f}",
     "collective share": "{:.4f}",
+    "waiting share": "{:.4f}",
     "collectives": "{:d}",
     "KiB": "{:.1f}",
 }
@@ -96,15 +97,15 @@ def measure(rank: int, ranks: int, port: int, options: argparse.Namespace, resul
     base = peak_bytes(manager.device)
     step()
     seconds = [timed(step, manager.device) for _ in range(options.steps)]
-    shares = []
+    traces = []
     for _ in range(options.steps):
         with CollectiveCounter(timed=True) as counter:
             whole = timed(step, manager.device)
-        shares.append(counter.seconds / whole)
+        traces.append((whole, counter.durations))
     results[rank] = {
         "seconds": statistics.median(seconds),
         "bytes": peak_bytes(manager.device) - base,
-        "share": statistics.median(shares),
+        "traces": traces,
         "calls": counter.total_calls,
         "payload": counter.total_bytes,
     }
@@ -138,15 +139,28 @@ def run(ranks: int, options: argparse.Namespace) -> dict[str, float]:
         results = shared.dict()
         mp.spawn(measure, (ranks, port, options, results), nprocs=ranks)
         by_rank = list(results.values())
+    transfer, waiting = zip(*map(split_shares, *(r["traces"] for r in by_rank)), strict=True)
     return {
         "ranks": ranks,
         "tokens": options.tokens,
         "seconds": max(r["seconds"] for r in by_rank),
         "peak MiB per rank": max(r["bytes"] for r in by_rank) / 2**20,
-        "collective share": statistics.mean(r["share"] for r in by_rank),
+        "collective share": statistics.median(transfer),
+        "waiting share": statistics.median(waiting),
         "collectives": by_rank[0]["calls"],
         "KiB": by_rank[0]["payload"] / 2**10,
     }
+
+
+def split_shares(*ranks: tuple[float, list[float]]) -> tuple[float, float]:
+    """Split one step's time in collectives into transfer and waiting, as shares of the step.
+
+    The last rank to reach a collective waits for nobody, so its time is the transfer.
+    """
+    step = max(whole for whole, _ in ranks)
+    transfer = sum(map(min, zip(*(durations for _, durations in ranks), strict=True)))
+    total = statistics.mean(sum(durations) for _, durations in ranks)
+    return transfer / step, (total - transfer) / step
 
 
 def add_efficiencies(rows: list[dict[str, float]]) -> None:

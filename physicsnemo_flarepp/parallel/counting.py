@@ -30,8 +30,10 @@ class CollectiveCounter(TorchDispatchMode):
         Number of calls per collective.
     bytes : collections.Counter
         Bytes of the tensors that this rank passed in, per collective.
-    seconds : float
-        Time in collectives, waiting for other ranks included.
+    durations : list[float]
+        Seconds of each collective operation in the order of the calls, launches and waits apart,
+        waiting for other ranks included. The rank that comes last does not wait: the smallest
+        duration over the ranks is the cost of the collective itself.
 
     Examples
     --------
@@ -46,7 +48,7 @@ class CollectiveCounter(TorchDispatchMode):
         self.timed = timed
         self.calls: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
-        self.seconds = 0.0
+        self.durations: list[float] = []
 
     @property
     def total_calls(self) -> int:
@@ -74,7 +76,7 @@ class CollectiveCounter(TorchDispatchMode):
         start = time.perf_counter()
         result = func(*args, **kwargs)
         _synchronize()
-        self.seconds += time.perf_counter() - start
+        self.durations.append(time.perf_counter() - start)
         return result
 
 
