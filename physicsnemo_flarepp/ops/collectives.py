@@ -122,10 +122,8 @@ def global_sum(x: Float[Tensor, "*shape"], group: Group | None) -> Float[Tensor,
 
     Parameters
     ----------
-    x : torch.Tensor
-        This rank's contribution, of one shape on all ranks.
-    group : ProcessGroup, str or None
-        The context group; None or a group of one rank returns ``x``.
+    x, group
+        As in :func:`sum_over_group`.
 
     Examples
     --------

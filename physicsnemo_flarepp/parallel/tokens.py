@@ -74,10 +74,8 @@ def gather_tokens(x: Tensor, group: ProcessGroup, dim: int = 1) -> Tensor:
     ----------
     x : torch.Tensor
         This rank's tokens; axis ``dim`` may differ between ranks and be empty.
-    group : ProcessGroup
-        The context group.
-    dim : int, optional, default=1
-        The token axis.
+    group, dim
+        As in :func:`shard_tokens`.
 
     Returns
     -------
