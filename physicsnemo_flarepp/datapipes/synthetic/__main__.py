@@ -1,6 +1,7 @@
 """Make a built-in data set from the command line and print where it is."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from . import generate
@@ -33,4 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("interrupted; finished cases are kept, give the same command to go on")

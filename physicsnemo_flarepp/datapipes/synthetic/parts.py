@@ -3,7 +3,7 @@
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from zlib import error as ZlibError
@@ -80,7 +80,7 @@ def remove_tree(path: Path) -> None:
 
 
 @contextmanager
-def exclusive(lock: Path, on_wait) -> Iterator[None]:
+def exclusive(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock file for the block; call ``on_wait()`` first if another process has it.
 
     The operating system frees the lock when its holder ends, however it ends.
