@@ -8,6 +8,11 @@ from physicsnemo_flarepp.datapipes.synthetic import generate
 from physicsnemo_flarepp.datapipes.synthetic.darcy import sample_coefficient, solve_darcy
 
 
+@pytest.fixture(scope="module")
+def fields():
+    return np.stack([sample_coefficient(np.random.default_rng(seed)) for seed in range(300)])
+
+
 def manufactured(n):
     """Coefficient, source and solution u = sin(pi x) sin(2 pi y) with a = 2 + sin(3 x + 2 y)."""
     x = np.linspace(0, 1, n)[:, None]
@@ -38,17 +43,15 @@ def test_what_the_source_puts_in_leaves_through_the_boundary_of_a_layered_medium
     assert outflow == pytest.approx(83**2 * h**2, rel=1e-10)
 
 
-def test_the_coefficient_takes_its_two_values_about_equally_often():
-    fields = np.stack([sample_coefficient(np.random.default_rng(s)) for s in range(200)])
+def test_the_coefficient_takes_its_two_values_about_equally_often(fields):
     assert set(np.unique(fields)) == {3.0, 12.0}
     high = (fields == 12).mean(axis=(1, 2))
     assert abs(high.mean() - 0.5) < 0.02
     assert 0.02 < high.std() < 0.15
 
 
-def test_the_coefficient_has_the_correlation_of_the_gaussian_field():
+def test_the_coefficient_has_the_correlation_of_the_gaussian_field(fields):
     """For a Gaussian field thresholded at 0, P(equal) = 1/2 + arcsin(rho) / pi."""
-    fields = np.stack([sample_coefficient(np.random.default_rng(s)) for s in range(400)])
     k = np.arange(421)
     variance = 1 / (np.pi**2 * (k[:, None] ** 2 + k**2) + 9) ** 2
     variance[0, 0] = 0

@@ -173,10 +173,11 @@ def test_the_command_line_prints_the_directory(tmp_path, log, capsys):
 def test_the_cache_is_chosen_by_argument_then_environment_then_home(tmp_path, log, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("PHYSICSNEMO_FLAREPP_CACHE", raising=False)
-    assert make(None).parent == tmp_path / "home/.cache/physicsnemo_flarepp"
+    small = {"n_train": 1, "n_test": 1, "workers": 1}
+    assert make(None, **small).parent == tmp_path / "home/.cache/physicsnemo_flarepp"
     monkeypatch.setenv("PHYSICSNEMO_FLAREPP_CACHE", str(tmp_path / "variable"))
-    assert make(None).parent == tmp_path / "variable"
-    assert make(tmp_path / "argument").parent == tmp_path / "argument"
+    assert make(None, **small).parent == tmp_path / "variable"
+    assert make(tmp_path / "argument", **small).parent == tmp_path / "argument"
 
 
 @pytest.mark.parametrize(
