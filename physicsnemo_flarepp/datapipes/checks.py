@@ -126,7 +126,8 @@ def reading(path: Path | str) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyError, FileNotFoundError):
+    except (KeyError, FileNotFoundError, AttributeError, NameError):
+        # These are about names, which the caller reports, or mistakes in the program.
         raise
     except Exception as error:
         # Zip, HDF5, MATLAB, zarr and memory maps each have their own exception types for the same

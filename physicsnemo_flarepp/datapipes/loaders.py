@@ -264,6 +264,12 @@ def _make_normalizer(
         )
     parallel = cfg.parallel
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        if parallel.data_size * parallel.context_size != dist.get_world_size():
+            raise ValueError(
+                f"parallel has data_size={parallel.data_size} and context_size="
+                f"{parallel.context_size}, but {dist.get_world_size()} ranks are running; their "
+                "product must be the number of ranks"
+            )
         mine = range(parallel.data_rank, len(train), parallel.data_size)
         return fit_normalizer(train, kinds, cases=mine, group=dist.group.WORLD)
     if parallel.context_size > 1:

@@ -106,10 +106,7 @@ class Moments:
         else:
             shift = self.mean
             scale = (self.deviations / (self.count - 1).clamp(min=1)).sqrt()
-        # Rounding leaves a constant with a deviation of this order.
-        size = torch.maximum(self.low.abs(), self.high.abs())
-        constant = scale <= 1e-6 * size.clamp(min=torch.finfo(torch.float32).tiny)
-        scale = torch.where(constant, 0.0 if target else 1.0, scale)
+        scale = torch.where(self.low == self.high, 0.0 if target else 1.0, scale)
         return Affine(shift.float(), scale.float())
 
 

@@ -1,5 +1,6 @@
 """Cases out of MATLAB files, both formats behind one function."""
 
+import struct
 from pathlib import Path
 
 import h5py
@@ -7,6 +8,27 @@ import numpy as np
 import scipy.io
 
 from ..checks import missing_name, reading
+
+
+def check_complete(path: Path) -> None:
+    """Raise EOFError if a MATLAB v5 file ends inside a variable.
+
+    scipy ignores a cut variable at the end of a file, which would then look as if it had never
+    been written.
+    """
+    with path.open("rb") as file:
+        header = file.read(128)
+        order = {b"IM": "<", b"MI": ">"}.get(header[126:128])
+        if order is None:
+            return
+        size, position = path.stat().st_size, len(header)
+        while position < size:
+            file.seek(position)
+            tag = file.read(8)
+            length = struct.unpack(f"{order}II", tag)[1] if len(tag) == 8 else size
+            position += 8 + length
+    if position > size:
+        raise EOFError(f"a variable ends at byte {position}, the file at byte {size}")
 
 
 def mat_shape(path: Path, variable: str) -> tuple[int, ...]:
@@ -17,6 +39,7 @@ def mat_shape(path: Path, variable: str) -> tuple[int, ...]:
                 if variable not in file:
                     raise missing_name(path, "variable", variable, file.keys())
                 return file[variable].shape[::-1]
+        check_complete(path)
         shapes = {name: shape for name, shape, _ in scipy.io.whosmat(path)}
     if variable not in shapes:
         raise missing_name(path, "variable", variable, shapes)

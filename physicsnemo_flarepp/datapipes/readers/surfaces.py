@@ -14,10 +14,13 @@ Of a DomainMesh stored as a zarr group the connectivity is read whole.
 """
 
 import csv
+import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 import zarr
 from physicsnemo.mesh import DomainMesh, Mesh
 from vtkmodules.util.numpy_support import vtk_to_numpy
@@ -116,11 +119,29 @@ def _simplices(
     return PolygonMesh(path, points, cells.reshape(-1), offsets, data)
 
 
+def check_memory_maps(path: Path) -> None:
+    """Raise EOFError if a tensor of a stored TensorDict is shorter than its description says.
+
+    Loading maps the file in shared mode, which would lengthen a truncated file with zeros.
+    """
+    for description in path.rglob("meta.json"):
+        for name, entry in json.loads(description.read_text()).items():
+            if not isinstance(entry, dict) or "dtype" not in entry or not all(entry["shape"]):
+                continue
+            itemsize = getattr(torch, entry["dtype"].removeprefix("torch.")).itemsize
+            expected = math.prod(entry["shape"]) * itemsize
+            file = description.parent / f"{name}.memmap"
+            size = file.stat().st_size
+            if size < expected:
+                raise EOFError(f"{file} has {size} bytes, expected {expected}")
+
+
 def open_pdmsh(path: Path, request: SurfaceRequest) -> TokenTable:
     """Return one boundary of a DomainMesh, stored as memory maps or as a zarr group."""
     if (path / "zarr.json").exists():
         return _open_domain_zarr(path, request)
     with reading(path):
+        check_memory_maps(path)
         domain = DomainMesh.load(path)
     if request.boundary not in domain.boundary_names:
         raise missing_name(path, "boundary", request.boundary, domain.boundary_names)
@@ -134,6 +155,10 @@ def open_pdmsh(path: Path, request: SurfaceRequest) -> TokenTable:
     return surface.table(request, global_values)
 
 
+def _group_arrays(group: zarr.Group, name: str) -> dict[str, zarr.Array]:
+    return dict(group[name].arrays()) if name in group else {}
+
+
 def _open_domain_zarr(path: Path, request: SurfaceRequest) -> TokenTable:
     with reading(path):
         root = zarr.open_group(path, mode="r")
@@ -141,8 +166,8 @@ def _open_domain_zarr(path: Path, request: SurfaceRequest) -> TokenTable:
         if request.boundary not in boundaries:
             raise missing_name(path, "boundary", request.boundary, boundaries)
         mesh = boundaries[request.boundary]
-        data = {place: dict(mesh.get(f"{place}_data", {}).items()) for place in ("cell", "point")}
-        stored = {name: array[...] for name, array in root.get("global_data", {}).items()}
+        data = {place: _group_arrays(mesh, f"{place}_data") for place in ("cell", "point")}
+        stored = {name: array[...] for name, array in _group_arrays(root, "global_data").items()}
         points, cells = mesh["points"][...], mesh["cells"][...]
     global_values = _named_globals(path, stored, request.global_names)
     return _simplices(path, points, cells, data).table(request, global_values)
