@@ -1,5 +1,6 @@
 """From a config to train and test loaders, on one process or on a data x context mesh of ranks."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from .collate import PadCollator
 from .normalization import Normalizer, paper_normalizer
 from .readers import CaseReader, GeoFNOReader
 from .sampling import CaseSampler
-from .specs import BUILTIN_COUNTS, BenchmarkSpec, benchmark
+from .specs import BenchmarkSpec, benchmark
 from .statistics import fit_normalizer
 
 
@@ -147,23 +148,21 @@ def build_dataloaders(cfg: Mapping[str, Any] | DictConfig) -> Loaders:
 
 
 def _data_root(cfg: DictConfig) -> Path:
-    """Return the directory of the files, after generating a built-in set and fixing its counts."""
+    """Return the directory of the files, after generating a built-in set and noting its counts."""
     if (cfg.root is None) == (cfg.builtin is None):
         raise ValueError(
             f"root is {cfg.root!r} and builtin is {cfg.builtin!r}; set exactly one: `root` to a "
-            f"directory of files, or `builtin` to one of {sorted(BUILTIN_COUNTS)}"
+            "directory of files, or `builtin` to the name of a built-in set"
         )
     if cfg.root is not None:
         return Path(cfg.root)
-    if cfg.builtin not in BUILTIN_COUNTS:
-        raise ValueError(f"builtin is {cfg.builtin!r}, expected one of {sorted(BUILTIN_COUNTS)}")
-    n_train, n_test = BUILTIN_COUNTS[cfg.builtin]
-    cfg.n_train = n_train if cfg.n_train is None else cfg.n_train
-    cfg.n_test = n_test if cfg.n_test is None else cfg.n_test
-    return generate_once(cfg.builtin, n_train=cfg.n_train, n_test=cfg.n_test, seed=cfg.seed)
+    root = generate_once(cfg.builtin, n_train=cfg.n_train, n_test=cfg.n_test, seed=cfg.seed)
+    stamp = json.loads((root / "stamp.json").read_text())
+    cfg.n_train, cfg.n_test = stamp["n_train"], stamp["n_test"]
+    return root
 
 
-def generate_once(name: str, *, n_train: int, n_test: int, seed: int) -> Path:
+def generate_once(name: str, *, n_train: int | None, n_test: int | None, seed: int) -> Path:
     """Return the directory of a built-in set; under several ranks, rank 0 makes it, others wait.
 
     A failure on rank 0 is raised on every rank, instead of leaving the others to wait.

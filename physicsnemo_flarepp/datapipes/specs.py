@@ -46,6 +46,8 @@ class BenchmarkSpec:
         Published ``(shift, scale)`` per sample key, per channel; empty where the paper fits them.
     source : str
         Where the files are published.
+    published : tuple[str, ...]
+        Names of the published files where `files` are patterns that also fit built-in sets.
     """
 
     name: str
@@ -61,6 +63,12 @@ class BenchmarkSpec:
     normalization: Mapping[str, str]
     constants: Mapping[str, tuple] = field(default_factory=dict)
     source: str = f"https://huggingface.co/datasets/{HUB_REPOSITORY}"
+    published: tuple[str, ...] = ()
+
+    @property
+    def hub_files(self) -> tuple[str, ...]:
+        """Names or patterns of the files to fetch."""
+        return self.published or self.files
 
 
 _XYZ_MIN = (-0.9425, -1.1314, -0.3176)
@@ -96,6 +104,10 @@ _SPECS = (
         grid=(85, 85),
         n_tokens=85 * 85,
         normalization={"coordinates": "none", "features": "per_point", "fields": "per_point"},
+        published=(
+            "piececonst_r421_N1024_smooth1.mat",
+            "piececonst_r421_N1024_smooth2.mat",
+        ),
     ),
     BenchmarkSpec(
         name="airfoil",
@@ -170,16 +182,6 @@ _SPECS = (
 )
 
 BENCHMARKS: Mapping[str, BenchmarkSpec] = {spec.name: spec for spec in _SPECS}
-
-# Sets that physicsnemo_flarepp.datapipes.synthetic can make, and (training, test) cases of each
-# unless asked for more.
-BUILTIN_COUNTS: Mapping[str, tuple[int, int]] = {
-    "cars": (40, 8),
-    "darcy": (1000, 200),
-    "elasticity": (200, 50),
-    "pipe": (200, 50),
-    "airfoil": (200, 50),
-}
 
 
 def benchmark(name: str) -> BenchmarkSpec:

@@ -1,5 +1,6 @@
 """Two gloo ranks: forked, because importing PhysicsNeMo again would take longer than the test."""
 
+import json
 import multiprocessing
 import sys
 from types import SimpleNamespace
@@ -46,6 +47,7 @@ def test_one_rank_generates_and_all_fit_the_same_statistics(grid_files, monkeypa
     def generate(name, *, n_train, n_test, seed):
         with (tmp_path / "calls").open("a") as file:
             file.write(f"{dist.get_rank()}")
+        (root / "stamp.json").write_text(json.dumps({"n_train": n_train, "n_test": n_test}))
         return root
 
     cfg = {"builtin": "pipe", "n_train": 5, "n_test": 1}
