@@ -119,3 +119,13 @@ def test_nan_is_reported_with_file_and_case(grid_files):
     reader = GeoFNOReader(root, "pipe", "test", n_train=1, n_test=1)
     with pytest.raises(ValueError, match="Pipe_Q.npy: case pipe_0001 has 1 of 16641.*fields NaN"):
         reader[0]
+
+
+def test_columns_are_views_of_the_file_so_a_shard_touches_its_rows_only(grid_files):
+    root = grid_files("Pipe", (129, 129), 3, 2)
+    reader = GeoFNOReader(root, "pipe", n_train=1, n_test=1, shard=(1, 4))
+    table = reader.open_case(0)
+    for column in (*table.coordinates, *table.fields):
+        assert isinstance(column, np.memmap) and column.base is not None
+    assert table.fields[0].ctypes.data == reader._arrays["q"][0, 0].ctypes.data
+    assert reader[0][0]["tokens"].tolist() == list(range(4160, 8320))
