@@ -278,6 +278,7 @@ class MixerBackbone(Module):
         for name, value in (("fx", fx), ("embedding", embedding)):
             if value is not None and not value.is_floating_point():
                 raise TypeError(f"{name} must be a floating tensor, got {value.dtype}")
+        check_tokens("fx", fx, self.functional_dim, fx.shape[0], ())
         if self.embedding_dim is not None and embedding is None:
             raise ValueError(
                 f"embedding is missing: the model was built with embedding_dim="

@@ -1,0 +1,31 @@
+"""PhysicsNeMo data pipes for DrivAerML, the 2D benchmarks and the built-in sets.
+
+Nothing heavy is imported until it is used: data generation and the download command need no
+PhysicsNeMo. Importing ``physicsnemo_flarepp.datapipes.readers``, any reader, or calling
+:func:`build_dataloaders` registers all readers for ``${dp:...}``.
+"""
+
+from importlib import import_module
+
+_HOMES = {
+    "BENCHMARKS": "specs",
+    "BenchmarkSpec": "specs",
+    "DarcyReader": "readers",
+    "DrivAerMLReader": "readers",
+    "GeoFNOReader": "readers",
+    "GraphReader": "readers",
+    "Loaders": "loaders",
+    "Normalizer": "normalization",
+    "PadCollator": "collate",
+    "build_dataloaders": "loaders",
+    "fit_normalizer": "statistics",
+    "plot_mesh": "meshes",
+    "tokens_from_graph": "readers",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str):
+    if name in _HOMES:
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

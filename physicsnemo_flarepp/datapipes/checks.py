@@ -1,0 +1,138 @@
+"""Errors of the readers: each names the file, what was found and what to do next."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+
+def existing_directory(root: str | Path, *, expected: Sequence[str], source: str) -> Path:
+    """Return `root` as a path, or say which files belong there and where they are published.
+
+    Examples
+    --------
+    >>> existing_directory("no/such", expected=["a.npy"], source="https://example.org")
+    Traceback (most recent call last):
+    FileNotFoundError: data directory no/such does not exist; expected a directory with a.npy
+    (published at https://example.org). Set `root` to where the files are, ...
+    """
+    path = Path(root).expanduser()
+    if not path.is_dir():
+        state = "is not a directory" if path.exists() else "does not exist"
+        raise FileNotFoundError(
+            f"data directory {path} {state}; expected a directory with {', '.join(expected)} "
+            f"(published at {source}). Set `root` to where the files are, or fetch published sets "
+            "with `python -m physicsnemo_flarepp.datapipes.download <set>`"
+        )
+    return path
+
+
+def one_file(root: Path, pattern: str, *, source: str) -> Path:
+    """Return the single file under `root` that matches `pattern`."""
+    found = sorted(root.glob(pattern))
+    if len(found) == 1:
+        return found[0]
+    present = ", ".join(sorted(p.name for p in root.iterdir())[:20]) or "nothing"
+    if not found:
+        raise FileNotFoundError(
+            f"{root / pattern} is missing; {root} holds {present}. It is published at {source}"
+        )
+    raise ValueError(
+        f"{root / pattern} matches {len(found)} files ({', '.join(p.name for p in found)}); "
+        "keep one of them in this directory, or point `root` to a directory with one"
+    )
+
+
+def check_shape(path: Path, name: str, shape: Sequence[int], expected: Sequence[int | str]) -> None:
+    """Raise unless `shape` matches `expected`, where a string stands for any length.
+
+    Examples
+    --------
+    >>> check_shape(Path("Pipe_Q.npy"), "array", (8, 129, 129, 3), ("case", 3, 129, 129))
+    Traceback (most recent call last):
+    ValueError: Pipe_Q.npy: array has shape (8, 129, 129, 3), expected (case, 3, 129, 129). ...
+    """
+    fits = len(shape) == len(expected) and all(
+        isinstance(want, str) or got == want for got, want in zip(shape, expected, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join(str(want) for want in expected)
+        raise ValueError(
+            f"{path}: {name} has shape {tuple(shape)}, expected ({wanted}). The file is not in the "
+            "published layout (check the order of the axes) or belongs to another set"
+        )
+
+
+def check_finite(path: Path | str, case_id: str, name: str, values: np.ndarray) -> None:
+    """Raise if `values` holds NaN or infinity.
+
+    Examples
+    --------
+    >>> check_finite("run_1.npz", "run_1", "fields", np.array([1.0, np.nan]))
+    Traceback (most recent call last):
+    ValueError: run_1.npz: case run_1 has 1 of 2 values of fields NaN or infinite. ...
+    """
+    bad = values.size - np.count_nonzero(np.isfinite(values))
+    if bad:
+        raise ValueError(
+            f"{path}: case {case_id} has {bad} of {values.size} values of {name} NaN or infinite. "
+            "Repair the file, or leave the case out of the split"
+        )
+
+
+def missing_name(path: Path | str, kind: str, name: str, present: Iterable[str]) -> KeyError:
+    """Return the error for a `kind` (field, boundary, ...) that the file does not hold.
+
+    Examples
+    --------
+    >>> print(missing_name("a.vtp", "field", "p", ["pMean"]).args[0])
+    a.vtp has no field 'p'; present: pMean. Name one of these in the config
+    """
+    names = ", ".join(sorted(present)) or "none"
+    return KeyError(
+        f"{path} has no {kind} {name!r}; present: {names}. Name one of these in the config"
+    )
+
+
+def check_unique(case_ids: Sequence[str], where: str) -> None:
+    """Raise if a case id appears twice.
+
+    Examples
+    --------
+    >>> check_unique(["run_1", "run_2", "run_1"], "manifest.json, split train")
+    Traceback (most recent call last):
+    ValueError: manifest.json, split train: case ids appear more than once: run_1. ...
+    """
+    seen: set[str] = set()
+    twice = sorted({case for case in case_ids if case in seen or seen.add(case)})
+    if twice:
+        raise ValueError(
+            f"{where}: case ids appear more than once: {', '.join(twice[:10])}. Give every case "
+            "one id and list it in one split only"
+        )
+
+
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """Turn what a file library raises on a damaged file into an error that names the file.
+
+    Examples
+    --------
+    >>> with reading("x.npz"):
+    ...     raise EOFError("short")
+    Traceback (most recent call last):
+    ValueError: x.npz cannot be read (EOFError: short). The file is truncated or damaged: ...
+    """
+    try:
+        yield
+    except (KeyError, FileNotFoundError, AttributeError, NameError):
+        # These are about names, which the caller reports, or mistakes in the program.
+        raise
+    except Exception as error:
+        # Zip, HDF5, MATLAB, zarr and memory maps each have their own exception types for the same
+        # fact; the original stays attached as the cause.
+        raise ValueError(
+            f"{path} cannot be read ({type(error).__name__}: {error}). The file is truncated or "
+            "damaged: fetch or write it again"
+        ) from error

@@ -1,0 +1,296 @@
+"""From a config to train and test loaders, on one process or on a data x context mesh of ranks."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+from physicsnemo.datapipes import COMPONENT_REGISTRY, DataLoader, Dataset
+
+from .collate import PadCollator
+from .normalization import Normalizer, paper_normalizer
+from .readers import CaseReader, GeoFNOReader
+from .sampling import CaseSampler
+from .specs import BenchmarkSpec, benchmark
+from .statistics import fit_normalizer
+
+
+@dataclass
+class ParallelConfig:
+    """Place of this process in the mesh of ranks."""
+
+    data_rank: int = 0
+    data_size: int = 1
+    context_rank: int = 0
+    context_size: int = 1
+
+
+@dataclass
+class DataConfig:
+    """What :func:`build_dataloaders` accepts; an unknown key is an error.
+
+    Parameters
+    ----------
+    benchmark : str or None
+        Key of ``BENCHMARKS``: gives the reader, the splits and the normalisation convention. By
+        default the built-in set's; None with `root` needs ``reader._target_``.
+    reader : Any
+        Overrides of the reader: a mapping of its arguments, with ``_target_`` (registry name,
+        class path or ``${dp:...}``) if it is not the benchmark's.
+    root : str or None
+        Directory of the files. Either `root` or `builtin` is set, never both.
+    builtin : str or None
+        Built-in set to generate or take from its cache.
+    n_train, n_test : int or None
+        Cases in the splits; the published or built-in numbers by default.
+    n_points, n_points_test : int or None
+        Tokens drawn per case; None takes all.
+    sampling : str
+        Training draws: ``epoch`` (fresh each epoch) or ``fixed``. Test draws are always fixed.
+    normalization : Any
+        ``fit`` (the benchmark's convention, fitted to the training split), ``paper`` (published
+        constants), ``none``, a mapping from sample key to ``gaussian``, ``per_point``,
+        ``unit_box`` or ``none``, or ``{"load": path}`` for a stored normaliser.
+    batch_size, batch_size_test : int
+        Cases per batch of one data rank.
+    num_workers : int
+        Reading threads; 0 reads in the calling thread.
+    prefetch : int
+        Batches read ahead.
+    seed : int
+        Seed of built-in data, case order and draws.
+    device : str or None
+        Where batches live: None leaves them on the CPU, ``auto`` follows PhysicsNeMo.
+    pin_memory : bool
+        Pin host memory for asynchronous copies.
+    collate_metadata : bool
+        Yield ``(batch, [metadata, ...])``.
+    parallel : ParallelConfig
+        Place in the mesh of ranks.
+    """
+
+    benchmark: str | None = None
+    reader: Any = field(default_factory=dict)
+    root: str | None = None
+    builtin: str | None = None
+    n_train: int | None = None
+    n_test: int | None = None
+    n_points: int | None = None
+    n_points_test: int | None = None
+    sampling: str = "epoch"
+    normalization: Any = "fit"
+    batch_size: int = 1
+    batch_size_test: int = 1
+    num_workers: int = 2
+    prefetch: int = 2
+    seed: int = 0
+    device: str | None = None
+    pin_memory: bool = False
+    collate_metadata: bool = False
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+
+
+class Loaders(NamedTuple):
+    """Train and test loader and the normaliser that both apply."""
+
+    train: DataLoader
+    test: DataLoader
+    normalizer: Normalizer
+
+
+def build_dataloaders(cfg: Mapping[str, Any] | DictConfig) -> Loaders:
+    """Return loaders whose batches are normalised TensorDicts (see :class:`PadCollator`).
+
+    Call ``loader.set_epoch(epoch)`` before each epoch: it chooses the order of the training
+    cases and the tokens drawn, as a function of (seed, epoch) alone. Data ranks read different
+    cases, training with equal counts, testing each case once. The ranks of a context group read
+    the same cases and draws, each its own shard of the tokens. ``loader.sampler.skip(n)`` resumes
+    inside an epoch.
+
+    Parameters
+    ----------
+    cfg : Mapping or DictConfig
+        See :class:`DataConfig`.
+
+    Returns
+    -------
+    Loaders
+        ``train``, ``test`` and ``normalizer``, in this order.
+    """
+    cfg = OmegaConf.merge(OmegaConf.structured(DataConfig), cfg)
+    root = _data_root(cfg)
+    name = cfg.benchmark or cfg.builtin
+    spec = benchmark(name) if name is not None else None
+    parallel = cfg.parallel
+    shard = (parallel.context_rank, parallel.context_size)
+    data_shard = (parallel.data_rank, parallel.data_size)
+    train = _make_reader(cfg, spec, root, "train", shard)
+    test = _make_reader(cfg, spec, root, "test", shard)
+    _check_disjoint(train, test)
+    normalizer = _make_normalizer(cfg, spec, root, train)
+    return Loaders(
+        _make_loader(
+            cfg,
+            train,
+            normalizer,
+            cfg.batch_size,
+            CaseSampler(len(train), data_shard, shuffle=True, seed=cfg.seed, equal_counts=True),
+        ),
+        _make_loader(
+            cfg, test, normalizer, cfg.batch_size_test, CaseSampler(len(test), data_shard)
+        ),
+        normalizer,
+    )
+
+
+def _data_root(cfg: DictConfig) -> Path:
+    """Return the directory of the files, after generating a built-in set and noting its counts."""
+    if (cfg.root is None) == (cfg.builtin is None):
+        raise ValueError(
+            f"root is {cfg.root!r} and builtin is {cfg.builtin!r}; set exactly one: `root` to a "
+            "directory of files, or `builtin` to the name of a built-in set"
+        )
+    if cfg.root is not None:
+        return Path(cfg.root)
+    root = generate_once(cfg.builtin, n_train=cfg.n_train, n_test=cfg.n_test, seed=cfg.seed)
+    stamp = json.loads((root / "stamp.json").read_text())
+    cfg.n_train, cfg.n_test = stamp["n_train"], stamp["n_test"]
+    return root
+
+
+def generate_once(name: str, *, n_train: int | None, n_test: int | None, seed: int) -> Path:
+    """Return the directory of a built-in set; under several ranks, rank 0 makes it, others wait.
+
+    A failure on rank 0 is raised on every rank, instead of leaving the others to wait.
+    """
+    from .synthetic import generate  # the solvers are needed only here
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return generate(name, n_train=n_train, n_test=n_test, seed=seed)
+    outcome: list = [None, None]
+    cause = None
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = str(generate(name, n_train=n_train, n_test=n_test, seed=seed))
+        except Exception as error:
+            cause = error
+            outcome[1] = f"{type(error).__name__}: {error}"
+    dist.broadcast_object_list(outcome, src=0)
+    if outcome[1] is not None:
+        raise RuntimeError(f"rank 0 could not generate {name!r}: {outcome[1]}") from cause
+    return Path(outcome[0])
+
+
+def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None) -> type[CaseReader]:
+    target = cfg.reader.get("_target_", spec and spec.reader)
+    if target is None:
+        raise ValueError("neither `benchmark` nor `reader._target_` is set; name a reader")
+    if "." in target:
+        return get_class(target)
+    if target not in COMPONENT_REGISTRY:
+        readers = [name for name in COMPONENT_REGISTRY.list() if name.endswith("Reader")]
+        raise ValueError(f"reader {target!r} is not registered; registered are {readers}")
+    return COMPONENT_REGISTRY.get(target)
+
+
+def _make_reader(
+    cfg: DictConfig, spec: BenchmarkSpec | None, root: Path, split: str, shard: tuple[int, int]
+) -> CaseReader:
+    arguments = OmegaConf.to_container(cfg.reader, resolve=True)
+    arguments.pop("_target_", None)
+    # `train_cases` and `test_cases` are the two values of the reader's one argument `cases`.
+    listed = {name: arguments.pop(f"{name}_cases", None) for name in ("train", "test")}
+    if listed[split] is not None:
+        arguments["cases"] = listed[split]
+    reader = _reader_class(cfg, spec)
+    if reader is GeoFNOReader and spec is not None:
+        arguments.setdefault("name", spec.name)
+    return reader(
+        root=root,
+        split=split,
+        n_train=cfg.n_train,
+        n_test=cfg.n_test,
+        n_points=cfg.n_points if split == "train" else cfg.n_points_test,
+        sampling=cfg.sampling if split == "train" else "fixed",
+        shard=shard,
+        seed=cfg.seed,
+        pin_memory=cfg.pin_memory,
+        **arguments,
+    )
+
+
+def _check_disjoint(train: CaseReader, test: CaseReader) -> None:
+    shared = sorted(set(train.case_ids) & set(test.case_ids))
+    if shared:
+        raise ValueError(
+            f"{len(shared)} cases are in both train and test: {', '.join(shared[:10])}. "
+            "Give each case to one split"
+        )
+
+
+def _make_normalizer(
+    cfg: DictConfig, spec: BenchmarkSpec | None, root: Path, train: CaseReader
+) -> Normalizer:
+    choice = cfg.normalization
+    if choice == "none":
+        return Normalizer()
+    if spec is None and choice in ("fit", "paper"):
+        raise ValueError(
+            f"normalization {choice!r} is a convention of a benchmark; without `benchmark` give a "
+            "mapping such as {coordinates: unit_box, fields: gaussian}"
+        )
+    if choice == "paper":
+        return paper_normalizer(spec)
+    if isinstance(choice, DictConfig) and "load" in choice:
+        return Normalizer.load(choice.load)
+    if choice == "fit":
+        kinds = dict(spec.normalization)
+    elif isinstance(choice, DictConfig):
+        kinds = OmegaConf.to_container(choice, resolve=True)
+    else:
+        raise ValueError(
+            f"normalization is {choice!r}, expected 'fit', 'paper', 'none', a mapping from sample "
+            "key to kind, or {'load': path}"
+        )
+    if "per_point" in kinds.values() and train.n_points is not None:
+        raise ValueError(
+            "per-point statistics need every point of the grid, but n_points is "
+            f"{train.n_points}; set n_points to null or choose 'gaussian'"
+        )
+    parallel = cfg.parallel
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        if parallel.data_size * parallel.context_size != dist.get_world_size():
+            raise ValueError(
+                f"parallel has data_size={parallel.data_size} and context_size="
+                f"{parallel.context_size}, but {dist.get_world_size()} ranks are running; their "
+                "product must be the number of ranks"
+            )
+        mine = range(parallel.data_rank, len(train), parallel.data_size)
+        return fit_normalizer(train, kinds, cases=mine, group=dist.group.WORLD)
+    if parallel.context_size > 1:
+        train = _make_reader(cfg, spec, root, "train", (0, 1))
+    return fit_normalizer(train, kinds)
+
+
+def _make_loader(
+    cfg: DictConfig,
+    reader: CaseReader,
+    normalizer: Normalizer,
+    batch_size: int,
+    sampler: CaseSampler,
+) -> DataLoader:
+    dataset = Dataset(
+        reader, transforms=normalizer, device=cfg.device, num_workers=max(1, cfg.num_workers)
+    )
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        sampler=sampler,
+        collate_fn=PadCollator(collate_metadata=cfg.collate_metadata),
+        prefetch_factor=cfg.prefetch if cfg.num_workers > 0 else 0,
+        seed=cfg.seed,
+    )

@@ -1,0 +1,181 @@
+"""Affine normalisation of samples, its inverse, and its file."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from physicsnemo.datapipes import Transform, register
+from safetensors import safe_open
+from safetensors.torch import save_file
+from tensordict import TensorDict
+from torch import Tensor
+
+from .checks import reading
+from .specs import BenchmarkSpec
+
+KINDS = ("none", "gaussian", "per_point", "unit_box")
+NORMALIZED_KEYS = ("coordinates", "features", "fields", "globals")
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Normalised value = (value - shift) / scale.
+
+    Parameters
+    ----------
+    shift, scale : Tensor
+        Per channel, (k,), or per point and channel, (N, k). A scale of 0 marks a target that
+        never varied in training: it normalises to its offset and is predicted as the shift.
+    """
+
+    shift: Float[Tensor, "..."]
+    scale: Float[Tensor, "..."]
+
+    def rows(self, tokens: Int[Tensor, "... N"] | None, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return shift and scale that broadcast against `values`."""
+        if self.shift.shape[-1] != values.shape[-1]:
+            raise ValueError(
+                f"statistics for {self.shift.shape[-1]} channels met values of shape "
+                f"{tuple(values.shape)}; fit a normaliser to the fields that are read"
+            )
+        if self.shift.ndim == 1:
+            return self.shift, self.scale
+        if tokens is not None:
+            return self.shift[tokens], self.scale[tokens]
+        if values.shape[-2] == len(self.shift):
+            return self.shift, self.scale
+        raise ValueError(
+            f"per-point statistics for {len(self.shift)} points met values of shape "
+            f"{tuple(values.shape)}; pass `tokens`, the rows of these points in the case"
+        )
+
+
+@register("FlarePPNormalizer")
+class Normalizer(Transform):
+    """Transform that normalises samples or batches and can be inverted and stored.
+
+    Parameters
+    ----------
+    affine : Mapping[str, Affine]
+        Statistics by sample key; keys without an entry pass unchanged.
+
+    Examples
+    --------
+    >>> affine = Affine(torch.tensor([10.0]), torch.tensor([2.0]))
+    >>> normalizer = Normalizer({"fields": affine})
+    >>> sample = TensorDict({"fields": torch.tensor([[10.0], [14.0]])})
+    >>> normalizer(sample)["fields"].flatten()
+    tensor([0., 2.])
+    >>> normalizer.inverse(normalizer(sample)["fields"]).flatten()
+    tensor([10., 14.])
+    """
+
+    def __init__(self, affine: Mapping[str, Affine] | None = None) -> None:
+        super().__init__()
+        self.affine = dict(affine or {})
+        unknown = set(self.affine) - set(NORMALIZED_KEYS)
+        if unknown:
+            raise ValueError(f"cannot normalise {sorted(unknown)}; expected {NORMALIZED_KEYS}")
+
+    def __call__(self, data: TensorDict) -> TensorDict:
+        """Return a copy of `data` with normalised entries."""
+        data = data.copy()
+        for key, affine in self.affine.items():
+            if key in data.keys():
+                shift, scale = affine.rows(data.get("tokens", None), data[key])
+                data[key] = (data[key] - shift) / torch.where(scale == 0, 1, scale)
+        return data
+
+    def inverse(
+        self,
+        values: Float[Tensor, "... N k"],
+        tokens: Int[Tensor, "... N"] | None = None,
+        *,
+        key: str = "fields",
+    ) -> Float[Tensor, "... N k"]:
+        """Return `values` in physical units; differentiable.
+
+        Parameters
+        ----------
+        values : Tensor
+            Normalised values, such as predictions, (B, N, k).
+        tokens : Tensor, optional
+            ``batch["tokens"]``, (B, N): needed by per-point statistics on part of a case.
+        key : str, optional
+            Sample key whose statistics apply.
+        """
+        if key not in self.affine:
+            return values
+        shift, scale = self.affine[key].rows(tokens, values)
+        return values * scale + shift
+
+    def to(self, device: torch.device | str) -> "Normalizer":
+        """Move the statistics to `device`."""
+        super().to(device)
+        self.affine = {
+            key: Affine(affine.shift.to(device), affine.scale.to(device))
+            for key, affine in self.affine.items()
+        }
+        return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the statistics as ``<key>.shift`` and ``<key>.scale``."""
+        return {
+            f"{key}.{part}": getattr(affine, part).contiguous()
+            for key, affine in self.affine.items()
+            for part in ("shift", "scale")
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
+        """Replace the statistics by those of :meth:`state_dict`."""
+        keys = [name.removesuffix(".shift") for name in state_dict if name.endswith(".shift")]
+        self.affine = {
+            key: Affine(state_dict[f"{key}.shift"], state_dict[f"{key}.scale"]) for key in keys
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the statistics to a safetensors file."""
+        tensors = {name: tensor.cpu() for name, tensor in self.state_dict().items()}
+        save_file(tensors, path, metadata={"format": "physicsnemo_flarepp.normalizer.v1"})
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Normalizer":
+        """Return the normaliser that :meth:`save` wrote to `path`."""
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"normaliser {path} does not exist; it lies beside the run")
+        with reading(path), safe_open(path, framework="pt") as file:
+            if (file.metadata() or {}).get("format") != "physicsnemo_flarepp.normalizer.v1":
+                raise ValueError(f"metadata {json.dumps(file.metadata())} is not a normaliser's")
+            state = {name: file.get_tensor(name) for name in file.keys()}
+        normalizer = cls()
+        normalizer.load_state_dict(state)
+        return normalizer
+
+    def extra_repr(self) -> str:
+        """Return the normalised keys and the shapes of their statistics."""
+        return ", ".join(f"{key}: {tuple(a.shift.shape)}" for key, a in self.affine.items())
+
+
+def paper_normalizer(spec: BenchmarkSpec) -> Normalizer:
+    """Return the normaliser with the constants that the paper publishes for `spec`.
+
+    Examples
+    --------
+    >>> from physicsnemo_flarepp.datapipes.specs import benchmark
+    >>> paper_normalizer(benchmark("drivaerml_40k")).affine["fields"].scale
+    tensor([269.5986])
+    """
+    if not spec.constants:
+        raise ValueError(
+            f"no normalisation constants are published for {spec.name}; use 'fit', which follows "
+            f"the paper's convention {dict(spec.normalization)}"
+        )
+    return Normalizer(
+        {
+            key: Affine(torch.tensor(shift), torch.tensor(scale))
+            for key, (shift, scale) in spec.constants.items()
+        }
+    )

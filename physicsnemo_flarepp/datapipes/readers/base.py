@@ -1,0 +1,191 @@
+"""What all readers share: a case is a table of tokens, of which a rank reads the rows it owns."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from physicsnemo.datapipes import Reader
+
+from ..checks import check_finite, check_unique, reading
+from ..sampling import Rows, check_shard, token_rows
+
+SAMPLING_MODES = ("fixed", "epoch")
+
+
+class Rowwise(Protocol):
+    """Anything whose first axis is the token axis: ndarray, memory map, zarr array, gather."""
+
+    shape: tuple[int, ...]
+
+    def __getitem__(self, rows: Rows) -> np.ndarray:
+        """Return the chosen rows."""
+
+
+class ComputedColumn:
+    """A column that is computed for the rows asked for, and only for them.
+
+    Parameters
+    ----------
+    shape : tuple[int, ...]
+        Shape of the whole column, tokens first.
+    compute : Callable[[Rows], numpy.ndarray]
+        Gives the values of the rows.
+    """
+
+    def __init__(self, shape: tuple[int, ...], compute: Callable[[Rows], np.ndarray]) -> None:
+        self.shape = shape
+        self._compute = compute
+
+    def __getitem__(self, rows: Rows) -> np.ndarray:
+        return self._compute(rows)
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """One case before anything is read: lazy columns, all with the token axis first.
+
+    Parameters
+    ----------
+    source : Path or str
+        File to name in errors and to plot from.
+    n_tokens : int
+        Rows N of every column.
+    coordinates, features, fields : Sequence[Rowwise]
+        Columns (N,) or (N, k), concatenated along channels when rows are read.
+    global_values : numpy.ndarray or None
+        Values of the whole case, (g,).
+    association : str
+        Whether a token is a ``point`` or a ``cell`` of the mesh in `source`.
+    """
+
+    source: Path | str
+    n_tokens: int
+    coordinates: Sequence[Rowwise]
+    fields: Sequence[Rowwise]
+    features: Sequence[Rowwise] = ()
+    global_values: np.ndarray | None = None
+    association: str = "point"
+
+    def read(self, name: str, rows: Rows) -> np.ndarray:
+        """Return the rows of column group `name` as float32, (n, channels)."""
+        parts = [np.asarray(column[rows]) for column in getattr(self, name)]
+        parts = [part[:, None] if part.ndim == 1 else part for part in parts]
+        # concatenate copies, so the sample never aliases a read-only memory map.
+        return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
+
+
+class CaseReader(Reader):
+    r"""Base of the readers: cases with ids, point sampling and context shards.
+
+    A subclass gives :meth:`open_case` and :meth:`describe_case`. A sample is a TensorDict with
+
+    - ``coordinates`` :math:`(N, d)`, ``fields`` :math:`(N, o)`, optional ``features``
+      :math:`(N, f)`, all float32, optional ``globals`` :math:`(g,)`,
+    - ``tokens`` :math:`(N,)` int64: the row of each token in its source, for plotting and for
+      per-point statistics,
+
+    and metadata with ``case_id``, ``source``, ``field_names``, ``feature_names``,
+    ``global_names``, ``grid`` (shape or None) and what the subclass adds for plotting.
+
+    Parameters
+    ----------
+    case_ids : Sequence[str]
+        One id per sample; an id appears once.
+    field_names, feature_names, global_names : Sequence[str]
+        Names of the channels.
+    grid : tuple[int, ...] or None
+        Shape of the structured grid that the tokens of a whole case form in row-major order.
+    n_points : int or None
+        Draw this many tokens per case without replacement; None reads all. A case with fewer is
+        read whole.
+    sampling : str
+        ``fixed``: the draw of a case never changes. ``epoch``: a fresh draw each epoch.
+    shard : tuple[int, int]
+        (rank, size) in the context group; the reader reads and keeps only its part of the tokens.
+    seed : int
+        Seed of the draws; a DataLoader with a seed replaces it.
+    pin_memory : bool
+        Pin the tensors for asynchronous copies to a GPU.
+    """
+
+    def __init__(
+        self,
+        *,
+        case_ids: Sequence[str],
+        field_names: Sequence[str],
+        feature_names: Sequence[str] = (),
+        global_names: Sequence[str] = (),
+        grid: tuple[int, ...] | None = None,
+        n_points: int | None = None,
+        sampling: str = "fixed",
+        shard: tuple[int, int] = (0, 1),
+        seed: int = 0,
+        pin_memory: bool = False,
+    ) -> None:
+        super().__init__(pin_memory=pin_memory)
+        if sampling not in SAMPLING_MODES:
+            raise ValueError(f"sampling is {sampling!r}, expected one of {SAMPLING_MODES}")
+        if n_points is not None and n_points < 1:
+            raise ValueError(f"n_points is {n_points}, expected None or at least 1")
+        if not case_ids:
+            raise ValueError(f"{type(self).__name__}: the split is empty; it needs at least 1 case")
+        check_unique(case_ids, type(self).__name__)
+        self.case_ids = list(case_ids)
+        self.channel_names = {
+            "fields": list(field_names),
+            "features": list(feature_names),
+            "globals": list(global_names),
+        }
+        self.grid = grid
+        self.n_points = n_points
+        self.sampling = sampling
+        self.shard = check_shard("context", shard)
+        self._seed_base = int(seed)
+
+    @abstractmethod
+    def open_case(self, index: int) -> TokenTable:
+        """Return case `index` as lazy columns."""
+
+    def __len__(self) -> int:
+        return len(self.case_ids)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the draws of `epoch`; with fixed sampling all epochs are the same."""
+        super().set_epoch(0 if self.sampling == "fixed" else epoch)
+
+    @abstractmethod
+    def describe_case(self, index: int) -> dict[str, Any]:
+        """Return where case `index` comes from, without reading it; at least ``source``."""
+
+    def _load_sample(self, index: int) -> dict[str, torch.Tensor]:
+        table = self.open_case(index)
+        draw_seed = self._index_generator(index).initial_seed()
+        rows = token_rows(table.n_tokens, self.n_points, self.shard, draw_seed)
+        sample = {}
+        for name in ("coordinates", "features", "fields"):
+            if getattr(table, name):
+                with reading(table.source):
+                    values = table.read(name, rows)
+                check_finite(table.source, self.case_ids[index], name, values)
+                sample[name] = torch.from_numpy(values)
+        if table.global_values is not None:
+            check_finite(table.source, self.case_ids[index], "globals", table.global_values)
+            sample["globals"] = torch.from_numpy(table.global_values.astype(np.float32))
+        if isinstance(rows, slice):
+            rows = np.arange(rows.start, rows.stop)
+        sample["tokens"] = torch.from_numpy(rows)
+        return sample
+
+    def _get_sample_metadata(self, index: int) -> dict[str, Any]:
+        return {
+            "case_id": self.case_ids[index],
+            "field_names": self.channel_names["fields"],
+            "feature_names": self.channel_names["features"],
+            "global_names": self.channel_names["globals"],
+            "grid": self.grid,
+            **self.describe_case(index),
+        }

@@ -1,0 +1,220 @@
+"""Vehicle surfaces: DrivAerML in its four layouts, and AhmedML or ShapeNet-Car by naming fields."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from physicsnemo.datapipes import register
+
+from ..checks import check_unique, existing_directory
+from ..specs import benchmark
+from .base import CaseReader, Rowwise, TokenTable
+from .meshes import ASSOCIATIONS, SurfaceRequest
+from .splits import named_split
+from .surfaces import OPENERS
+
+PATTERNS = {
+    "presampled": ("run_*.npz", "*/run_*.npz"),
+    "vtp": ("run_*/boundary_*.vtp",),
+    "pdmsh": ("run_*/domain_*.pdmsh",),
+    "zarr": ("run_*.zarr", "*/run_*.zarr"),
+}
+_SUFFIXES = {".npz": "presampled", ".vtp": "vtp", ".pdmsh": "pdmsh", ".zarr": "zarr"}
+_SPLIT_DIRECTORIES = ("train", "val", "test")
+
+
+def case_id(root: Path, path: Path) -> str:
+    """Return the id of a case: ``run_<i>`` of the file or its directory, else the file's stem.
+
+    Examples
+    --------
+    >>> root = Path("data")
+    >>> case_id(root, root / "run_7" / "boundary_7.vtp"), case_id(root, root / "train/run_7.npz")
+    ('run_7', 'run_7')
+    >>> case_id(root, root / "boundary_1_mapped.vtp")
+    'boundary_1_mapped'
+    """
+    parent = path.parent
+    if path.stem.startswith("run_") or parent == root or parent.name in _SPLIT_DIRECTORIES:
+        return path.stem
+    return parent.name
+
+
+def find_cases(root: Path, layout: str | None, pattern: str | None) -> tuple[str, dict[str, Path]]:
+    """Return the layout and id -> file of all cases under `root`.
+
+    Parameters
+    ----------
+    root : Path
+        Root of the set.
+    layout : str or None
+        Key of :data:`PATTERNS`, or None for the only one present.
+    pattern : str or None
+        Glob that replaces the published one; its suffix gives the layout.
+    """
+    if layout is not None and layout not in PATTERNS:
+        raise ValueError(f"layout is {layout!r}, expected one of {sorted(PATTERNS)}")
+    if pattern is not None:
+        suffix = Path(pattern).suffix
+        if suffix not in _SUFFIXES:
+            raise ValueError(f"pattern {pattern!r} must end in one of {sorted(_SUFFIXES)}")
+        patterns = {_SUFFIXES[suffix]: (pattern,)}
+    else:
+        patterns = PATTERNS if layout is None else {layout: PATTERNS[layout]}
+    found = {
+        name: sorted({path for glob in globs for path in root.glob(glob)})
+        for name, globs in patterns.items()
+    }
+    present = [name for name, paths in found.items() if paths]
+    if not present:
+        expected = ", ".join(glob for globs in patterns.values() for glob in globs)
+        raise FileNotFoundError(
+            f"{root} holds no case; expected {expected}. Published at "
+            "https://huggingface.co/datasets/neashton/drivaerml (raw) and "
+            f"{benchmark('drivaerml_40k').source} (presampled)"
+        )
+    if len(present) > 1:
+        raise ValueError(f"{root} holds the layouts {present}; choose one with `layout`")
+    paths = found[present[0]]
+    ids = [case_id(root, path) for path in paths]
+    check_unique(ids, str(root))
+    return present[0], dict(zip(ids, paths, strict=True))
+
+
+def channel_names(names: Sequence[str], columns: Sequence[Rowwise]) -> list[str]:
+    """Return one name per channel; the parts of a vector get _x, _y, _z."""
+    channels = []
+    for name, column in zip(names, columns, strict=True):
+        width = 1 if len(column.shape) == 1 else column.shape[1]
+        parts = "xyz" if width <= 3 else range(width)
+        channels += [name] if width == 1 else [f"{name}_{part}" for part in parts[:width]]
+    return channels
+
+
+@register()
+class DrivAerMLReader(CaseReader):
+    """Cases of vehicle surfaces: x, y, z (and normals, areas, globals) -> pressure, wall shear.
+
+    Layouts (``presampled``, ``vtp``, ``pdmsh``, ``zarr``) and what a context shard reads of each
+    are described in :mod:`physicsnemo_flarepp.datapipes.readers.surfaces`. Tokens are the cells
+    (their centres) or the points of the surface, whichever holds the fields.
+
+    Parameters
+    ----------
+    root : str or Path
+        Root of the set.
+    split : str
+        ``train``, ``test`` or another split of the manifest.
+    fields : Sequence[str]
+        Arrays to predict; a vector such as ``wallShearStressMeanTrim`` gives 3 channels.
+    features : Sequence[str]
+        Further inputs: ``normals``, ``areas``, or stored arrays.
+    global_names : Sequence[str]
+        Values of the whole case: global data of a DomainMesh, arrays of an npz or zarr file,
+        columns of ``geo_ref_*.csv`` beside a vtp file.
+    layout : str, optional
+        By default the only one present under `root`.
+    pattern : str, optional
+        Glob of the files under `root`, for sets that are not laid out like DrivAerML.
+    association : str, optional
+        ``cell`` or ``point``; by default the one that holds the fields.
+    boundary : str
+        Boundary of a DomainMesh to read.
+    cases : Sequence[str], optional
+        Ids of this split. Without it: `manifest`, ``manifest.json`` under `root`, or directories
+        ``train`` and ``test``.
+    manifest : str or Path, optional
+        File with {"train": [ids], "test": [ids]}.
+    n_train, n_test : int, optional
+        Keep the first cases of the split.
+    n_points, sampling, shard, seed, pin_memory
+        See :class:`CaseReader`.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str = "train",
+        *,
+        fields: Sequence[str] = ("pMeanTrim",),
+        features: Sequence[str] = (),
+        global_names: Sequence[str] = (),
+        layout: str | None = None,
+        pattern: str | None = None,
+        association: str | None = None,
+        boundary: str = "vehicle",
+        cases: Sequence[str] | None = None,
+        manifest: str | Path | None = None,
+        n_train: int | None = None,
+        n_test: int | None = None,
+        n_points: int | None = None,
+        sampling: str = "fixed",
+        shard: tuple[int, int] = (0, 1),
+        seed: int = 0,
+        pin_memory: bool = False,
+    ) -> None:
+        if association is not None and association not in ASSOCIATIONS:
+            raise ValueError(f"association is {association!r}, expected one of {ASSOCIATIONS}")
+        if not fields:
+            raise ValueError("fields is empty; name at least one array to predict")
+        published = benchmark("drivaerml_40k")
+        root = existing_directory(
+            root,
+            expected=[p for globs in PATTERNS.values() for p in globs],
+            source=published.source,
+        )
+        nested = root / published.files[0].split("/")[0]
+        root = nested if nested.is_dir() else root
+        self.layout, found = find_cases(root, layout, pattern)
+        self.files = named_split(
+            root,
+            split,
+            found,
+            cases=cases,
+            manifest=manifest,
+            n_cases={"train": n_train, "test": n_test}.get(split),
+        )
+        self.request = SurfaceRequest(
+            tuple(fields), tuple(features), tuple(global_names), association, boundary
+        )
+        self.association = association
+        super().__init__(
+            case_ids=list(self.files),
+            field_names=(),
+            global_names=global_names,
+            n_points=n_points,
+            sampling=sampling,
+            shard=shard,
+            seed=seed,
+            pin_memory=pin_memory,
+        )
+
+    def open_case(self, index: int) -> TokenTable:
+        """Return case `index` and note the names of its channels, which must not change."""
+        path = self.files[self.case_ids[index]]
+        table = OPENERS[self.layout](path, self.request)
+        for kind, names in (("fields", self.request.fields), ("features", self.request.features)):
+            channels = channel_names(names, getattr(table, kind))
+            known = self.channel_names[kind] or channels
+            if channels != known:
+                raise ValueError(
+                    f"{path}: {kind} have the channels {channels}, earlier cases had {known}; "
+                    "all cases of a set need the same"
+                )
+            self.channel_names[kind] = known
+        if self.association not in (None, table.association):
+            raise ValueError(
+                f"{path} holds its fields as {table.association} data, earlier cases as "
+                f"{self.association} data; set `association`"
+            )
+        self.association = table.association
+        return table
+
+    def describe_case(self, index: int) -> dict[str, Any]:
+        """Return the file, its layout and what the tokens are, so that a mesh can be rebuilt."""
+        return {
+            "source": str(self.files[self.case_ids[index]]),
+            "layout": self.layout,
+            "association": self.association,
+            "boundary": self.request.boundary,
+        }

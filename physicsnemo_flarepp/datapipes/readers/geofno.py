@@ -1,0 +1,172 @@
+"""Geo-FNO benchmarks: elasticity, airfoil, pipe (.npy, memory-mapped) and plasticity (.mat)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from physicsnemo.datapipes import register
+
+from ..checks import check_shape, existing_directory, one_file, reading
+from ..specs import BenchmarkSpec, benchmark
+from .base import CaseReader, TokenTable
+from .matfile import load_mat, mat_shape
+from .splits import positional_split
+
+# Channel of the Q array that each benchmark predicts, and how many channels Q has.
+_Q_CHANNEL = {"airfoil": (4, 5), "pipe": (0, 3)}
+_PLASTICITY_TIMES = 20
+
+
+def open_npy(root: Path, name: str, spec: BenchmarkSpec) -> np.ndarray:
+    """Return the array of file `name` under `root`, memory-mapped."""
+    path = one_file(root, name, source=spec.source)
+    with reading(path):
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+@register()
+class GeoFNOReader(CaseReader):
+    """Cases of one Geo-FNO benchmark, in the files that its authors publish.
+
+    ========== ============================================== ===================================
+    name       files                                          sample
+    ========== ============================================== ===================================
+    elasticity XY (972, 2, case), sigma (972, case)           x, y -> stress
+    airfoil    X, Y (case, 221, 51), Q (case, 5, 221, 51)     x, y -> Mach number, channel 4
+    pipe       X, Y (case, 129, 129), Q (case, 3, 129, 129)   x, y -> u_x, channel 0
+    plasticity input (case, 101), output (case, 101, 31, 20, 4) x, y, die(x), t -> 4 channels
+    ========== ============================================== ===================================
+
+    The arrays of the first three stay on disk; a sample touches the rows it keeps. One sample of
+    plasticity is one of the 20 times of a case, on the undeformed grid [0, 1]^2, with the time in
+    [0, 1]; its ``.mat`` file is loaded at construction.
+
+    Parameters
+    ----------
+    root : str or Path
+        Directory with the files.
+    name : str
+        ``elasticity``, ``airfoil``, ``pipe`` or ``plasticity``.
+    split : str
+        ``train`` or ``test``.
+    n_train, n_test : int, optional
+        Cases in the splits; the published numbers by default.
+    n_points, sampling, shard, seed, pin_memory
+        See :class:`CaseReader`.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        name: str,
+        split: str = "train",
+        *,
+        n_train: int | None = None,
+        n_test: int | None = None,
+        n_points: int | None = None,
+        sampling: str = "fixed",
+        shard: tuple[int, int] = (0, 1),
+        seed: int = 0,
+        pin_memory: bool = False,
+    ) -> None:
+        openers = {
+            "elasticity": self._open_elasticity,
+            "airfoil": self._open_grid,
+            "pipe": self._open_grid,
+            "plasticity": self._open_plasticity,
+        }
+        if name not in openers:
+            raise ValueError(f"name is {name!r}, expected one of {sorted(openers)}")
+        spec = benchmark(name)
+        self.spec = spec
+        self.root = existing_directory(root, expected=spec.files, source=spec.source)
+        counts = {"n_train": n_train, "n_test": n_test}
+        self._arrays, self._cases = openers[name](split, counts)
+        self._n_times = _PLASTICITY_TIMES if name == "plasticity" else 1
+        case_ids = [f"{name}_{case:04d}" for case in range(self._cases.start, self._cases.stop)]
+        if name == "plasticity":
+            case_ids = [f"{case}_t{t:02d}" for case in case_ids for t in range(self._n_times)]
+        super().__init__(
+            case_ids=case_ids,
+            field_names=spec.outputs,
+            feature_names=spec.inputs[2:],
+            grid=spec.grid,
+            n_points=n_points,
+            sampling=sampling,
+            shard=shard,
+            seed=seed,
+            pin_memory=pin_memory,
+        )
+
+    def _split(self, split: str, n_cases: int, counts: dict[str, int | None], file: str) -> slice:
+        return positional_split(self.spec, split, n_cases, path=self.root / file, **counts)
+
+    def _open_elasticity(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
+        xy_file, stress_file = self.spec.files
+        xy = open_npy(self.root, xy_file, self.spec)
+        stress = open_npy(self.root, stress_file, self.spec)
+        n_tokens = self.spec.n_tokens
+        check_shape(self.root / xy_file, "array", xy.shape, (n_tokens, 2, "case"))
+        check_shape(self.root / stress_file, "array", stress.shape, (n_tokens, xy.shape[2]))
+        return {"xy": xy, "stress": stress}, self._split(split, xy.shape[2], counts, xy_file)
+
+    def _open_grid(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
+        arrays = {
+            key: open_npy(self.root, file, self.spec)
+            for key, file in zip("xyq", self.spec.files, strict=True)
+        }
+        n_cases = len(arrays["x"]) if arrays["x"].ndim else 0
+        channels = _Q_CHANNEL[self.spec.name][1]
+        expected = {
+            "x": ("case", *self.spec.grid),
+            "y": (n_cases, *self.spec.grid),
+            "q": (n_cases, channels, *self.spec.grid),
+        }
+        for (key, shape), file in zip(expected.items(), self.spec.files, strict=True):
+            check_shape(self.root / file, "array", arrays[key].shape, shape)
+        return arrays, self._split(split, n_cases, counts, self.spec.files[0])
+
+    def _open_plasticity(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
+        path = one_file(self.root, self.spec.files[0], source=self.spec.source)
+        nx, ny = self.spec.grid
+        n_cases = mat_shape(path, "input")[0]
+        check_shape(path, "input", mat_shape(path, "input"), ("case", nx))
+        expected = (n_cases, nx, ny, _PLASTICITY_TIMES, len(self.spec.outputs))
+        check_shape(path, "output", mat_shape(path, "output"), expected)
+        cases = self._split(split, n_cases, counts, path.name)
+        arrays = {name: load_mat(path, name, cases) for name in ("input", "output")}
+        return arrays, cases
+
+    def open_case(self, index: int) -> TokenTable:
+        """Return case `index` as views of the arrays; nothing is read yet."""
+        arrays = self._arrays
+        if self.spec.name == "plasticity":
+            return self._plasticity_case(*divmod(index, self._n_times))
+        case = self._cases.start + index
+        if self.spec.name == "elasticity":
+            coordinates = [arrays["xy"][:, :, case]]
+            fields = [arrays["stress"][:, case]]
+        else:
+            channel = _Q_CHANNEL[self.spec.name][0]
+            coordinates = [arrays["x"][case].reshape(-1), arrays["y"][case].reshape(-1)]
+            fields = [arrays["q"][case, channel].reshape(-1)]
+        return TokenTable(self._source, self.spec.n_tokens, coordinates, fields)
+
+    def _plasticity_case(self, case: int, time: int) -> TokenTable:
+        nx, ny = self.spec.grid
+        x, y = np.meshgrid(np.linspace(0, 1, nx), np.linspace(0, 1, ny), indexing="ij")
+        die = np.repeat(self._arrays["input"][case], ny)
+        t = np.full(nx * ny, time / (self._n_times - 1))
+        fields = self._arrays["output"][case, :, :, time].reshape(nx * ny, -1)
+        return TokenTable(
+            self._source, nx * ny, [x.reshape(-1), y.reshape(-1)], [fields], features=[die, t]
+        )
+
+    @property
+    def _source(self) -> Path:
+        return self.root / self.spec.files[-1]
+
+    def describe_case(self, index: int) -> dict[str, Any]:
+        """Return the file of the fields and the case's position in it."""
+        case = self._cases.start + index // self._n_times
+        return {"source": str(self._source), "position": case}

@@ -1,0 +1,149 @@
+"""Which tokens of a case, and which cases of a split, this rank reads.
+
+Both choices depend only on (seed, epoch, case) and on the shard, never on history or on threads,
+so that a run can be resumed and ranks of one context group agree without talking.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from torch.utils.data import Sampler
+
+Rows = slice | np.ndarray
+
+
+def check_shard(name: str, shard: tuple[int, int]) -> tuple[int, int]:
+    """Return `shard` as two ints, or say why it is not a (rank, size) pair.
+
+    Examples
+    --------
+    >>> check_shard("context", (1, 4))
+    (1, 4)
+    """
+    rank, size = (int(part) for part in shard)
+    if size < 1 or not 0 <= rank < size:
+        raise ValueError(
+            f"{name} shard is (rank, size) = ({rank}, {size}); expected size >= 1 and "
+            "0 <= rank < size"
+        )
+    return rank, size
+
+
+def shard_bounds(n: int, rank: int, size: int) -> tuple[int, int]:
+    """Return the half-open range of `n` items that `rank` of `size` owns, sizes differing by <= 1.
+
+    Examples
+    --------
+    >>> [shard_bounds(10, rank, 4) for rank in range(4)]
+    [(0, 2), (2, 5), (5, 7), (7, 10)]
+    """
+    return rank * n // size, (rank + 1) * n // size
+
+
+def token_rows(n_tokens: int, n_points: int | None, shard: tuple[int, int], seed: int) -> Rows:
+    """Return the rows of one case that a shard reads, in ascending order.
+
+    The draw of `n_points` rows is the same on every rank; the shard is a contiguous part of it,
+    so the shards put together are the draw. A case with no more than `n_points` tokens is whole.
+
+    Parameters
+    ----------
+    n_tokens : int
+        Tokens in the case.
+    n_points : int or None
+        Tokens to draw without replacement; None takes all.
+    shard : tuple[int, int]
+        (rank, size) of the context shard.
+    seed : int
+        Seed of this draw.
+
+    Returns
+    -------
+    slice or numpy.ndarray
+        A slice where nothing is drawn (contiguous read), else int64 indices.
+
+    Examples
+    --------
+    >>> token_rows(10, None, (1, 2), seed=0)
+    slice(5, 10, None)
+    >>> len(token_rows(10, 4, (0, 1), seed=0))
+    4
+    """
+    if n_points is None or n_points >= n_tokens:
+        return slice(*shard_bounds(n_tokens, *shard))
+    drawn = np.random.default_rng(seed).choice(n_tokens, n_points, replace=False, shuffle=False)
+    start, stop = shard_bounds(n_points, *shard)
+    return np.sort(drawn)[start:stop]
+
+
+class CaseSampler(Sampler[int]):
+    """Order of the cases that one data rank reads in an epoch.
+
+    Parameters
+    ----------
+    n_cases : int
+        Cases in the split.
+    shard : tuple[int, int], optional
+        (rank, size) among data-parallel ranks.
+    shuffle : bool, optional
+        Draw a new order each epoch from (seed, epoch).
+    seed : int, optional
+        Seed of the order, equal on all ranks.
+    equal_counts : bool, optional
+        Repeat the first cases of the order so that every rank reads the same number, which
+        training with collectives in every step needs. Off, each case is read exactly once over
+        all ranks, which a test metric needs.
+
+    Examples
+    --------
+    >>> list(CaseSampler(5, (1, 2)))
+    [1, 3]
+    >>> list(CaseSampler(5, (1, 2), equal_counts=True))
+    [1, 3, 0]
+    """
+
+    def __init__(
+        self,
+        n_cases: int,
+        shard: tuple[int, int] = (0, 1),
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        equal_counts: bool = False,
+    ) -> None:
+        self.n_cases = n_cases
+        self.rank, self.size = check_shard("data", shard)
+        self.shuffle = shuffle
+        self.seed = seed
+        self.equal_counts = equal_counts
+        self.epoch = 0
+        self._skip = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of `epoch`, from its first case."""
+        self.epoch = epoch
+        self._skip = 0
+
+    def skip(self, n_cases: int) -> None:
+        """Leave out this rank's first `n_cases` of the current epoch: resume inside an epoch."""
+        if not 0 <= n_cases <= self._count():
+            raise ValueError(
+                f"cannot skip {n_cases} cases: this rank reads {self._count()} in an epoch"
+            )
+        self._skip = n_cases
+
+    def _count(self) -> int:
+        if self.equal_counts:
+            return -(-self.n_cases // self.size)
+        return len(range(self.rank, self.n_cases, self.size))
+
+    def __len__(self) -> int:
+        return self._count() - self._skip
+
+    def __iter__(self) -> Iterator[int]:
+        order = np.arange(self.n_cases)
+        if self.shuffle:
+            order = np.random.default_rng([self.seed, self.epoch]).permutation(self.n_cases)
+        if self.equal_counts:
+            order = np.resize(order, self._count() * self.size)
+        yield from (int(case) for case in order[self.rank :: self.size][self._skip :])

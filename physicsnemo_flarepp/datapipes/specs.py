@@ -1,0 +1,197 @@
+"""What each benchmark is: files, arrays, splits, grid and normalisation, each stated once.
+
+Sources: the Geo-FNO, FNO and DrivAerML publications and the FLARE++ paper (Appendix on the PDE
+benchmarks). The built-in sets (``datapipes.synthetic``) are written in the same layouts, so a spec
+describes both; only the number of cases differs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+HUB_REPOSITORY = "vedantpuri/PDESurrogates"
+
+# Reference state of DrivAerML (SI units, kinematic pressure).
+DRIVAERML_U_INF = 38.889
+DRIVAERML_RHO_INF = 1.0
+
+
+@dataclass(frozen=True)
+class BenchmarkSpec:
+    """One benchmark, as data.
+
+    Parameters
+    ----------
+    name : str
+        Key in :data:`BENCHMARKS`.
+    reader : str
+        Registry name of the reader.
+    files : tuple[str, ...]
+        File names or glob patterns relative to the root of the set.
+    inputs : tuple[str, ...]
+        Names of the coordinate and feature channels, in order.
+    outputs : tuple[str, ...]
+        Names of the predicted channels, in order.
+    n_train, n_test : int
+        Published split sizes.
+    pool : int or None
+        Number of leading cases that the split is taken from; None means all cases of the file.
+        Training takes the first ``n_train`` of the pool, testing the last ``n_test``.
+    grid : tuple[int, ...] or None
+        Shape of the structured grid, None for point sets.
+    n_tokens : int or None
+        Tokens per case, None where cases differ.
+    normalization : Mapping[str, str]
+        Convention per sample key: ``none``, ``gaussian``, ``per_point`` or ``unit_box``.
+    constants : Mapping[str, tuple]
+        Published ``(shift, scale)`` per sample key, per channel; empty where the paper fits them.
+    source : str
+        Where the files are published.
+    published : tuple[str, ...]
+        Names of the published files where `files` are patterns that also fit built-in sets.
+    """
+
+    name: str
+    reader: str
+    files: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    n_train: int
+    n_test: int
+    pool: int | None
+    grid: tuple[int, ...] | None
+    n_tokens: int | None
+    normalization: Mapping[str, str]
+    constants: Mapping[str, tuple] = field(default_factory=dict)
+    source: str = f"https://huggingface.co/datasets/{HUB_REPOSITORY}"
+    published: tuple[str, ...] = ()
+
+    @property
+    def hub_files(self) -> tuple[str, ...]:
+        """Names or patterns of the files to fetch."""
+        return self.published or self.files
+
+
+_XYZ_MIN = (-0.9425, -1.1314, -0.3176)
+_XYZ_MAX = (4.1325, 1.1317, 1.2445)
+_XYZ_SPAN = tuple(high - low for low, high in zip(_XYZ_MIN, _XYZ_MAX, strict=True))
+
+# Columns of the array `surface_fields` in presampled and curated DrivAerML files.
+SURFACE_FIELD_COLUMNS = {"pMeanTrim": (0,), "wallShearStressMeanTrim": (1, 2, 3)}
+
+_SPECS = (
+    BenchmarkSpec(
+        name="elasticity",
+        reader="GeoFNOReader",
+        files=("Random_UnitCell_XY_10.npy", "Random_UnitCell_sigma_10.npy"),
+        inputs=("x", "y"),
+        outputs=("stress",),
+        n_train=1000,
+        n_test=200,
+        pool=None,
+        grid=None,
+        n_tokens=972,
+        normalization={"coordinates": "none", "fields": "gaussian"},
+    ),
+    BenchmarkSpec(
+        name="darcy",
+        reader="DarcyReader",
+        files=("piececonst_r*_N*_smooth1.mat", "piececonst_r*_N*_smooth2.mat"),
+        inputs=("x", "y", "a"),
+        outputs=("u",),
+        n_train=1000,
+        n_test=200,
+        pool=None,
+        grid=(85, 85),
+        n_tokens=85 * 85,
+        normalization={"coordinates": "none", "features": "per_point", "fields": "per_point"},
+        published=(
+            "piececonst_r421_N1024_smooth1.mat",
+            "piececonst_r421_N1024_smooth2.mat",
+        ),
+    ),
+    BenchmarkSpec(
+        name="airfoil",
+        reader="GeoFNOReader",
+        files=("NACA_Cylinder_X.npy", "NACA_Cylinder_Y.npy", "NACA_Cylinder_Q.npy"),
+        inputs=("x", "y"),
+        outputs=("mach",),
+        n_train=1000,
+        n_test=200,
+        pool=1200,
+        grid=(221, 51),
+        n_tokens=221 * 51,
+        normalization={"coordinates": "none", "fields": "gaussian"},
+    ),
+    BenchmarkSpec(
+        name="pipe",
+        reader="GeoFNOReader",
+        files=("Pipe_X.npy", "Pipe_Y.npy", "Pipe_Q.npy"),
+        inputs=("x", "y"),
+        outputs=("u_x",),
+        n_train=1000,
+        n_test=200,
+        pool=1200,
+        grid=(129, 129),
+        n_tokens=129 * 129,
+        normalization={"coordinates": "gaussian", "fields": "gaussian"},
+    ),
+    BenchmarkSpec(
+        name="plasticity",
+        reader="GeoFNOReader",
+        files=("plas_N987_T20.mat",),
+        inputs=("x", "y", "die", "t"),
+        outputs=("x_deformed", "y_deformed", "u_x", "u_y"),
+        n_train=900,
+        n_test=80,
+        pool=None,
+        grid=(101, 31),
+        n_tokens=101 * 31,
+        normalization={"coordinates": "none", "features": "gaussian", "fields": "gaussian"},
+    ),
+    BenchmarkSpec(
+        name="drivaerml_40k",
+        reader="DrivAerMLReader",
+        files=("drivaerml_surface_presampled_40k/*/run_*.npz",),
+        inputs=("x", "y", "z"),
+        outputs=("pMeanTrim",),
+        n_train=387,
+        n_test=97,
+        pool=None,
+        grid=None,
+        n_tokens=40_000,
+        normalization={"coordinates": "unit_box", "fields": "gaussian"},
+        constants={
+            "coordinates": (_XYZ_MIN, _XYZ_SPAN),
+            "fields": ((-229.845718,), (269.598572,)),
+        },
+    ),
+    BenchmarkSpec(
+        name="cars",
+        reader="DrivAerMLReader",
+        files=("run_*/boundary_*.vtp", "manifest.json"),
+        inputs=("x", "y", "z"),
+        outputs=("pMeanTrim",),
+        n_train=40,
+        n_test=8,
+        pool=None,
+        grid=None,
+        n_tokens=None,
+        normalization={"coordinates": "unit_box", "fields": "gaussian"},
+        source="built in: physicsnemo_flarepp.datapipes.synthetic.generate('cars')",
+    ),
+)
+
+BENCHMARKS: Mapping[str, BenchmarkSpec] = {spec.name: spec for spec in _SPECS}
+
+
+def benchmark(name: str) -> BenchmarkSpec:
+    """Return the spec called `name`.
+
+    Examples
+    --------
+    >>> benchmark("airfoil").grid
+    (221, 51)
+    """
+    if name not in BENCHMARKS:
+        raise ValueError(f"benchmark {name!r} is not known; choose one of {sorted(BENCHMARKS)}")
+    return BENCHMARKS[name]

@@ -1,0 +1,177 @@
+"""Statistics of a training split, streamed case by case and merged over ranks.
+
+Counts, means and squared deviations are merged pairwise (Chan, Golub and LeVeque), in float64:
+no pass holds more than one case and the result does not depend on how cases are distributed,
+up to rounding.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from physicsnemo.datapipes import Reader
+from tensordict import TensorDict
+from torch import Tensor
+
+from .normalization import KINDS, NORMALIZED_KEYS, Affine, Normalizer
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, mean, squared deviations and range of samples, per channel or per point and channel.
+
+    Parameters
+    ----------
+    count, mean, deviations, low, high : Tensor
+        All of one shape, (k,) or (N, k), float64. Where the count is 0 the mean is 0.
+    """
+
+    count: Float[Tensor, "*shape"]
+    mean: Float[Tensor, "*shape"]
+    deviations: Float[Tensor, "*shape"]
+    low: Float[Tensor, "*shape"]
+    high: Float[Tensor, "*shape"]
+
+    @classmethod
+    def per_channel(cls, values: Float[Tensor, "n k"]) -> "Moments":
+        """Return the moments of each channel over the rows."""
+        values = values.double()
+        if len(values) == 0:
+            return cls._empty(values.new_zeros(values.shape[1]))
+        mean = values.mean(0)
+        return cls(
+            torch.full_like(mean, len(values)),
+            mean,
+            (values - mean).square().sum(0),
+            values.amin(0),
+            values.amax(0),
+        )
+
+    @classmethod
+    def per_point(cls, values: Float[Tensor, "n k"], tokens: Tensor) -> "Moments":
+        """Return the moments of one case, each row in the place of its token."""
+        values = values.double()
+        size = int(tokens.max()) + 1 if len(tokens) else 0
+        empty = cls._empty(values.new_zeros(size, values.shape[1]))
+        place = (tokens,)
+        return cls(
+            empty.count.index_put(place, values.new_ones(())),
+            empty.mean.index_put(place, values),
+            empty.deviations,
+            empty.low.index_put(place, values),
+            empty.high.index_put(place, values),
+        )
+
+    @classmethod
+    def _empty(cls, zeros: Tensor) -> "Moments":
+        infinite = torch.full_like(zeros, torch.inf)
+        return cls(zeros, zeros, zeros, infinite, -infinite)
+
+    def padded(self, size: int) -> "Moments":
+        """Return the moments with points without data appended up to `size` rows."""
+        extra = size - len(self.count)
+        if self.count.ndim == 1 or extra == 0:
+            return self
+        empty = self._empty(self.count.new_zeros(extra, self.count.shape[1]))
+        return Moments(
+            *(torch.cat([getattr(self, f), getattr(empty, f)]) for f in self.__dataclass_fields__)
+        )
+
+    def merge(self, other: "Moments") -> "Moments":
+        """Return the moments of both sets of samples together."""
+        size = max(len(self.count), len(other.count))
+        a, b = self.padded(size), other.padded(size)
+        count = a.count + b.count
+        weight = b.count / count.clamp(min=1)
+        delta = b.mean - a.mean
+        return Moments(
+            count,
+            a.mean + delta * weight,
+            a.deviations + b.deviations + delta.square() * a.count * weight,
+            torch.minimum(a.low, b.low),
+            torch.maximum(a.high, b.high),
+        )
+
+    def affine(self, kind: str, *, target: bool) -> Affine:
+        """Return the normalisation of `kind`; see :func:`fit_normalizer` for constant values."""
+        if (self.count == 0).any():
+            raise ValueError(
+                f"{int((self.count == 0).sum())} points were in no training case; per-point "
+                "statistics need every point of the grid: fit without n_points"
+            )
+        if kind == "unit_box":
+            shift, scale = self.low, self.high - self.low
+        else:
+            shift = self.mean
+            scale = (self.deviations / (self.count - 1).clamp(min=1)).sqrt()
+        scale = torch.where(self.low == self.high, 0.0 if target else 1.0, scale)
+        return Affine(shift.float(), scale.float())
+
+
+def case_moments(sample: TensorDict, kinds: Mapping[str, str]) -> dict[str, Moments]:
+    """Return the moments of one case for the keys that are to be normalised."""
+    moments = {}
+    for key, kind in kinds.items():
+        if kind == "none" or key not in sample.keys():
+            continue
+        values = sample[key] if key != "globals" else sample[key][None]
+        if kind == "per_point":
+            moments[key] = Moments.per_point(values, sample["tokens"])
+        else:
+            moments[key] = Moments.per_channel(values)
+    return moments
+
+
+def _merge(into: dict[str, Moments], other: Mapping[str, Moments]) -> None:
+    for key, moments in other.items():
+        if key in into and into[key].mean.shape[-1] != moments.mean.shape[-1]:
+            raise ValueError(f"cases have different numbers of {key} channels")
+        into[key] = into[key].merge(moments) if key in into else moments
+
+
+def fit_normalizer(
+    reader: Reader,
+    kinds: Mapping[str, str],
+    *,
+    cases: Iterable[int] | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> Normalizer:
+    """Return the normaliser fitted to the cases of `reader`, which must be the training reader.
+
+    Each case is read once, as the reader gives it (with `n_points`, its draw). Standard deviations
+    are the unbiased ones. A constant input is only shifted; a constant target gets the scale 0,
+    so that it is predicted exactly.
+
+    Parameters
+    ----------
+    reader : Reader
+        Reader of the training split.
+    kinds : Mapping[str, str]
+        Kind by sample key: ``none``; ``gaussian``, mean and deviation per channel;
+        ``per_point``, the same per point of a fixed grid; ``unit_box``, range to [0, 1].
+    cases : Iterable[int], optional
+        The cases this rank reads; all by default.
+    group : ProcessGroup, optional
+        Ranks whose statistics are merged; every rank returns the same normaliser.
+    """
+    unknown = {kind for kind in kinds.values() if kind not in KINDS}
+    if unknown or set(kinds) - set(NORMALIZED_KEYS):
+        raise ValueError(
+            f"normalization is {dict(kinds)}; expected keys among {NORMALIZED_KEYS} and kinds "
+            f"among {KINDS}"
+        )
+    merged: dict[str, Moments] = {}
+    if any(kind != "none" for kind in kinds.values()):
+        for case in range(len(reader)) if cases is None else cases:
+            _merge(merged, case_moments(reader[case][0], kinds))
+    if group is not None:
+        parts: list = [None] * dist.get_world_size(group)
+        dist.all_gather_object(parts, merged, group=group)
+        merged = {}
+        for part in parts:
+            _merge(merged, part)
+    return Normalizer(
+        {key: m.affine(kinds[key], target=key == "fields") for key, m in merged.items()}
+    )

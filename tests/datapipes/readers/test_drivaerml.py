@@ -1,0 +1,237 @@
+"""The layouts of vehicle surfaces hold the same boxes; each must give the tokens VTK computes."""
+
+import json
+
+import numpy as np
+import pytest
+import pyvista as pv
+import torch
+import zarr
+from physicsnemo.mesh import DomainMesh, Mesh
+from physicsnemo.mesh.io import to_zarr
+
+from physicsnemo_flarepp.datapipes import DrivAerMLReader, plot_mesh
+
+FIELDS = ["pMeanTrim", "wallShearStressMeanTrim"]
+LAYOUTS = ("vtp", "pdmsh", "pdmsh_zarr", "zarr", "presampled")
+
+
+def surface_arrays(mesh):
+    """Tokens as PhysicsNeMo-Curator stores them, computed by VTK."""
+    fields = np.concatenate([mesh[FIELDS[0]][:, None], mesh[FIELDS[1]]], axis=1)
+    areas = mesh.compute_cell_sizes(length=False, volume=False)["Area"]
+    return {
+        "surface_mesh_centers": mesh.cell_centers().points,
+        "surface_normals": mesh.face_normals,
+        "surface_areas": areas.astype(np.float32),
+        "surface_fields": fields,
+    }
+
+
+def domain_mesh(mesh):
+    vehicle = Mesh(
+        points=torch.from_numpy(np.asarray(mesh.points)),
+        cells=torch.from_numpy(mesh.regular_faces.astype(np.int64)),
+        cell_data={name: torch.from_numpy(np.asarray(mesh[name])) for name in FIELDS},
+    )
+    return DomainMesh(
+        interior=Mesh(points=torch.rand(4, 3)),
+        boundaries={"vehicle": vehicle},
+        global_data={"U_inf": torch.tensor([38.889, 0, 0]), "rho_inf": torch.tensor(1.0)},
+    )
+
+
+def write_case(root, layout, run, mesh):
+    directory = root / f"run_{run}"
+    if layout == "vtp":
+        directory.mkdir()
+        mesh.save(directory / f"boundary_{run}.vtp")
+        (directory / f"geo_ref_{run}.csv").write_text(f"aRef, lRef\n{2.0 + run},2.786\n")
+    elif layout == "pdmsh":
+        domain_mesh(mesh).save(directory / f"domain_{run}.pdmsh")
+    elif layout == "pdmsh_zarr":
+        directory.mkdir()
+        to_zarr(domain_mesh(mesh), directory / f"domain_{run}.pdmsh", chunk_rows=50)
+    elif layout == "zarr":
+        group = zarr.open_group(root / f"run_{run}.zarr", mode="w")
+        for name, values in surface_arrays(mesh).items():
+            group.create_array(name, data=values, chunks=(50, *values.shape[1:]))
+    else:
+        np.savez(root / f"run_{run}.npz", **surface_arrays(mesh))
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory, box_surface):
+    roots = {}
+    for layout in LAYOUTS:
+        roots[layout] = tmp_path_factory.mktemp(layout)
+        for run in range(3):
+            write_case(roots[layout], layout, run, box_surface(run))
+        manifest = {"train": ["run_2", "run_0"], "test": ["run_1"]}
+        (roots[layout] / "manifest.json").write_text(json.dumps(manifest))
+    return roots
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_cells_that_vtk_sees(layout, sets, box_surface):
+    reader = DrivAerMLReader(sets[layout], fields=FIELDS, features=["normals", "areas"])
+    assert reader.case_ids == ["run_2", "run_0"]
+    sample, metadata = reader[0]
+    expected = surface_arrays(box_surface(2))
+    close = {"rtol": 1e-5, "atol": 1e-6}
+    np.testing.assert_allclose(sample["coordinates"], expected["surface_mesh_centers"], **close)
+    np.testing.assert_array_equal(sample["fields"], expected["surface_fields"])
+    np.testing.assert_allclose(sample["features"][:, :3], expected["surface_normals"], **close)
+    np.testing.assert_allclose(sample["features"][:, 3], expected["surface_areas"], **close)
+    assert metadata["case_id"] == "run_2"
+    assert metadata["field_names"] == ["pMeanTrim", *(f"{FIELDS[1]}_{axis}" for axis in "xyz")]
+    assert metadata["feature_names"] == ["normals_x", "normals_y", "normals_z", "areas"]
+
+
+@pytest.mark.parametrize("n_points", [None, 101])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_shards_put_together_are_the_case(layout, n_points, sets):
+    options = {"fields": FIELDS, "features": ["normals"], "n_points": n_points, "sampling": "epoch"}
+    whole = DrivAerMLReader(sets[layout], **options)
+    whole.set_epoch(3)
+    sample = whole[1][0]
+    parts = []
+    for rank in range(4):
+        reader = DrivAerMLReader(sets[layout], shard=(rank, 4), **options)
+        reader.set_epoch(3)
+        parts.append(reader[1][0])
+    sizes = [len(part["tokens"]) for part in parts]
+    assert max(sizes) - min(sizes) <= 1 and sum(sizes) == len(sample["tokens"])
+    for key in ("coordinates", "features", "fields", "tokens"):
+        assert torch.equal(torch.cat([part[key] for part in parts]), sample[key])
+    if n_points is not None:
+        assert len(sample["tokens"].unique()) == n_points
+
+
+def test_sampled_rows_point_into_the_mesh_for_plotting(sets, box_surface):
+    for layout in ("vtp", "pdmsh", "pdmsh_zarr"):
+        sample, metadata = DrivAerMLReader(sets[layout], "test", n_points=40)[0]
+        mesh = plot_mesh(metadata, sample["coordinates"])
+        centres = mesh.cell_centers().points[sample["tokens"]]
+        np.testing.assert_allclose(centres, sample["coordinates"], rtol=1e-5, atol=1e-6)
+        assert metadata["association"] == "cell"
+
+
+def test_globals_come_from_csv_and_from_global_data(sets):
+    vtp = DrivAerMLReader(sets["vtp"], "test", global_names=["lRef", "aRef"])[0][0]
+    np.testing.assert_allclose(vtp["globals"], [2.786, 3.0], rtol=1e-6)
+    for layout in ("pdmsh", "pdmsh_zarr"):
+        names = ["U_inf", "rho_inf"]
+        sample = DrivAerMLReader(sets[layout], "test", global_names=names)[0][0]
+        np.testing.assert_allclose(sample["globals"], [38.889, 0, 0, 1], rtol=1e-6)
+        with pytest.raises(KeyError, match="no global value 'nu'; present: U_inf, rho_inf"):
+            DrivAerMLReader(sets[layout], global_names=["nu"])[0]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_missing_field_lists_those_present(layout, sets):
+    with pytest.raises(KeyError, match=r"run_2.* 'UMean'; present: .*pMeanTrim.*wallShear"):
+        DrivAerMLReader(sets[layout], fields=["UMean"])[0]
+
+
+def test_association_is_chosen_or_asked_for(tmp_path, box_surface):
+    mesh = box_surface()
+    mesh.cell_data["pMean"] = mesh["pMeanTrim"]
+    mesh.save(tmp_path / "boundary_1.vtp")
+    options = {"pattern": "*.vtp", "cases": ["boundary_1"], "fields": ["pMean"]}
+    with pytest.raises(ValueError, match="both as cell data and as point data.*association"):
+        DrivAerMLReader(tmp_path, **options)[0]
+    for association, count in (("cell", mesh.n_cells), ("point", mesh.n_points)):
+        reader = DrivAerMLReader(tmp_path, association=association, **options)
+        assert len(reader[0][0]["fields"]) == count
+
+
+def test_splits_by_directory_by_list_and_by_count(ragged_set, sets):
+    assert DrivAerMLReader(ragged_set, "test").case_ids == ["run_6", "run_7", "run_8"]
+    assert DrivAerMLReader(ragged_set, cases=["run_3", "run_7"]).case_ids == ["run_3", "run_7"]
+    assert DrivAerMLReader(sets["vtp"], n_train=1).case_ids == ["run_2"]
+    with pytest.raises(ValueError, match="has 2 cases, 3 were asked for"):
+        DrivAerMLReader(sets["vtp"], n_train=3)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        ({"train": ["run_0", "run_0"], "test": []}, "more than once: run_0"),
+        ({"train": ["run_0"], "test": ["run_0"]}, "more than once: run_0"),
+        ({"train": [], "test": ["run_0"]}, "split 'train' is empty"),
+        ({"test": ["run_0"]}, "has no split 'train'"),
+        ({"train": ["run_0", "run_99"]}, "names 1 cases with no file under .*: run_99"),
+        (["run_0"], "is not a manifest"),
+    ],
+)
+def test_wrong_manifests_are_refused(manifest, message, sets, tmp_path):
+    path = tmp_path / "splits.json"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        DrivAerMLReader(sets["vtp"], manifest=path)
+
+
+def test_wrong_roots_are_refused(tmp_path, box_surface):
+    with pytest.raises(FileNotFoundError, match="absent does not exist.*run_.*huggingface"):
+        DrivAerMLReader(tmp_path / "absent")
+    with pytest.raises(FileNotFoundError, match="holds no case; expected run_.*boundary_"):
+        DrivAerMLReader(tmp_path)
+    write_case(tmp_path, "vtp", 1, box_surface())
+    with pytest.raises(FileNotFoundError, match="does not say which cases.*manifest.json.*run_1"):
+        DrivAerMLReader(tmp_path)
+    write_case(tmp_path, "zarr", 2, box_surface())
+    with pytest.raises(ValueError, match=r"layouts \['vtp', 'zarr'\]; choose one with `layout`"):
+        DrivAerMLReader(tmp_path)
+    (tmp_path / "run_1" / "boundary_1b.vtp").touch()
+    with pytest.raises(ValueError, match="more than once: run_1"):
+        DrivAerMLReader(tmp_path, layout="vtp")
+
+
+def test_damaged_files_are_named(tmp_path, box_surface, capfd):
+    names = ["run_1"]
+    write_case(tmp_path, "vtp", 1, box_surface())
+    path = tmp_path / "run_1" / "boundary_1.vtp"
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(ValueError, match="boundary_1.vtp cannot be read.*truncated"):
+        DrivAerMLReader(tmp_path, cases=names)[0]
+    capfd.readouterr()  # VTK also complains on the terminal
+    write_case(tmp_path, "presampled", 1, box_surface())
+    path = tmp_path / "run_1.npz"
+    path.write_bytes(path.read_bytes()[:-500])
+    with pytest.raises(ValueError, match="run_1.npz cannot be read.*truncated"):
+        DrivAerMLReader(tmp_path, layout="presampled", cases=names)[0]
+    write_case(tmp_path, "zarr", 1, box_surface())
+    chunk = tmp_path / "run_1.zarr" / "surface_fields" / "c" / "1" / "0"
+    content = chunk.read_bytes()
+    chunk.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match="run_1.zarr cannot be read.*truncated"):
+        DrivAerMLReader(tmp_path, layout="zarr", cases=names)[0]
+    chunk.unlink()
+    with pytest.raises(ValueError, match="surface_fields has 3 of 4 chunks; the copy is incom"):
+        DrivAerMLReader(tmp_path, layout="zarr", cases=names)[0]
+
+
+def test_truncated_memory_map_is_named(tmp_path, box_surface):
+    write_case(tmp_path, "pdmsh", 1, box_surface())
+    (file,) = tmp_path.glob("run_1/**/vehicle/**/pMeanTrim.memmap")
+    file.write_bytes(file.read_bytes()[:-64])
+    with pytest.raises(ValueError, match="domain_1.pdmsh cannot be read.*truncated"):
+        DrivAerMLReader(tmp_path, cases=["run_1"])[0]
+
+
+def test_nan_wrong_rows_and_lines_are_refused(tmp_path, box_surface):
+    arrays = surface_arrays(box_surface())
+    arrays["surface_fields"][3, 0] = np.nan
+    np.savez(tmp_path / "run_1.npz", **arrays)
+    with pytest.raises(ValueError, match="run_1.npz: case run_1 has 1 of .* fields NaN"):
+        DrivAerMLReader(tmp_path, cases=["run_1"])[0]
+    arrays["surface_fields"] = arrays["surface_fields"][:-1]
+    np.savez(tmp_path / "run_1.npz", **arrays)
+    with pytest.raises(ValueError, match=r"pMeanTrim has shape \(191,\), expected \(192\)"):
+        DrivAerMLReader(tmp_path, cases=["run_1"])[0]
+    lines = pv.Line()
+    lines.cell_data["pMeanTrim"] = [1.0]
+    lines.save(tmp_path / "line.vtp")
+    with pytest.raises(ValueError, match="line.vtp has 0 polygons among 1 cells"):
+        DrivAerMLReader(tmp_path, pattern="*.vtp", cases=["line"])[0]

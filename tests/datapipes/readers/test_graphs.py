@@ -1,0 +1,57 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from physicsnemo_flarepp.datapipes import GraphReader, tokens_from_graph
+
+
+class PyGStyle:
+    """The part of torch_geometric.data.Data that a reader may rely on."""
+
+    def __init__(self, **tensors):
+        self._store = tensors
+
+    def keys(self):
+        return list(self._store)
+
+    def __getitem__(self, name):
+        return self._store[name]
+
+
+POS, PRESSURE = torch.rand(7, 3), torch.rand(7)
+EDGES = torch.zeros(2, 4, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        PyGStyle(pos=POS, y=PRESSURE, edge_index=EDGES),
+        SimpleNamespace(ndata={"pos": POS, "y": PRESSURE}),
+    ],
+    ids=["pyg", "dgl"],
+)
+def test_nodes_become_tokens(graph):
+    sample = tokens_from_graph(graph, features=["pos"])
+    assert torch.equal(sample["coordinates"], POS)
+    assert torch.equal(sample["features"], POS)
+    assert torch.equal(sample["fields"], PRESSURE[:, None])
+
+
+def test_graphs_are_sampled_and_sharded_like_files():
+    graphs = [PyGStyle(pos=POS, y=PRESSURE)] * 2
+    whole = GraphReader(graphs, n_points=5)[1][0]
+    parts = [GraphReader(graphs, n_points=5, shard=(rank, 3))[1][0] for rank in range(3)]
+    assert torch.equal(torch.cat([part["fields"] for part in parts]), whole["fields"])
+
+
+def test_wrong_graphs_are_refused():
+    with pytest.raises(TypeError, match="list; expected a PyG Data"):
+        tokens_from_graph([1, 2])
+    with pytest.raises(KeyError, match="no node tensor 'p'; present: pos, y"):
+        tokens_from_graph(PyGStyle(pos=POS, y=PRESSURE), fields=["p"])
+    with pytest.raises(ValueError, match="4 rows, 'pos' has 7"):
+        tokens_from_graph(SimpleNamespace(ndata={"pos": POS, "y": np.zeros(4)}))
+    with pytest.raises(ValueError, match="more than once: a"):
+        GraphReader([PyGStyle(pos=POS, y=PRESSURE)] * 2, case_ids=["a", "a"])

@@ -1,0 +1,183 @@
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+from omegaconf.errors import ConfigKeyError
+from physicsnemo.datapipes import COMPONENT_REGISTRY
+
+from physicsnemo_flarepp.datapipes import Normalizer, build_dataloaders
+
+
+def config(root, **changes):
+    return {"benchmark": "drivaerml_40k", "root": str(root), "n_points": 20, "seed": 5, **changes}
+
+
+def epoch_of(loader, epoch):
+    """All batches of an epoch as {case: tokens drawn}, in reading order."""
+    loader.set_epoch(epoch)
+    return {
+        int(case): tokens.tolist()
+        for batch in loader
+        for case, tokens in zip(batch["case_index"], batch["tokens"], strict=True)
+    }
+
+
+def test_two_epochs_differ_and_two_equal_seeds_agree(ragged_set):
+    loaders = [build_dataloaders(config(ragged_set, seed=seed)).train for seed in (5, 5, 6)]
+    first, again, other = (epoch_of(loader, 1) for loader in loaders)
+    assert list(first.items()) == list(again.items())
+    assert first != other
+    second = epoch_of(loaders[0], 2)
+    assert list(first) != list(second) and all(first[case] != second[case] for case in first)
+    assert list(epoch_of(loaders[1], 2).items()) == list(second.items())
+
+
+def test_draws_do_not_depend_on_threads(ragged_set):
+    runs = [
+        epoch_of(build_dataloaders(config(ragged_set, num_workers=n, prefetch=3)).train, 4)
+        for n in (0, 1, 3)
+    ]
+    assert list(runs[0].items()) == list(runs[1].items()) == list(runs[2].items())
+
+
+def test_fixed_sampling_and_test_draws_never_change(ragged_set):
+    loaders = build_dataloaders(config(ragged_set, sampling="fixed", n_points_test=10))
+    assert epoch_of(loaders.train, 0) == epoch_of(loaders.train, 7)
+    test = epoch_of(loaders.test, 0)
+    assert test == epoch_of(loaders.test, 7) and len(test[0]) == 10
+
+
+def test_statistics_never_see_test_cases(ragged_set, monkeypatch):
+    opened = []
+    load = np.load
+    monkeypatch.setattr(np, "load", lambda path, **kw: opened.append(str(path)) or load(path, **kw))
+    normalizer = build_dataloaders(config(ragged_set, n_points=None)).normalizer
+    assert len(opened) == 6 and all("/train/" in path for path in opened)
+    # The test cases lie at 1e6: a single one of them would move the mean by thousands.
+    assert abs(normalizer.affine["fields"].shift.item() + 230) < 100
+
+
+def test_batches_are_normalised_and_invert_to_the_files(ragged_set):
+    loaders = build_dataloaders(
+        config(ragged_set, n_points=None, batch_size=4, batch_size_test=2, collate_metadata=True)
+    )
+    train, test, normalizer = loaders
+    values = []
+    for batch, metadata in train:
+        physical = normalizer.inverse(batch["fields"], batch["tokens"])
+        lengths = [30 + 2 * int(m["case_id"].removeprefix("run_")) for m in metadata]
+        assert batch["token_mask"].sum(1).tolist() == lengths
+        for row, (description, length) in enumerate(zip(metadata, lengths, strict=True)):
+            with np.load(description["source"]) as file:
+                expected = file["surface_fields"][:, :1]
+            np.testing.assert_allclose(physical[row, :length], expected, rtol=1e-4, atol=1e-3)
+        values.append(batch["fields"][batch["token_mask"]])
+    values = torch.cat(values)
+    assert abs(values.mean()) < 1e-5 and abs(values.std() - 1) < 1e-5
+    assert [len(batch["case_index"]) for batch, _ in test] == [2, 1]
+
+
+def test_mesh_of_ranks_reads_every_training_token_once(ragged_set):
+    whole = epoch_of(build_dataloaders(config(ragged_set)).train, 3)
+    gathered = {}
+    for data_rank in range(2):
+        for context_rank in range(3):
+            place = {
+                "data_rank": data_rank,
+                "data_size": 2,
+                "context_rank": context_rank,
+                "context_size": 3,
+            }
+            shards = epoch_of(build_dataloaders(config(ragged_set, parallel=place)).train, 3)
+            for case, tokens in shards.items():
+                gathered.setdefault(case, []).extend(tokens)
+    assert gathered == whole
+
+
+def test_context_shards_get_the_statistics_of_whole_cases(ragged_set):
+    place = {"context_rank": 1, "context_size": 2}
+    expected = build_dataloaders(config(ragged_set)).normalizer.state_dict()
+    found = build_dataloaders(config(ragged_set, parallel=place)).normalizer.state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_reader_is_named_by_registry_or_interpolation(ragged_set):
+    assert {"GeoFNOReader", "DarcyReader", "DrivAerMLReader"} <= set(COMPONENT_REGISTRY.list())
+    for target in ("DrivAerMLReader", "${dp:DrivAerMLReader}"):
+        cfg = OmegaConf.create(
+            {
+                "root": str(ragged_set),
+                "reader": {
+                    "_target_": target,
+                    "fields": ["wallShearStressMeanTrim"],
+                    "train_cases": ["run_0", "run_8"],
+                    "test_cases": ["run_3"],
+                },
+                "normalization": {"fields": "gaussian"},
+            }
+        )
+        train, test, _ = build_dataloaders(cfg)
+        assert train.dataset.reader.case_ids == ["run_0", "run_8"] and len(test) == 1
+        assert next(iter(train))["fields"].shape[-1] == 3
+
+
+def test_choices_of_normalisation(ragged_set, tmp_path):
+    assert build_dataloaders(config(ragged_set, normalization="none")).normalizer.affine == {}
+    paper = build_dataloaders(config(ragged_set, normalization="paper")).normalizer
+    assert paper.affine["fields"].scale.item() == pytest.approx(269.598572)
+    paper.save(tmp_path / "stats.safetensors")
+    choice = {"load": str(tmp_path / "stats.safetensors")}
+    stored = build_dataloaders(config(ragged_set, normalization=choice)).normalizer
+    assert isinstance(stored, Normalizer)
+    assert torch.equal(stored.affine["fields"].scale, paper.affine["fields"].scale)
+    with pytest.raises(ValueError, match="need every point of the grid, but n_points is 20"):
+        build_dataloaders(config(ragged_set, normalization={"fields": "per_point"}))
+    with pytest.raises(ValueError, match="normalization is 'best', expected 'fit'"):
+        build_dataloaders(config(ragged_set, normalization="best"))
+
+
+def test_configs_that_do_not_say_what_to_read_are_refused(ragged_set):
+    with pytest.raises(ValueError, match="set exactly one"):
+        build_dataloaders({"benchmark": "pipe"})
+    with pytest.raises(ValueError, match="set exactly one"):
+        build_dataloaders(config(ragged_set, builtin="cars"))
+    with pytest.raises(ValueError, match="benchmark 'ships' is not known"):
+        build_dataloaders(config(ragged_set, benchmark="ships"))
+    with pytest.raises(ConfigKeyError, match="n_point"):
+        build_dataloaders({"root": str(ragged_set), "n_point": 3})
+    with pytest.raises(ValueError, match="reader 'NoReader' is not registered"):
+        build_dataloaders(config(ragged_set, reader={"_target_": "NoReader"}))
+    overlapping = {"train_cases": ["run_0"], "test_cases": ["run_0"]}
+    with pytest.raises(ValueError, match="in both train and test: run_0"):
+        build_dataloaders(config(ragged_set, reader=overlapping))
+
+
+def test_builtin_set_is_generated_with_its_counts_and_read_like_files(grid_files, monkeypatch):
+    root = grid_files("Pipe", (129, 129), 3, 5)
+    calls = []
+
+    def generate(name, *, n_train, n_test, seed):
+        calls.append((name, n_train, n_test, seed))
+        (root / "stamp.json").write_text(json.dumps({"n_train": 3, "n_test": 2}))
+        return root
+
+    module = "physicsnemo_flarepp.datapipes.synthetic"
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(generate=generate))
+    train, test, normalizer = build_dataloaders({"builtin": "pipe", "n_test": 2, "seed": 9})
+    assert calls == [("pipe", None, 2, 9)]
+    assert (len(train), len(test)) == (3, 2)
+    assert next(iter(test))["coordinates"].shape == (1, 129 * 129, 2)
+    assert set(normalizer.affine) == {"coordinates", "fields"}
+
+
+def test_readers_errors_reach_the_training_loop(ragged_set, tmp_path):
+    (tmp_path / "train").symlink_to(ragged_set / "train")
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "run_9.npz").write_bytes(b"not a zip")
+    loaders = build_dataloaders(config(tmp_path))
+    with pytest.raises(ValueError, match="run_9.npz cannot be read"):
+        next(iter(loaders.test))

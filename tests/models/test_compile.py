@@ -1,0 +1,53 @@
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from physicsnemo_flarepp import FlarePP, MixerBackbone
+from physicsnemo_flarepp.mixers import MIXERS
+
+SMALL = {"n_layers": 1, "n_hidden": 16, "n_head": 2, "slice_num": 4}
+
+
+def results(model, call, n):
+    torch.manual_seed(n)
+    fx, mask = torch.randn(2, n, 3, dtype=torch.float64), torch.rand(2, n) > 0.3
+    mask[:, 0] = True
+    model.zero_grad()
+    y = call(fx, token_mask=mask)
+    y.square().sum().backward()
+    return [y.detach(), *(p.grad.clone() for p in model.parameters())]
+
+
+def compare(model, backend):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+    counts = []
+    for n in (12, 31, 57):
+        for a, b in zip(results(model, compiled, n), results(model, model, n), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+        counts.append(counter.frame_count)
+    assert counts[0] == counts[-1], "another token count compiled again"
+
+
+@pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "flarepp"])
+def test_one_graph_serves_every_token_count(mixer):
+    compare(MixerBackbone(3, 2, mixer=mixer, **SMALL).double().eval(), "eager")
+
+
+def test_options_compile_forward_and_backward():
+    model = FlarePP(3, 2, **SMALL, anchored_queries=True, norm="rms", checkpoint_blocks=True)
+    compare(model.double(), "aot_eager")
+
+
+def test_inductor_compiles_flarepp_forward_and_backward():
+    compare(FlarePP(3, 2, **SMALL).double(), "inductor")
+
+
+def test_export_with_dynamic_token_count():
+    model = FlarePP(3, 2, **SMALL)
+    tokens = torch.export.Dim("tokens", min=2)
+    program = torch.export.export(model, (torch.randn(1, 20, 3),), dynamic_shapes=({1: tokens},))
+    for n in (2, 33):
+        fx = torch.randn(1, n, 3)
+        torch.testing.assert_close(program.module()(fx), model(fx))
