@@ -2,7 +2,6 @@
 
 import csv
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -16,14 +15,21 @@ def measure_in_own_process(script: str, job: dict) -> dict:
 
 
 def peak_bytes() -> int:
-    """Give the most memory this process ever had (Linux counts in KiB)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Give the most memory this process ever had.
+
+    Read from ``/proc``: the ``ru_maxrss`` of a child process starts at what its parent had.
+    """
+    return _status("VmHWM")
 
 
 def resident_bytes() -> int:
     """Give the memory this process has now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+    return _status("VmRSS")
+
+
+def _status(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
 
 
 def print_row(row: dict, header: bool) -> None:
