@@ -20,8 +20,9 @@ from .attention import (
 )
 from .collectives import Group, all_gather, all_reduce, group_name, group_size
 
-# Up to this many gathered bytes per rank one all-gather beats max + sum: it saves a collective's
-# latency (about 20 us between nodes, worth this volume at 25 GB/s) and costs R payloads of memory.
+# Up to this many gathered bytes per rank one all-gather is preferred to max + sum: it saves the
+# latency of a collective and moves more bytes. The limit is an estimate, 20 us at 25 GB/s between
+# nodes; it has not been tuned on a GPU cluster.
 GATHER_LIMIT = 2**19
 
 
