@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from scipy.interpolate import CubicHermiteSpline
 
+from ._grid_files import write_grid_files
 from ._navier_stokes import FlowNotConverged, solve_channel
 from ._taylor_hood import resample, taylor_hood_grid
 from .sets import Case, SyntheticSet
@@ -179,13 +180,7 @@ def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) ->
     n_train, n_test : int
         Number of training and test cases.
     """
-    flow = np.empty((n_train + n_test, 3, *GRID_SHAPE), np.float32)
-    points = np.empty((n_train + n_test, *GRID_SHAPE, 2), np.float32)
-    for k, case in enumerate(cases):
-        points[k], flow[k] = case["points"], case["flow"]
-    np.save(out_dir / "Pipe_X.npy", points[..., 0])
-    np.save(out_dir / "Pipe_Y.npy", points[..., 1])
-    np.save(out_dir / "Pipe_Q.npy", flow)
+    write_grid_files(cases, out_dir, n_train + n_test, "Pipe")
 
 
 SET = SyntheticSet(
