@@ -27,7 +27,7 @@ _LARGEST_CHANGE = 0.3  # of the squared Mach number in any cell in one Newton st
 _LEAST_TEMPERATURE = 0.1  # keeps Newton's iterates away from vacuum
 
 
-class FlowNotConverged(RuntimeError):
+class NoPotentialFlow(RuntimeError):
     """Newton's method found no potential flow around this section."""
 
 
@@ -190,7 +190,7 @@ def _newton(
         unknowns, circulation = unknowns + scale * step, circulation + scale * turn
         if size < tolerance:
             return unknowns, circulation
-    raise FlowNotConverged(
+    raise NoPotentialFlow(
         f"no potential flow at Mach {mach:.3g} after {_NEWTON_LIMIT} Newton steps, last step "
         f"{size:.3g}, expected below {tolerance:.0e}; lower the Mach number, camber or thickness"
     )
@@ -232,7 +232,7 @@ def solve_potential(grid: CGrid, mach: float, incidence: float = 0.0) -> Potenti
 
     Raises
     ------
-    FlowNotConverged
+    NoPotentialFlow
         If there is no converged flow, as for strong shocks.
     """
     if not 0 <= mach < 1:

@@ -8,8 +8,8 @@ units in which density and pressure far away are 1 (so the far speed is Mach * s
 Mach number.
 """
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -131,21 +131,11 @@ def solve_case(case_seed: int) -> Case:
     return {"points": points, "flow": flow_fields(grid, MACH)}
 
 
-def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) -> None:
-    """Write NACA_Cylinder_X.npy, _Y.npy (n, 221, 51) and NACA_Cylinder_Q.npy (n, 5, 221, 51).
-
-    Parameters
-    ----------
-    cases : Iterable[dict[str, np.ndarray]]
-        Results of :func:`solve_case`, training cases first.
-    out_dir : Path
-        Existing directory.
-    n_train, n_test : int
-        Number of training and test cases.
-    """
-    write_grid_files(cases, out_dir, n_train + n_test, "NACA_Cylinder")
-
-
 SET = SyntheticSet(
-    name="airfoil", version=1, n_train=200, n_test=50, solve_case=solve_case, assemble=assemble
+    name="airfoil",
+    version=1,
+    n_train=200,
+    n_test=50,
+    solve_case=solve_case,
+    assemble=partial(write_grid_files, stem="NACA_Cylinder"),
 )

@@ -9,8 +9,7 @@ evaluated on the 129 x 129 grid. ``Pipe_Q`` holds u_x, u_y and the kinematic pre
 at the outlet.
 """
 
-from collections.abc import Iterable
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 from scipy.interpolate import CubicHermiteSpline
@@ -168,21 +167,11 @@ def solve_case(case_seed: int) -> Case:
     return {"points": pipe_points(centreline, GRID_SHAPE), "flow": pipe_flow(centreline)}
 
 
-def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) -> None:
-    """Write Pipe_X.npy, Pipe_Y.npy (n, 129, 129) and Pipe_Q.npy (n, 3, 129, 129).
-
-    Parameters
-    ----------
-    cases : Iterable[dict[str, np.ndarray]]
-        Results of :func:`solve_case`, training cases first.
-    out_dir : Path
-        Existing directory.
-    n_train, n_test : int
-        Number of training and test cases.
-    """
-    write_grid_files(cases, out_dir, n_train + n_test, "Pipe")
-
-
 SET = SyntheticSet(
-    name="pipe", version=1, n_train=200, n_test=50, solve_case=solve_case, assemble=assemble
+    name="pipe",
+    version=1,
+    n_train=200,
+    n_test=50,
+    solve_case=solve_case,
+    assemble=partial(write_grid_files, stem="Pipe"),
 )
