@@ -14,7 +14,7 @@ _SHARE_OF_FREE_MEMORY = 0.25
 # Beyond these, larger chunks only cost memory: a GPU is full, and on a CPU the temporaries of one
 # chunk leave the caches.
 _MOST_TOKENS = {"cuda": 2**18}
-_MOST_TOKENS_ELSEWHERE = 2**14
+_MOST_TOKENS_ELSEWHERE = 2**12
 _FEWEST_TOKENS = 2**8
 
 
