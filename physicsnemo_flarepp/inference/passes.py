@@ -2,17 +2,20 @@ r"""Passes over the tokens: gather the latents of each block, update each token.
 
 Block b needs ``n_gathers`` passes. Its first gather runs on each chunk right after the chunk was
 updated by block b - 1 (or embedded), so an update costs no pass of its own, and a prediction of B
-blocks reads the residual stream ``B * n_gathers`` times.
+blocks reads the residual stream ``B * n_gathers`` times. With a context-parallel group each rank
+runs over its own tokens, and the ranks merge once per gather.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..models import MixerBackbone
-from ..ops import merge_partials
+from ..ops import all_reduce, group_size, merge_over_group, merge_partials
 from ..ops.attention import accumulation_dtype
 from .chunks import Range
 from .inputs import TokenInputs
@@ -39,6 +42,25 @@ def read_out(
     """Give the outputs of some tokens from their last hidden state; masked tokens give 0."""
     y = model.out_projection(x)
     return y if token_mask is None else y.masked_fill(~token_mask[..., None], 0.0)
+
+
+@contextmanager
+def fail_together(group: str | None, device: torch.device) -> Iterator[None]:
+    """Let a ValueError of one rank stop all ranks of a group, instead of leaving them waiting."""
+    error = None
+    try:
+        yield
+    except ValueError as caught:
+        error = caught
+    if group_size(group) > 1:
+        mine = 0 if error is None else dist.get_rank() + 1
+        failed = int(all_reduce(torch.tensor([float(mine)], device=device), "max", group))
+        if error is None and failed:
+            raise RuntimeError(
+                f"rank {failed - 1} of the context group refused its inputs; see its error"
+            )
+    if error is not None:
+        raise error
 
 
 class RunningGather:
@@ -109,17 +131,34 @@ class TokenPasses:
             mixer = block.mixer
             closed: Latents = ()
             while len(closed) < mixer.n_gathers:
-                states = self._stored() if closed else self._entering(number, latents)
-                total = RunningGather()
-                for _, x, mask in states:
-                    total.add(*mixer.gather(block.norm_mixer(x), closed, mask))
-                    self.advance()
-                out, lse = total.result()
-                if number == 0 and not closed:
-                    _check_every_sample_has_tokens(lse)
+                out, lse = self._gather_all(block, closed, number, latents)
                 closed += (mixer.close(out, lse, closed),)
             latents.append(closed)
         return tuple(latents)
+
+    def _gather_all(
+        self, block: torch.nn.Module, closed: Latents, number: int, latents: list[Latents]
+    ) -> tuple[Tensor, Tensor]:
+        """Give the next gather of a block, over the tokens of all chunks and ranks."""
+        group = block.mixer.context_group
+        total = RunningGather()
+        if closed:
+            self._add_all(total, block, self._stored(), closed)
+        elif number > 0:
+            self._add_all(total, block, self._entering(number, latents), closed)
+        else:
+            # Only this pass reads the caller's inputs, so only here can a rank fail alone.
+            with fail_together(group, self.inputs.device):
+                self._add_all(total, block, self._entering(0, latents), closed)
+        out, lse = merge_over_group(*total.result(), group)
+        if number == 0 and not closed:
+            _check_every_sample_has_tokens(lse)
+        return out, lse
+
+    def _add_all(self, total: RunningGather, block: torch.nn.Module, states, closed: Latents):
+        for _, x, mask in states:
+            total.add(*block.mixer.gather(block.norm_mixer(x), closed, mask))
+            self.advance()
 
     def read_out(self, latents: tuple[Latents, ...]) -> Iterator[tuple[Range, Tensor]]:
         """Yield the outputs of each chunk after :meth:`gather`."""
