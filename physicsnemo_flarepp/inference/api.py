@@ -52,7 +52,7 @@ def predict(
         Tokens per chunk; "auto" takes what a quarter of the free memory allows.
     offload : "cpu", "device", None or path-like, optional
         Where the hidden states (B, N, C) wait between passes: host memory, the model's device
-        ("device" or None), or an unnamed file in the directory given.
+        ("device" or None), or unnamed files in the directory given.
     out : ArrayLike or path-like, optional
         Where the result goes. An array of shape :math:`(B, N, \mathrm{out\_dim})` is filled with
         NaN first, so that rows an interrupted call did not reach are NaN. A path ending in
@@ -281,7 +281,7 @@ def _plan(
     chunk_size = resolve_chunk_size(chunk_size, model, inputs.batch, reserved)
     ranges = token_ranges(inputs.n_tokens, chunk_size)
     transfers = Transfers(inputs.device)
-    residual = ResidualStream(ranges, transfers, place, stream_dtype)
+    residual = ResidualStream(transfers, place, stream_dtype)
     n_passes = sum(block.mixer.n_gathers for block in model.blocks)
     passes = TokenPasses(model, inputs, ranges, residual, transfers, lambda: None)
     return passes, n_passes * len(ranges)

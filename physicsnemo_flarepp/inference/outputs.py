@@ -64,15 +64,16 @@ class Output:
             raise ValueError(f"out must be a path ending in .npy or an array, got {self.path}")
         self._partial = None if self.path is None else Path(f"{self.path}.partial")
         self._rows = None if self.array is None else self._view_as_rows(self.array)
+        self._file: np.memmap | None = None
         self._pending: deque[tuple[object, Range, Tensor]] = deque()
 
     def __enter__(self) -> "Output":
         """Open the file, or mark every row of the caller's array as not predicted."""
         if self._partial is not None:
-            file = np.lib.format.open_memmap(
+            self._file = np.lib.format.open_memmap(
                 self._partial, "w+", _NUMPY_DTYPES[self.dtype], self.full_shape
             )
-            self._rows = file.reshape(self.rows_shape)
+            self._rows = self._file.reshape(self.rows_shape)
         elif self._rows is not None:
             step = 2**16
             for start in range(0, self.rows_shape[1], step):
@@ -83,8 +84,7 @@ class Output:
         """Give a finished file its name, remove an unfinished one."""
         if self._partial is None:
             return
-        self._rows.base.flush() if isinstance(self._rows.base, np.memmap) else self._rows.flush()
-        self._rows = None
+        self._file.flush()
         if kind is None:
             os.replace(self._partial, self.path)
         else:
