@@ -7,9 +7,11 @@ from ..models import MixerBackbone
 
 Range = tuple[int, int]
 
-# Hidden widths of working memory per token, measured (see examples/scaling/streaming.py): the
-# feed-forward's hidden layer, the slices' weights and the temporaries of each.
-_WIDTHS_PER_TOKEN = 32
+# Numbers held per token at the worst moment, bounded from above: temporaries of hidden width, of
+# the feed-forward's width, and of the slice weights that the Transolver family forms.
+_HIDDEN_TEMPORARIES = 16
+_FEED_FORWARD_TEMPORARIES = 3
+_SLICE_TEMPORARIES = 4
 _SHARE_OF_FREE_MEMORY = 0.25
 # Beyond these, larger chunks only cost memory: a GPU is full, and on a CPU the temporaries of one
 # chunk leave the caches.
@@ -68,8 +70,11 @@ def resolve_chunk_size(
 
 def _auto_chunk_size(model: MixerBackbone, batch: int, reserved: int) -> int:
     parameter = next(model.parameters())
-    width = model.blocks[0].mixer.dim
-    per_token = _WIDTHS_PER_TOKEN * batch * width * parameter.element_size()
+    block = model.blocks[0]
+    slices = block.mixer.heads * model._args["__args__"]["slice_num"]
+    numbers = _HIDDEN_TEMPORARIES * block.mixer.dim + _SLICE_TEMPORARIES * slices
+    numbers += _FEED_FORWARD_TEMPORARIES * block.ffn[0].out_features
+    per_token = numbers * batch * parameter.element_size()
     room = (free_memory(parameter.device) - reserved) * _SHARE_OF_FREE_MEMORY
     most = _MOST_TOKENS.get(parameter.device.type, _MOST_TOKENS_ELSEWHERE)
     tokens = min(most, max(_FEWEST_TOKENS, int(room / per_token)))

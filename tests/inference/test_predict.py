@@ -117,7 +117,8 @@ def test_automatic_chunks_shrink_with_free_memory(monkeypatch):
     whole = resolve_chunk_size("auto", model, batch=1)
     assert whole == 4096
     monkeypatch.setattr("physicsnemo_flarepp.inference.chunks.free_memory", lambda device: 2**26)
-    assert resolve_chunk_size("auto", model, batch=1) == 1024
+    assert resolve_chunk_size("auto", model, batch=1) == 512
+    assert resolve_chunk_size("auto", model.half(), batch=1) == 1024
     assert resolve_chunk_size("auto", model, batch=2) == 512
     assert resolve_chunk_size("auto", model, batch=1, reserved=2**26) == 256
 
