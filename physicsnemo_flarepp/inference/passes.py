@@ -46,18 +46,18 @@ def read_out(
 
 @contextmanager
 def fail_together(group: str | None, device: torch.device) -> Iterator[None]:
-    """Let a ValueError of one rank stop all ranks of a group, instead of leaving them waiting."""
+    """Let an error on one rank stop all ranks of a group, instead of leaving them waiting."""
     error = None
     try:
         yield
-    except ValueError as caught:
+    except Exception as caught:
         error = caught
     if group_size(group) > 1:
         mine = 0 if error is None else dist.get_rank() + 1
         failed = int(all_reduce(torch.tensor([float(mine)], device=device), "max", group))
         if error is None and failed:
             raise RuntimeError(
-                f"rank {failed - 1} of the context group refused its inputs; see its error"
+                f"rank {failed - 1} of the context group failed on its inputs; see its error"
             )
     if error is not None:
         raise error
