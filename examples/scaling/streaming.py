@@ -9,16 +9,13 @@ inputs, the outputs, and for streaming the hidden states on the host.
 """
 
 import argparse
-import csv
 import json
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from measuring import measure_in_own_process, peak_bytes, print_row, resident_bytes, write_csv
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -35,11 +32,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("streaming"))
     parser.add_argument("--measure", help=argparse.SUPPRESS)  # one row, in this process
     return parser.parse_args()
-
-
-def peak_bytes() -> int:
-    """Give the most memory this process ever had (Linux counts in KiB)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def make_cloud(n_tokens: int, directory: str | None):
@@ -61,7 +53,6 @@ def make_cloud(n_tokens: int, directory: str | None):
 
 def measure(n_tokens: int, chunk: int, settings: dict) -> dict:
     """Run one prediction in this process; ``chunk`` 0 is the plain forward."""
-    import psutil
     import torch
 
     from physicsnemo_flarepp import MixerBackbone
@@ -75,7 +66,7 @@ def measure(n_tokens: int, chunk: int, settings: dict) -> dict:
     predict(model, warm_up, warm_up, chunk_size=32)
     with tempfile.TemporaryDirectory() as directory, torch.no_grad():
         cloud = make_cloud(n_tokens, directory if settings["memmap"] else None)
-        before = psutil.Process().memory_info().rss
+        before = resident_bytes()
         wall, cpu = time.perf_counter(), time.process_time()
         if chunk:
             out = f"{directory}/out.npy" if settings["memmap"] else None
@@ -98,13 +89,6 @@ def measure(n_tokens: int, chunk: int, settings: dict) -> dict:
         "working_mb": round((peak - before - stream - arrays) / 1e6),
         "finite": finite,
     }
-
-
-def measure_in_own_process(job: dict) -> dict:
-    """Run :func:`measure` in a fresh interpreter."""
-    command = [sys.executable, __file__, "--measure", json.dumps(job)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def plot(rows: list[dict], path: Path) -> None:
@@ -141,14 +125,9 @@ def main() -> None:
         for n_tokens in arguments.tokens:
             if chunk or n_tokens <= arguments.plain_limit:
                 job = {"n_tokens": n_tokens, "chunk": chunk, "settings": settings}
-                rows.append(measure_in_own_process(job))
-                if len(rows) == 1:
-                    print("| " + " | ".join(rows[0]) + " |\n" + "|---" * len(rows[0]) + "|")
-                print("| " + " | ".join(map(str, rows[-1].values())) + " |", flush=True)
-    with open(arguments.out / "streaming.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+                rows.append(measure_in_own_process(__file__, job))
+                print_row(rows[-1], header=len(rows) == 1)
+    write_csv(rows, arguments.out / "streaming.csv")
     plot(rows, arguments.out / "streaming.png")
 
 
