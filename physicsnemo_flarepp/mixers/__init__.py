@@ -1,7 +1,7 @@
 """Token mixers of the matched backbone, all ``(B, N, C) -> (B, N, C)``."""
 
 from .attention import AttentionMixer
-from .base import Mixer
+from .base import Mixer, draw_weights
 from .flare import FlareMixer
 from .flarepp import FlarePPMixer
 from .norms import make_norm
@@ -26,5 +26,6 @@ __all__ = [
     "Transolver3Mixer",
     "TransolverMixer",
     "TransolverPlusMixer",
+    "draw_weights",
     "make_norm",
 ]

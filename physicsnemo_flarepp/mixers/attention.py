@@ -22,6 +22,7 @@ class AttentionMixer(Mixer):
         super().__init__(dim, heads)
         self.project = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
+        self.reset_parameters()
 
     def forward(
         self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None

@@ -12,8 +12,8 @@ from ..ops import split_linear
 class Mixer(nn.Module, ABC):
     r"""A map of tokens to tokens, :math:`(B, N, C) \to (B, N, C)`, for any N.
 
-    Subclasses implement :meth:`forward`. Those whose weights need more than the backbone's
-    N(0, 0.02) also override :meth:`reset_parameters`, which the backbone calls last.
+    Subclasses implement :meth:`forward`, call :meth:`reset_parameters` at the end of their
+    constructor, and extend it where weights need more than N(0, 0.02).
 
     A mixer in which tokens meet only in sums over tokens can also be run in stages, on any part
     of the tokens at a time: ``n_gathers`` times :meth:`gather` over all parts, merged by
@@ -57,8 +57,9 @@ class Mixer(nn.Module, ABC):
     ) -> Float[Tensor, "B N C"]:
         """Mix the tokens of each sample; tokens with mask False influence no other token."""
 
-    def reset_parameters(self) -> None:  # noqa: B027
-        """Set the initial values that differ from the backbone's; by default there are none."""
+    def reset_parameters(self) -> None:
+        """Draw the initial weights."""
+        draw_weights(self)
 
     @property
     def is_random(self) -> bool:
@@ -130,6 +131,17 @@ class Mixer(nn.Module, ABC):
         rows = slice(start * self.dim, stop * self.dim)
         parts = split_linear(x, linear.weight[rows], linear.bias[rows], stop - start)
         return [self.split_heads(y) for y in parts]
+
+
+def draw_weights(module: nn.Module) -> None:
+    """Draw every Linear inside from N(0, 0.02) with zero bias, and reset every norm."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=0.02)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.LayerNorm | nn.RMSNorm):
+            part.reset_parameters()
 
 
 def add_identity(linear: nn.Linear, dim: int) -> None:

@@ -38,9 +38,11 @@ class FlareMixer(Mixer):
         self.queries = nn.Parameter(torch.empty(heads, slice_num, self.head_dim))
         self.project = nn.Linear(dim, 2 * dim)
         self.out = nn.Linear(dim, dim)
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the queries and start the projections near the identity."""
+        super().reset_parameters()
         nn.init.normal_(self.queries, std=0.02)
         if self.residual_projections:
             add_identity(self.project, self.dim)

@@ -77,9 +77,11 @@ class FlarePPMixer(Mixer):
             self.anchor_norm = make_norm(norm, width)
             self.gate = nn.Parameter(torch.empty(heads, 1, 1))
             self.key_norm = make_norm(norm, width)
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw seeds and anchors, start projections near the identity and the gates at 0.25."""
+        super().reset_parameters()
         nn.init.normal_(self.seeds, std=0.02)
         if self.residual_projections:
             add_identity(self.project, self.dim)

@@ -39,9 +39,11 @@ class TransolverMixer(Mixer):
         self.layer = PhysicsAttentionIrregularMesh(
             dim, heads, self.head_dim, 0.0, slice_num, use_te=False, plus=self.plus
         )
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Make the slice weights orthogonal and the temperatures 0.5."""
+        super().reset_parameters()
         nn.init.orthogonal_(self.layer.in_project_slice.weight)
         nn.init.constant_(self.layer.temperature, 0.5)
 

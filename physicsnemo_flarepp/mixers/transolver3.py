@@ -46,9 +46,11 @@ class Transolver3Mixer(Mixer):
         self.temperature = nn.Parameter(torch.empty(heads, 1))
         self.attend = nn.Linear(self.head_dim, 3 * self.head_dim, bias=False)
         self.out = nn.Linear(dim, dim)
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Make the slice weights orthogonal and the temperatures 0.5."""
+        super().reset_parameters()
         nn.init.orthogonal_(self.slice.weight)
         nn.init.constant_(self.temperature, 0.5)
 

@@ -11,7 +11,7 @@ from physicsnemo.nn import PositionalEmbedding
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..mixers import MIXERS, Mixer
+from ..mixers import MIXERS, Mixer, draw_weights
 from .checks import check_architecture, check_grid, check_sizes, check_token_mask, check_tokens
 from .layers import Block, InProjection, OutProjection
 from .positions import unified_positions
@@ -195,13 +195,7 @@ class MixerBackbone(Module):
 
     def reset_parameters(self) -> None:
         """Draw every Linear from N(0, 0.02) with zero bias, then let the mixers set their own."""
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
-                module.reset_parameters()
+        draw_weights(self)
         for block in self.blocks:
             block.mixer.reset_parameters()
 
