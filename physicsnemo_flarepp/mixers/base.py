@@ -15,6 +15,12 @@ class Mixer(nn.Module, ABC):
     Subclasses implement :meth:`forward`, call :meth:`reset_parameters` at the end of their
     constructor, and extend it where weights need more than N(0, 0.02).
 
+    A mixer in which tokens meet only in sums over tokens can also be run in stages, on any part
+    of the tokens at a time: ``n_gathers`` times :meth:`gather` over all parts, merged by
+    :func:`~physicsnemo_flarepp.ops.merge_partials` and finished by :meth:`close`; then
+    :meth:`scatter` on each part alone. Streaming and stored latents are built on these three. All
+    four agree: ``forward(x) == scatter(x, latents)`` up to rounding.
+
     Parameters
     ----------
     dim : int
@@ -29,10 +35,13 @@ class Mixer(nn.Module, ABC):
         (default) when ``x`` holds them all. Set by ``parallel.enable_context_parallel``.
     shardable : bool
         Whether the mixer can work on the tokens of one rank.
+    n_gathers : int
+        Gathers over all tokens that :meth:`scatter` needs; 0 if the mixer has no stages.
     """
 
     context_group: str | None = None
     shardable = True
+    n_gathers: int = 0
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -52,6 +61,54 @@ class Mixer(nn.Module, ABC):
         """Draw the initial weights."""
         draw_weights(self)
 
+    @property
+    def is_random(self) -> bool:
+        """Whether two calls on the same tokens give different results."""
+        return False
+
+    def gather(
+        self,
+        x: Float[Tensor, "B N C"],
+        latents: tuple[Tensor, ...],
+        token_mask: Bool[Tensor, "B N"] | None = None,
+    ) -> tuple[Float[Tensor, "B H M E"], Float[Tensor, "B H M"]]:
+        r"""Gather some of the tokens: the partial result number ``len(latents)``.
+
+        Parameters
+        ----------
+        x : torch.Tensor
+            Any of the tokens, shape :math:`(B, N, C)`; N may be 0.
+        latents : tuple of torch.Tensor
+            Results of :meth:`close` for the gathers before this one.
+        token_mask : torch.Tensor, optional
+            Boolean :math:`(B, N)`, True for real tokens.
+
+        Returns
+        -------
+        tuple[torch.Tensor, torch.Tensor]
+            Weighted mean over these tokens and the logarithm of its weight, fp32 or fp64: a pair
+            that ``merge_partials`` merges with those of other tokens.
+        """
+        raise self._has_no_stages()
+
+    def close(
+        self,
+        out: Float[Tensor, "B H M E"],
+        lse: Float[Tensor, "B H M"],
+        latents: tuple[Tensor, ...],
+    ) -> Float[Tensor, "B H M D"]:
+        """Turn the merged gather number ``len(latents)`` into the latent that later stages use."""
+        return out
+
+    def scatter(
+        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
+    ) -> Float[Tensor, "B N C"]:
+        """Give each token its mixer output from all ``n_gathers`` latents and itself alone."""
+        raise self._has_no_stages()
+
+    def _has_no_stages(self) -> NotImplementedError:
+        return NotImplementedError(f"{type(self).__name__} cannot run in stages (n_gathers = 0)")
+
     def split_heads(self, x: Float[Tensor, "B N C"]) -> Float[Tensor, "B H N D"]:
         """View channels as heads."""
         return x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
@@ -66,6 +123,14 @@ class Mixer(nn.Module, ABC):
         """Apply a Linear of several times ``dim`` rows; one tensor per ``dim`` rows, in heads."""
         parts = linear.out_features // self.dim
         return [self.split_heads(y) for y in split_linear(x, linear.weight, linear.bias, parts)]
+
+    def project_some_heads(
+        self, x: Float[Tensor, "B N C"], linear: nn.Linear, start: int, stop: int
+    ) -> list[Float[Tensor, "B H N D"]]:
+        """Give the tensors ``start:stop`` of :meth:`project_heads` at their share of the cost."""
+        rows = slice(start * self.dim, stop * self.dim)
+        parts = split_linear(x, linear.weight[rows], linear.bias[rows], stop - start)
+        return [self.split_heads(y) for y in parts]
 
 
 def draw_weights(module: nn.Module) -> None:

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..ops import decode, encode
+from ..ops import attention_with_lse, decode, encode
 from .base import Mixer, add_identity
 
 
@@ -28,6 +28,8 @@ class FlareMixer(Mixer):
         Start key and value projections at the identity.
     """
 
+    n_gathers = 1
+
     def __init__(
         self, dim: int, heads: int, slice_num: int, residual_projections: bool = True
     ) -> None:
@@ -50,6 +52,28 @@ class FlareMixer(Mixer):
     ) -> Float[Tensor, "B N C"]:
         """Gather the tokens into M latents per head and return them."""
         k, v = self.project_heads(x, self.project)
-        q = self.queries.to(k.dtype).expand(x.shape[0], -1, -1, -1)
+        q = self.queries_for(k)
         z = encode(q, k, v, key_mask=token_mask, group=self.context_group)
         return self.out(self.merge_heads(decode(k, q, z)))
+
+    def gather(
+        self,
+        x: Float[Tensor, "B N C"],
+        latents: tuple[Tensor, ...],
+        token_mask: Bool[Tensor, "B N"] | None = None,
+    ) -> tuple[Float[Tensor, "B H M D"], Float[Tensor, "B H M"]]:
+        """Gather these tokens into the latents z."""
+        k, v = self.project_heads(x, self.project)
+        return attention_with_lse(self.queries_for(k), k, v, key_mask=token_mask)
+
+    def scatter(
+        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
+    ) -> Float[Tensor, "B N C"]:
+        """Return z to each token through its key."""
+        (k,) = self.project_some_heads(x, self.project, 0, 1)
+        y = decode(k, self.queries_for(k), latents[0].to(k.dtype))
+        return self.out(self.merge_heads(y))
+
+    def queries_for(self, k: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H M D"]:
+        """Give the learned queries in the batch size and dtype of the keys."""
+        return self.queries.to(k.dtype).expand(k.shape[0], -1, -1, -1)

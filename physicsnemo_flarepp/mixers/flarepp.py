@@ -1,10 +1,12 @@
 """FLARE++: routing through queries synthesised from the input."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..ops import decode, encode
+from ..ops import attention_with_lse, decode, encode
 from .base import Mixer, add_identity
 from .norms import make_norm, normalize_rows
 
@@ -43,6 +45,8 @@ class FlarePPMixer(Mixer):
         q_\mathrm{dynamic}`, with :math:`\tilde k = \tilde v` one projection, normalised without
         affine weights, and :math:`k` normalised.
     """
+
+    n_gathers = 2
 
     def __init__(
         self,
@@ -90,13 +94,19 @@ class FlarePPMixer(Mixer):
     def project_tokens(self, x: Float[Tensor, "B N C"]) -> tuple[Float[Tensor, "B H N D"], ...]:
         r"""Give :math:`\tilde k, \tilde v, k, v`, each of shape :math:`(B, H, N, D)`."""
         parts = self.project_heads(x, self.project)
-        source_key, source_value, key, value = parts[0], parts[1], parts[-2], parts[-1]
-        if self.normalize_source:
-            source_key = normalize_rows(self.norm, source_key)
-        if self.anchored_queries:
-            source_value = source_key
-            key = self.key_norm(key).to(value.dtype)  # fp32 under autocast
-        return source_key, source_value, key, value
+        return *self.synthesis_pair(parts), self.routing_key(parts[-2]), parts[-1]
+
+    def synthesis_pair(
+        self, parts: Sequence[Float[Tensor, "B H N D"]]
+    ) -> tuple[Float[Tensor, "B H N D"], Float[Tensor, "B H N D"]]:
+        r"""Give :math:`\tilde k, \tilde v` from the first projections of the tokens."""
+        key = normalize_rows(self.norm, parts[0]) if self.normalize_source else parts[0]
+        return key, key if self.anchored_queries else parts[1]
+
+    def routing_key(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
+        """Give :math:`k` from its projection."""
+        # Under autocast the norm returns fp32.
+        return self.key_norm(key).to(key.dtype) if self.anchored_queries else key
 
     def seed_queries(self, like: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H M D"]:
         """Give the queries of the synthesis, in the batch size and dtype of ``like``."""
@@ -122,3 +132,37 @@ class FlarePPMixer(Mixer):
         q = self.anchor(q)
         z = encode(q, k, v, key_mask=token_mask, group=group)
         return self.out(self.merge_heads(decode(k, q, z)))
+
+    def gather(
+        self,
+        x: Float[Tensor, "B N C"],
+        latents: tuple[Tensor, ...],
+        token_mask: Bool[Tensor, "B N"] | None = None,
+    ) -> tuple[Float[Tensor, "B H M D"], Float[Tensor, "B H M"]]:
+        """Gather these tokens: first into the dynamic queries, then into the latents z."""
+        if not latents:
+            needed = 1 if self.anchored_queries else 2
+            k, v = self.synthesis_pair(self.project_some_heads(x, self.project, 0, needed))
+            return attention_with_lse(self.seed_queries(k), k, v, key_mask=token_mask)
+        parts = self.project.out_features // self.dim
+        k, v = self.project_some_heads(x, self.project, parts - 2, parts)
+        q = latents[0].to(k.dtype)
+        return attention_with_lse(q, self.routing_key(k), v, key_mask=token_mask)
+
+    def close(
+        self,
+        out: Float[Tensor, "B H M D"],
+        lse: Float[Tensor, "B H M"],
+        latents: tuple[Tensor, ...],
+    ) -> Float[Tensor, "B H M D"]:
+        """Anchor the gathered queries; the latents z are the gather itself."""
+        return out if latents else self.anchor(out)
+
+    def scatter(
+        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
+    ) -> Float[Tensor, "B N C"]:
+        """Return z to each token through its key."""
+        parts = self.project.out_features // self.dim
+        (k,) = self.project_some_heads(x, self.project, parts - 2, parts - 1)
+        q, z = (latent.to(k.dtype) for latent in latents)
+        return self.out(self.merge_heads(decode(self.routing_key(k), q, z)))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..ops import sum_over_group
 from .base import Mixer
+from .slices import average_tokens, damp_average
 
 
 class TransolverMixer(Mixer):
@@ -28,6 +29,7 @@ class TransolverMixer(Mixer):
         Slices G.
     """
 
+    n_gathers = 1
     plus = False
     temperature_range: tuple[float, float] = (0.1, 5.0)
     epsilon = 1e-5
@@ -72,6 +74,36 @@ class TransolverMixer(Mixer):
         slices = self.layer._compute_slice_attention_sdpa(slices)
         return self.layer._project_attention_outputs(slices, weights.to(slices.dtype))
 
+    def gather(
+        self,
+        x: Float[Tensor, "B N C"],
+        latents: tuple[Tensor, ...],
+        token_mask: Bool[Tensor, "B N"] | None = None,
+    ) -> tuple[Float[Tensor, "B H G D"], Float[Tensor, "B H G"]]:
+        """Average these tokens into the slices."""
+        address, value = self.project_tokens(x)
+        weights = self.slice_weights(address)
+        return average_tokens(weights, value, token_mask, "bnhg,bnhd->bhgd")
+
+    def close(
+        self,
+        out: Float[Tensor, "B H G D"],
+        lse: Float[Tensor, "B H G"],
+        latents: tuple[Tensor, ...],
+    ) -> Float[Tensor, "B H G D"]:
+        """Let the slices attend to each other."""
+        slices = damp_average(out, lse, self.epsilon)
+        return self.layer._compute_slice_attention_sdpa(slices).to(out.dtype)
+
+    def scatter(
+        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
+    ) -> Float[Tensor, "B N C"]:
+        """Spread the attended slices to each token."""
+        by_head = (self.heads, self.head_dim)
+        address = self.layer.in_project_x(x).unflatten(-1, by_head)
+        weights = self.slice_weights(address).to(address.dtype)
+        return self.layer._project_attention_outputs(latents[0].to(address.dtype), weights)
+
 
 class TransolverPlusMixer(TransolverMixer):
     r"""Transolver++: one projection for address and value, a temperature per token, Gumbel noise.
@@ -98,6 +130,11 @@ class TransolverPlusMixer(TransolverMixer):
         super().__init__(dim, heads, slice_num)
         self.noise_at_evaluation = noise_at_evaluation
 
+    @property
+    def is_random(self) -> bool:
+        """Whether Gumbel noise is drawn."""
+        return self.training or self.noise_at_evaluation
+
     def project_tokens(
         self, x: Float[Tensor, "B N C"]
     ) -> tuple[Float[Tensor, "B N H D"], Float[Tensor, "B N H D"]]:
@@ -110,6 +147,6 @@ class TransolverPlusMixer(TransolverMixer):
         logits = self.layer.in_project_slice(address)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         tau = (self.layer.temperature + self.layer.proj_temperature(address)).clamp(min=0.01)
-        if self.training or self.noise_at_evaluation:
+        if self.is_random:
             return gumbel_softmax(logits, tau)
         return F.softmax(logits / tau, -1)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..ops import sum_over_group
 from .base import Mixer
+from .slices import average_tokens, damp_average
 
 
 class Transolver3Mixer(Mixer):
@@ -33,6 +34,7 @@ class Transolver3Mixer(Mixer):
         Slices G.
     """
 
+    n_gathers = 1
     temperature_range: tuple[float, float] = (0.1, 5.0)
     epsilon = 1e-5
 
@@ -73,14 +75,47 @@ class Transolver3Mixer(Mixer):
         gathered = gathered / (total + self.epsilon)
         raw = torch.einsum("bnhg,bnc->bhgc", gathered.to(x.dtype), x)
         raw = sum_over_group(raw, self.context_group)
+        return self.spread(weights, self.attend_slices(raw))
+
+    def attend_slices(self, raw: Float[Tensor, "B H G C"]) -> Float[Tensor, "B H G D"]:
+        """Project the averaged tokens to values and let the slices attend to each other."""
         by_head = (self.heads, self.head_dim)
         value = self.value.weight.unflatten(0, by_head)  # (H, D, C)
         slices = torch.einsum("bhgc,hdc->bhgd", raw, value)
         slices = slices + self.value.bias.unflatten(0, by_head)[:, None]
         q, k, v = self.attend(slices).chunk(3, -1)
-        slices = F.scaled_dot_product_attention(q, k, v)
-        out = self.out.weight.unflatten(1, by_head)  # (C, H, D)
+        return F.scaled_dot_product_attention(q, k, v)
+
+    def spread(
+        self, weights: Float[Tensor, "B N H G"], slices: Float[Tensor, "B H G D"]
+    ) -> Float[Tensor, "B N C"]:
+        """Project the attended slices to outputs and spread them to the tokens."""
+        out = self.out.weight.unflatten(1, (self.heads, self.head_dim))  # (C, H, D)
         spread = torch.einsum("bhgd,chd->bhgc", slices, out)
         # One (H G)-wide product sums over heads and slices at once.
         y = weights.flatten(2).to(spread.dtype) @ spread.flatten(1, 2)
         return y + self.out.bias
+
+    def gather(
+        self,
+        x: Float[Tensor, "B N C"],
+        latents: tuple[Tensor, ...],
+        token_mask: Bool[Tensor, "B N"] | None = None,
+    ) -> tuple[Float[Tensor, "B H G C"], Float[Tensor, "B H G"]]:
+        """Average these tokens, unprojected, into the slices."""
+        return average_tokens(self.slice_weights(x), x, token_mask, "bnhg,bnc->bhgc")
+
+    def close(
+        self,
+        out: Float[Tensor, "B H G C"],
+        lse: Float[Tensor, "B H G"],
+        latents: tuple[Tensor, ...],
+    ) -> Float[Tensor, "B H G D"]:
+        """Project the averages and let the slices attend to each other."""
+        return self.attend_slices(damp_average(out, lse, self.epsilon)).to(out.dtype)
+
+    def scatter(
+        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
+    ) -> Float[Tensor, "B N C"]:
+        """Spread the attended slices to each token."""
+        return self.spread(self.slice_weights(x), latents[0])

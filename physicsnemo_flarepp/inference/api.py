@@ -1,0 +1,287 @@
+"""Predict, encode once, query anywhere."""
+
+import os
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..models import MixerBackbone
+from .chunks import resolve_chunk_size, token_ranges
+from .inputs import ArrayLike, TokenInputs
+from .outputs import Output
+from .passes import TokenPasses, read_out, update_tokens
+from .progress import progress_bar
+from .residual import ResidualStream
+from .state import LatentState, model_fingerprint
+from .transfers import Transfers
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module,
+    fx: ArrayLike,
+    embedding: ArrayLike | None = None,
+    *,
+    chunk_size: int | str = "auto",
+    offload: str | os.PathLike | None = "cpu",
+    out: ArrayLike | str | os.PathLike | None = None,
+    progress: bool = True,
+    time: Float[Tensor, " B"] | None = None,
+    token_mask: ArrayLike | None = None,
+    stream_dtype: torch.dtype | None = None,
+) -> Tensor | ArrayLike:
+    r"""Give what ``model(fx, embedding, time, token_mask)`` gives, for clouds of any length.
+
+    The tokens are worked on chunk by chunk: the gathers of each block merge exactly, so the
+    result is that of the plain forward up to rounding, while the memory needed beyond inputs,
+    outputs and the hidden states is that of one chunk. No gradients.
+
+    Parameters
+    ----------
+    model : MixerBackbone
+        FlarePP, or any mixer but "attention"; compiled and DDP models are unwrapped. If its
+        mixers have a context-parallel group, each rank passes its own tokens and gets their
+        outputs. Runs in the dtype of the model, or under the caller's ``torch.autocast``.
+    fx, embedding : ArrayLike
+        As in the model's ``forward``, as tensors, NumPy arrays, memory maps, zarr or h5py arrays;
+        only chunks are read, and cast to the dtype of the model. An array (N, F) is a batch of
+        one.
+    chunk_size : int or "auto", optional
+        Tokens per chunk; "auto" takes what a quarter of the free memory allows.
+    offload : "cpu", "device", None or path-like, optional
+        Where the hidden states (B, N, C) wait between passes: host memory, the model's device
+        ("device" or None), or unnamed files in the directory given.
+    out : ArrayLike or path-like, optional
+        Where the result goes. An array of shape :math:`(B, N, \mathrm{out\_dim})` is filled with
+        NaN first, so that rows an interrupted call did not reach are NaN. A path ending in
+        ``.npy`` is written as ``<path>.partial`` and renamed when complete. Default: a new
+        tensor, on the host unless the hidden states stay on the device.
+    progress : bool, optional
+        Show a progress bar if stderr is a terminal.
+    time, token_mask
+        As in the model's ``forward``; the mask may be any array.
+    stream_dtype : torch.dtype, optional
+        Store the hidden states in this dtype, e.g. ``torch.bfloat16`` for half the memory at the
+        price of exactness. Default: as the plain forward has them.
+
+    Returns
+    -------
+    torch.Tensor or ArrayLike
+        Shape :math:`(B, N, \mathrm{out\_dim})`, or on the grid if an input came on the grid; the
+        array ``out`` itself; for a path a read-only memory map.
+
+    Raises
+    ------
+    ValueError
+        If an input does not fit the model, holds NaN or infinity (with its row), the mixer cannot
+        be streamed, or dropout is on.
+
+    Examples
+    --------
+    >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4)
+    >>> x = torch.rand(1, 1000, 3)
+    >>> torch.allclose(predict(model, x, chunk_size=300), model(x), atol=1e-5)
+    True
+    """
+    model = unwrap(model)
+    inputs = TokenInputs(model, fx, embedding, time, token_mask)
+    place = _storage_place(offload)
+    passes, total = _plan(model, inputs, chunk_size, place, stream_dtype)
+    shape = (inputs.batch, inputs.n_tokens, model.out_dim)
+    grid = model.structured_shape if inputs.on_grid else None
+    device = inputs.device if place == "device" else torch.device("cpu")
+    output = Output(out, shape, grid, inputs.dtype, device, passes.transfers)
+    with output, progress_bar("predict", total + len(passes.ranges), progress) as passes.advance:
+        for rows, y in passes.read_out(passes.gather()):
+            output.write(rows, y)
+        output.finish()
+    return output.result()
+
+
+@torch.no_grad()
+def encode_state(
+    model: nn.Module,
+    fx: ArrayLike,
+    embedding: ArrayLike | None = None,
+    *,
+    chunk_size: int | str = "auto",
+    offload: str | os.PathLike | None = "cpu",
+    progress: bool = True,
+    time: Float[Tensor, " B"] | None = None,
+    token_mask: ArrayLike | None = None,
+    stream_dtype: torch.dtype | None = None,
+) -> LatentState:
+    """Gather a cloud into the latents of every block, with which any point can be evaluated.
+
+    Parameters
+    ----------
+    model, fx, embedding, chunk_size, offload, progress, time, token_mask, stream_dtype
+        As in :func:`predict`.
+
+    Returns
+    -------
+    LatentState
+        On the model's device; its size does not depend on N.
+
+    Examples
+    --------
+    >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4, slice_num=16)
+    >>> encode_state(model, torch.rand(1, 1000, 3)).shapes[0]
+    ((1, 4, 16, 8), (1, 4, 16, 8))
+    """
+    model = unwrap(model)
+    inputs = TokenInputs(model, fx, embedding, time, token_mask)
+    passes, total = _plan(model, inputs, chunk_size, _storage_place(offload), stream_dtype)
+    with progress_bar("encode", total, progress) as passes.advance:
+        return LatentState(passes.gather(), model_fingerprint(model), inputs.time)
+
+
+def decode_state(
+    model: nn.Module,
+    fx: ArrayLike,
+    embedding: ArrayLike | None,
+    state: LatentState,
+    chunk_size: int | str | None = None,
+    *,
+    out: ArrayLike | str | os.PathLike | None = None,
+    progress: bool = True,
+) -> Tensor | ArrayLike:
+    """Evaluate a model at any points from the latents of a cloud.
+
+    Each row depends on its own point and the state only. At the points of the cloud it is the
+    prediction of the whole cloud. If ``fx`` or ``embedding`` is a tensor that requires a
+    gradient, the result is differentiable with respect to it (the latents count as constants).
+
+    Parameters
+    ----------
+    model : MixerBackbone
+        The model that made ``state``.
+    fx, embedding : ArrayLike
+        Inputs at the points, as in :func:`predict`. A model with ``unified_pos`` evaluates its
+        grid if ``embedding`` is None, else takes the distances to the reference points.
+    state : LatentState
+        From :func:`encode_state`; its time is used.
+    chunk_size : int or "auto", optional
+        Points per chunk. None is "auto".
+    out, progress
+        As in :func:`predict`.
+
+    Returns
+    -------
+    torch.Tensor or ArrayLike
+        As :func:`predict`; a new tensor is made on the model's device.
+
+    Examples
+    --------
+    >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4)
+    >>> state = encode_state(model, torch.rand(1, 1000, 3))
+    >>> probe = torch.rand(1, 5, 3, requires_grad=True)
+    >>> decode_state(model, probe, None, state).sum().backward()
+    >>> probe.grad.shape
+    torch.Size([1, 5, 3])
+    """
+    model = unwrap(model)
+    state.check_model(model)
+    inputs = TokenInputs(model, fx, embedding, state.time, None, any_points=True)
+    if inputs.batch != state.batch:
+        raise ValueError(
+            f"fx must have the batch of the state, {state.batch}, got {inputs.batch}; "
+            "expand it, or encode the clouds one by one"
+        )
+    differentiable = torch.is_grad_enabled() and inputs.require_grad
+    if differentiable and out is not None:
+        raise ValueError("out cannot be given when an input requires a gradient; pass out=None")
+    latents = state.to(inputs.device).latents
+    ranges = token_ranges(inputs.n_tokens, resolve_chunk_size(chunk_size, model, inputs.batch))
+    transfers = Transfers(inputs.device)
+    shape = (inputs.batch, inputs.n_tokens, model.out_dim)
+    grid = model.structured_shape if inputs.on_grid else None
+    output = Output(out, shape, grid, inputs.dtype, inputs.device, transfers)
+
+    def evaluate(rows):
+        fx, embedding, _ = rows
+        x = model.embed(fx, embedding, inputs.time)
+        for block, gathered in zip(model.blocks, latents, strict=True):
+            x = update_tokens(block, x, gathered)
+        return read_out(model, x, None)
+
+    with progress_bar("decode", len(ranges), progress) as advance:
+        chunks = transfers.prefetch(lambda index: inputs.load(*ranges[index]), len(ranges))
+        if differentiable:
+            parts = [evaluate(rows) for _, rows in chunks]
+            return torch.cat(parts, 1).reshape(output.full_shape)
+        with torch.no_grad(), output:
+            for index, rows in chunks:
+                output.write(ranges[index], evaluate(rows))
+                advance()
+            output.finish()
+    return output.result()
+
+
+def unwrap(model: nn.Module) -> MixerBackbone:
+    """Give the model inside a compiled or DDP one, if it can be streamed as it stands.
+
+    Raises
+    ------
+    TypeError
+        If it is no MixerBackbone.
+    ValueError
+        If its mixer has no stages, or its result is random.
+    """
+    while not isinstance(model, MixerBackbone):
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+        if inner is None:
+            raise TypeError(f"model must be a FlarePP or MixerBackbone, got {type(model).__name__}")
+        model = inner
+    for block in model.blocks:
+        name = type(block.mixer).__name__
+        if block.mixer.n_gathers == 0:
+            raise ValueError(
+                f"{name} cannot be streamed: every token looks at every other one, and there is "
+                'no latent of fixed size; use the plain forward, or mixer="flarepp"'
+            )
+        if block.mixer.is_random:
+            raise ValueError(
+                f"{name} draws noise, which differs from pass to pass; call model.eval() and "
+                "leave noise_at_evaluation off"
+            )
+    if any(isinstance(m, nn.Dropout) and m.training and m.p > 0 for m in model.modules()):
+        raise ValueError("dropout is on, which makes predictions random; call model.eval()")
+    return model
+
+
+def _storage_place(offload: str | os.PathLike | None) -> str | Path:
+    if offload is None or offload == "device":
+        return "device"
+    if offload == "cpu":
+        return "cpu"
+    if not Path(offload).is_dir():
+        raise ValueError(
+            f'offload must be "cpu", "device", None or an existing directory, got {offload!r}'
+        )
+    return Path(offload)
+
+
+def _plan(
+    model: MixerBackbone,
+    inputs: TokenInputs,
+    chunk_size: int | str,
+    place: str | Path,
+    stream_dtype: torch.dtype | None,
+) -> tuple[TokenPasses, int]:
+    """Lay out the passes; give them and the number of chunks they visit."""
+    if stream_dtype is not None and not stream_dtype.is_floating_point:
+        raise ValueError(f"stream_dtype must be a floating dtype, got {stream_dtype}")
+    reserved = 0
+    if place == "device":
+        itemsize = (stream_dtype or inputs.dtype).itemsize
+        reserved = inputs.batch * inputs.n_tokens * model.blocks[0].mixer.dim * itemsize
+    chunk_size = resolve_chunk_size(chunk_size, model, inputs.batch, reserved)
+    ranges = token_ranges(inputs.n_tokens, chunk_size)
+    transfers = Transfers(inputs.device)
+    residual = ResidualStream(transfers, place, stream_dtype)
+    n_passes = sum(block.mixer.n_gathers for block in model.blocks)
+    passes = TokenPasses(model, inputs, ranges, residual, transfers, lambda: None)
+    return passes, n_passes * len(ranges)

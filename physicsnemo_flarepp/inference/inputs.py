@@ -1,0 +1,200 @@
+"""Reading the inputs of a model range by range from wherever they live."""
+
+import math
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..models import MixerBackbone
+
+
+@runtime_checkable
+class ArrayLike(Protocol):
+    """What an input array must offer: tensors, NumPy, memory-mapped, zarr and h5py arrays do."""
+
+    shape: Sequence[int]
+    dtype: object
+
+    def __getitem__(self, key):
+        """Read a slice."""
+
+
+class TokenArray:
+    """One input of the model as rows (B, N, F), of which only the asked ranges are read.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for messages.
+    array : ArrayLike
+        Shape (B, N, F), (N, F) for a batch of one, or (B, *grid, F); a mask has no F.
+    grid : tuple of int, optional
+        Shape of the grid whose points are the tokens.
+    """
+
+    def __init__(self, name: str, array: ArrayLike, grid: tuple[int, ...] | None = None) -> None:
+        if not isinstance(array, ArrayLike):
+            raise TypeError(
+                f"{name} must be a torch tensor, NumPy array, memory map or zarr array, "
+                f"got {type(array).__name__}"
+            )
+        self.name = name
+        self.array = array
+        shape = tuple(array.shape)
+        self.lacks_batch = len(shape) == 2 and name != "token_mask"
+        if self.lacks_batch:
+            shape = (1, *shape)
+        self.on_grid = grid is not None and len(shape) > 3 and shape[1:-1] == tuple(grid)
+        self.plane = math.prod(shape[2:-1]) if self.on_grid else 1
+        self.shape = (shape[0], math.prod(shape[1:-1]), shape[-1]) if self.on_grid else shape
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Give rows ``start:stop`` of every sample, (B, rows, F); tensors stay on their device."""
+        if self.lacks_batch:
+            return _as_tensor(self.array[start:stop])[None]
+        if not self.on_grid:
+            return _as_tensor(self.array[:, start:stop])
+        # Whole planes of the leading grid axis: a flat view does not exist for every storage.
+        first, last = start // self.plane, -(-stop // self.plane)
+        rows = _as_tensor(self.array[:, first:last]).flatten(1, -2)
+        return rows[:, start - first * self.plane : stop - first * self.plane]
+
+    def meta(self) -> Tensor:
+        """Give a tensor of this shape and dtype without memory, for the model's own checks."""
+        dtype = self.array.dtype
+        if not isinstance(dtype, torch.dtype):
+            dtype = torch.from_numpy(np.empty(0, np.dtype(dtype).newbyteorder("="))).dtype
+        return torch.empty(self.shape, dtype=dtype, device="meta")
+
+
+class TokenInputs:
+    """All per-token inputs of one prediction, loaded range by range in the model's dtype.
+
+    Parameters
+    ----------
+    model : MixerBackbone
+        The model the inputs are for.
+    fx, embedding, token_mask : ArrayLike
+        As in the model's ``forward``; any length and storage.
+    time : torch.Tensor, optional
+        Shape (B,).
+    any_points : bool, optional
+        Let a model of a grid take other points than those of its whole grid.
+    """
+
+    def __init__(
+        self,
+        model: MixerBackbone,
+        fx: ArrayLike,
+        embedding: ArrayLike | None,
+        time: Float[Tensor, " B"] | None,
+        token_mask: ArrayLike | None,
+        any_points: bool = False,
+    ) -> None:
+        grid = model.structured_shape
+        parameter = next(model.parameters())
+        self.device, self.dtype = parameter.device, parameter.dtype
+        self.fx = TokenArray("fx", fx, grid)
+        self.batch = self.fx.shape[0]
+        if model.unified_pos and (embedding is None or not any_points):
+            embedding = model.positions[None].expand(self.batch, -1, -1)
+        self.embedding = None if embedding is None else TokenArray("embedding", embedding, grid)
+        self.time = None if time is None else time.to(self.device)
+        arrays = [array for array in (self.fx, self.embedding) if array is not None]
+        self.on_grid = any(array.on_grid for array in arrays)
+        self.n_tokens = arrays[-1].shape[1]
+        self._check(model, any_points)
+        self.token_mask = None
+        if token_mask is not None:
+            self.token_mask = TokenArray("token_mask", token_mask)
+            self._check_mask()
+
+    def _check(self, model: MixerBackbone, any_points: bool) -> None:
+        fx = self.fx.meta()
+        embedding = None if self.embedding is None else self.embedding.meta()
+        if any_points and model.structured_shape is not None:
+            # The model insists on its whole grid: show it that many rows where N stands.
+            rows = math.prod(model.structured_shape)
+            if fx.ndim == 3 and fx.shape[1] == self.n_tokens:
+                fx = fx.new_empty((fx.shape[0], rows, fx.shape[2]))
+            if embedding is not None and embedding.ndim == 3:
+                embedding = embedding.new_empty((embedding.shape[0], rows, embedding.shape[2]))
+        model._check_inputs(fx, embedding, self.time, None)
+
+    def _check_mask(self) -> None:
+        mask = self.token_mask.meta()
+        if mask.dtype != torch.bool:
+            raise TypeError(f"token_mask must be boolean (True = real token), got {mask.dtype}")
+        if mask.shape != (self.batch, self.n_tokens):
+            raise ValueError(
+                f"token_mask must have shape (B, N) = {(self.batch, self.n_tokens)}, "
+                f"got {tuple(mask.shape)}"
+            )
+
+    @property
+    def require_grad(self) -> bool:
+        """Whether a gradient with respect to an input is wanted."""
+        arrays = [self.fx.array, None if self.embedding is None else self.embedding.array]
+        tensors = [array for array in (*arrays, self.time) if isinstance(array, Tensor)]
+        return any(tensor.requires_grad for tensor in tensors)
+
+    def load(self, start: int, stop: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Give fx, embedding and mask of the tokens ``start:stop`` on the model's device.
+
+        Raises
+        ------
+        ValueError
+            If a value of a real token is NaN or infinite.
+        """
+        mask = None if self.token_mask is None else self.token_mask.read(start, stop)
+        embedding = None
+        if self.embedding is not None:
+            embedding = self._load_checked(self.embedding, start, stop, mask)
+        if self.fx.shape[1] == self.n_tokens:
+            fx = self._load_checked(self.fx, start, stop, mask)
+        else:
+            fx = self._load_checked(self.fx, 0, 1, None)
+        return fx, embedding, self.to_device(mask)
+
+    def load_mask(self, start: int, stop: int) -> Tensor | None:
+        """Give the mask of the tokens ``start:stop`` on the model's device."""
+        return (
+            None if self.token_mask is None else self.to_device(self.token_mask.read(start, stop))
+        )
+
+    def to_device(self, rows: Tensor | None) -> Tensor | None:
+        """Copy rows to the model's device, from page-locked memory where that makes it async."""
+        if rows is None or rows.device == self.device:
+            return rows
+        if self.device.type == "cuda":
+            rows = rows.pin_memory()
+        return rows.to(self.device, non_blocking=True)
+
+    def _load_checked(
+        self, array: TokenArray, start: int, stop: int, mask: Tensor | None
+    ) -> Tensor:
+        rows = array.read(start, stop).to(self.dtype)
+        # Where the rows live: arrays on the host are checked without waiting for a GPU.
+        finite = rows.detach().isfinite()
+        if mask is not None:
+            finite |= ~mask.to(rows.device)[..., None]
+        if not finite.all():
+            sample, row, channel = (~finite).nonzero()[0].tolist()
+            raise ValueError(
+                f"{array.name} holds {rows[sample, row, channel].item()} at row {start + row} "
+                f"(sample {sample}, channel {channel}); repair the row, or exclude it with "
+                "token_mask"
+            )
+        return self.to_device(rows)
+
+
+def _as_tensor(rows) -> Tensor:
+    if isinstance(rows, Tensor):
+        return rows
+    rows = np.asarray(rows)
+    # A copy in native byte order: memory maps are often read-only, which torch cannot express.
+    return torch.from_numpy(np.array(rows, dtype=rows.dtype.newbyteorder("=")))

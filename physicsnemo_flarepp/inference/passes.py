@@ -1,0 +1,203 @@
+r"""Passes over the tokens: gather the latents of each block, update each token.
+
+Block b needs ``n_gathers`` passes. Its first gather runs on each chunk right after the chunk was
+updated by block b - 1 (or embedded), so an update costs no pass of its own, and a prediction of B
+blocks reads the residual stream ``B * n_gathers`` times. With a context-parallel group each rank
+runs over its own tokens, and the ranks merge once per gather.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..models import MixerBackbone
+from ..ops import all_reduce, group_size, merge_over_group, merge_partials
+from ..ops.attention import accumulation_dtype
+from .chunks import Range
+from .inputs import TokenInputs
+from .residual import ResidualStream
+from .transfers import Transfers
+
+Latents = tuple[Tensor, ...]
+
+
+def update_tokens(
+    block: torch.nn.Module, x: Float[Tensor, "B N C"], latents: Latents
+) -> Float[Tensor, "B N C"]:
+    """Run a block on some tokens, given what its mixer gathered from all.
+
+    Dropout is left out: streaming refuses models that have it switched on.
+    """
+    x = x + block.mixer.scatter(block.norm_mixer(x), latents)
+    return x + block.ffn(block.norm_ffn(x))
+
+
+def read_out(
+    model: MixerBackbone, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None
+) -> Float[Tensor, "B N out"]:
+    """Give the outputs of some tokens from their last hidden state; masked tokens give 0."""
+    y = model.out_projection(x)
+    return y if token_mask is None else y.masked_fill(~token_mask[..., None], 0.0)
+
+
+@contextmanager
+def fail_together(group: str | None, device: torch.device) -> Iterator[None]:
+    """Let an error on one rank stop all ranks of a group, instead of leaving them waiting."""
+    error = None
+    try:
+        yield
+    except Exception as caught:
+        error = caught
+    if group_size(group) > 1:
+        mine = 0 if error is None else dist.get_rank() + 1
+        failed = int(all_reduce(torch.tensor([float(mine)], device=device), "max", group))
+        if error is None and failed:
+            raise RuntimeError(
+                f"rank {failed - 1} of the context group failed on its inputs; see its error"
+            )
+    if error is not None:
+        raise error
+
+
+class RunningGather:
+    """Merges partial gathers one by one.
+
+    In fp64, whatever the model's dtype: thousands of merges of M rows then cost neither time nor
+    digits.
+    """
+
+    def __init__(self) -> None:
+        self._total: tuple[Tensor, Tensor] | None = None
+        self._dtype: torch.dtype | None = None
+
+    def add(self, out: Float[Tensor, "B H M E"], lse: Float[Tensor, "B H M"]) -> None:
+        """Merge in the gather over further tokens."""
+        self._dtype = accumulation_dtype(out.dtype)
+        partial = (out.double(), lse.double())
+        if self._total is None:
+            self._total = partial
+        else:
+            self._total = merge_partials(*zip(self._total, partial, strict=True))
+
+    def result(self) -> tuple[Float[Tensor, "B H M E"], Float[Tensor, "B H M"]]:
+        """Give the gather over all tokens seen, in fp32, or fp64 for fp64 models."""
+        out, lse = self._total
+        return out.to(self._dtype), lse.to(self._dtype)
+
+
+class TokenPasses:
+    """Runs a model over its tokens chunk by chunk.
+
+    Parameters
+    ----------
+    model : MixerBackbone
+        In evaluation mode.
+    inputs : TokenInputs
+        Its inputs.
+    ranges : list of (int, int)
+        Token ranges of the chunks.
+    residual : ResidualStream
+        Keeps the hidden states between passes.
+    transfers : Transfers
+        Copies between host and device.
+    advance : callable
+        Called after each chunk of each pass.
+    """
+
+    def __init__(
+        self,
+        model: MixerBackbone,
+        inputs: TokenInputs,
+        ranges: list[Range],
+        residual: ResidualStream,
+        transfers: Transfers,
+        advance: Callable[[], None],
+    ) -> None:
+        self.model = model
+        self.inputs = inputs
+        self.ranges = ranges
+        self.residual = residual
+        self.transfers = transfers
+        self.advance = advance
+
+    def gather(self) -> tuple[Latents, ...]:
+        """Give the latents of every block; leaves the input of the last block in the stream."""
+        latents: list[Latents] = []
+        for number, block in enumerate(self.model.blocks):
+            mixer = block.mixer
+            closed: Latents = ()
+            while len(closed) < mixer.n_gathers:
+                out, lse = self._gather_all(block, closed, number, latents)
+                closed += (mixer.close(out, lse, closed),)
+            latents.append(closed)
+        return tuple(latents)
+
+    def _gather_all(
+        self, block: torch.nn.Module, closed: Latents, number: int, latents: list[Latents]
+    ) -> tuple[Tensor, Tensor]:
+        """Give the next gather of a block, over the tokens of all chunks and ranks."""
+        group = block.mixer.context_group
+        total = RunningGather()
+        if closed:
+            self._add_all(total, block, self._stored(), closed)
+        elif number > 0:
+            self._add_all(total, block, self._entering(number, latents), closed)
+        else:
+            # Only this pass reads the caller's inputs, so only here can a rank fail alone.
+            with fail_together(group, self.inputs.device):
+                self._add_all(total, block, self._entering(0, latents), closed)
+        out, lse = merge_over_group(*total.result(), group)
+        if number == 0 and not closed:
+            _check_every_sample_has_tokens(lse)
+        return out, lse
+
+    def _add_all(self, total: RunningGather, block: torch.nn.Module, states, closed: Latents):
+        for _, x, mask in states:
+            total.add(*block.mixer.gather(block.norm_mixer(x), closed, mask))
+            self.advance()
+
+    def read_out(self, latents: tuple[Latents, ...]) -> Iterator[tuple[Range, Tensor]]:
+        """Yield the outputs of each chunk after :meth:`gather`."""
+        for index, x, mask in self._entering(len(self.model.blocks), latents):
+            yield self.ranges[index], read_out(self.model, x, mask)
+            self.advance()
+
+    def _entering(
+        self, number: int, latents: list[Latents]
+    ) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+        """Yield the hidden states before block ``number`` and keep those that are used again."""
+        states = self._embedded() if number == 0 else self._stored()
+        for index, x, mask in states:
+            if number > 0:
+                x = update_tokens(self.model.blocks[number - 1], x, latents[number - 1])
+            if number < len(self.model.blocks):
+                self.residual.write(index, x)
+            yield index, x, mask
+
+    def _embedded(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+        def load(index: int):
+            return self.inputs.load(*self.ranges[index])
+
+        for index, (fx, embedding, mask) in self.transfers.prefetch(load, len(self.ranges)):
+            yield index, self.model.embed(fx, embedding, self.inputs.time, mask), mask
+
+    def _stored(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+        def load(index: int):
+            return self.residual.read(index), self.inputs.load_mask(*self.ranges[index])
+
+        for index, (x, mask) in self.transfers.prefetch(load, len(self.ranges)):
+            yield index, x, mask
+
+
+def _check_every_sample_has_tokens(lse: Float[Tensor, "B H M"]) -> None:
+    empty = (lse == -torch.inf).flatten(1).all(1)
+    if empty.any():
+        samples = empty.nonzero().flatten().tolist()
+        raise ValueError(
+            f"sample(s) {samples} have no token: N is 0, or token_mask is False everywhere; "
+            "drop these samples"
+        )

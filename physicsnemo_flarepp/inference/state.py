@@ -1,0 +1,150 @@
+"""The latents of every block: all that a prediction knows about the whole cloud."""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..models import MixerBackbone
+
+_FORMAT = "flarepp-latent-state-1"
+# Arguments that change how a model is trained, not what it computes. The mixer enters by its
+# class, so that FlarePP and MixerBackbone(mixer="flarepp") with equal weights are one model.
+_NOT_IN_FINGERPRINT = {"dropout", "checkpoint_blocks", "activation_checkpointing", "mixer"}
+
+
+def model_fingerprint(model: MixerBackbone) -> str:
+    """Hash of all that determines what a model computes: its settings and weights.
+
+    Parameters
+    ----------
+    model : MixerBackbone
+        On any device.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits; equal for equal models, whatever the device.
+
+    Examples
+    --------
+    >>> model = MixerBackbone(3, 1, n_layers=1, n_hidden=32, n_head=4)
+    >>> model_fingerprint(model) == model_fingerprint(model.eval())
+    True
+    """
+    settings = {k: v for k, v in model._args["__args__"].items() if k not in _NOT_IN_FINGERPRINT}
+    settings["mixers"] = [type(block.mixer).__name__ for block in model.blocks]
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=list).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        flat = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+        digest.update(flat.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class LatentState:
+    r"""What a model has gathered from a cloud: with it any point can be evaluated alone.
+
+    Parameters
+    ----------
+    latents : tuple of tuple of torch.Tensor
+        For each block the latents of its mixer, each :math:`(B, H, M, D)`: (q, z) for flarepp,
+        (z,) for flare, the attended slices for the Transolver family.
+    fingerprint : str
+        :func:`model_fingerprint` of the model that made it.
+    time : torch.Tensor, optional
+        The time :math:`(B,)` it was encoded at; further points are evaluated at the same.
+
+    Examples
+    --------
+    >>> state = LatentState(((torch.zeros(1, 2, 4, 8),) * 2,), "0" * 64)
+    >>> state.batch, state.dtype, state.shapes
+    (1, torch.float32, (((1, 2, 4, 8), (1, 2, 4, 8)),))
+    """
+
+    latents: tuple[tuple[Tensor, ...], ...]
+    fingerprint: str
+    time: Tensor | None = None
+
+    @property
+    def batch(self) -> int:
+        """Number of clouds."""
+        return self.latents[0][0].shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the latents: fp32, or fp64 for an fp64 model."""
+        return self.latents[0][0].dtype
+
+    @property
+    def shapes(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Shape of every latent of every block."""
+        return tuple(tuple(tuple(latent.shape) for latent in block) for block in self.latents)
+
+    def to(self, device: torch.device | str) -> "LatentState":
+        """Give the same state on another device."""
+        latents = tuple(tuple(latent.to(device) for latent in block) for block in self.latents)
+        time = None if self.time is None else self.time.to(device)
+        return LatentState(latents, self.fingerprint, time)
+
+    def check_model(self, model: MixerBackbone) -> None:
+        """Raise unless ``model`` is the one that made this state."""
+        found = model_fingerprint(model)
+        if found != self.fingerprint:
+            raise ValueError(
+                f"the state was made by another model (fingerprint {self.fingerprint[:12]}, this "
+                f"model has {found[:12]}): settings or weights differ; load that model, or make a "
+                "new state with encode_state"
+            )
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the state as safetensors; the file appears whole or not at all."""
+        tensors = {
+            f"blocks.{b}.{i}": latent.contiguous()
+            for b, block in enumerate(self.latents)
+            for i, latent in enumerate(block)
+        }
+        if self.time is not None:
+            tensors["time"] = self.time.contiguous()
+        partial = f"{os.fspath(path)}.partial"
+        save_file(tensors, partial, {"format": _FORMAT, "fingerprint": self.fingerprint})
+        os.replace(partial, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike, device: str = "cpu") -> "LatentState":
+        """Read a state written by :meth:`save`.
+
+        Parameters
+        ----------
+        path : path-like
+            The safetensors file.
+        device : str, optional
+            Where to put it. :func:`decode_state` moves it to the model's device by itself.
+        """
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"no latent state at {os.fspath(path)}; write one with save")
+        with safe_open(path, "pt", device=device) as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                raise ValueError(
+                    f"{os.fspath(path)} is no latent state: its format is "
+                    f"{metadata.get('format')!r}, expected {_FORMAT!r}"
+                )
+            blocks: dict[int, dict[int, Tensor]] = {}
+            for name in file.keys():
+                if name != "time":
+                    _, block, latent = name.split(".")
+                    blocks.setdefault(int(block), {})[int(latent)] = file.get_tensor(name)
+            time = file.get_tensor("time") if "time" in file.keys() else None
+        latents = tuple(
+            tuple(latent for _, latent in sorted(block.items()))
+            for _, block in sorted(blocks.items())
+        )
+        return cls(latents, metadata["fingerprint"], time)

@@ -1,0 +1,65 @@
+r"""Averages over tokens as mergeable pairs, for the mixers that work on slices.
+
+A slice is :math:`\sum_n w_n f_n / (\sum_n w_n + \epsilon)`. Without the :math:`\epsilon` it is a
+weighted mean, which merges over parts of the tokens like an attention output does, with
+:math:`L = \log \sum_n w_n`; the :math:`\epsilon` is applied once, to the merged pair.
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def average_tokens(
+    weights: Float[Tensor, "B N H G"],
+    value: Float[Tensor, "B N *width"],
+    token_mask: Bool[Tensor, "B N"] | None,
+    equation: str,
+) -> tuple[Float[Tensor, "B H G E"], Float[Tensor, "B H G"]]:
+    r"""Weighted mean of the tokens in each slice and the logarithm of its weight.
+
+    Parameters
+    ----------
+    weights : torch.Tensor
+        Share of each token in each slice, shape :math:`(B, N, H, G)`, fp32 or fp64.
+    value : torch.Tensor
+        What is averaged, :math:`(B, N, H, D)` or :math:`(B, N, C)`.
+    token_mask : torch.Tensor or None
+        Boolean :math:`(B, N)`, True for real tokens.
+    equation : str
+        How ``torch.einsum`` contracts weights with values over the tokens.
+
+    Returns
+    -------
+    tuple[torch.Tensor, torch.Tensor]
+        Mean of shape :math:`(B, H, G, E)` in the dtype of ``value`` and log-weight of shape
+        :math:`(B, H, G)` in the dtype of ``weights``; 0 and :math:`-\infty` without tokens.
+
+    Examples
+    --------
+    >>> weights, value = torch.full((1, 4, 1, 1), 0.5), torch.arange(4.0).reshape(1, 4, 1)
+    >>> mean, log_weight = average_tokens(weights, value, None, "bnhg,bnc->bhgc")
+    >>> mean.item(), round(log_weight.exp().item(), 3)
+    (1.5, 2.0)
+    """
+    if token_mask is not None:
+        weights = weights * token_mask[:, :, None, None]
+    total = weights.sum(1)
+    # Normalised before the sum over tokens, which would overflow in half precision.
+    shares = weights / total.masked_fill(total == 0, 1.0)[:, None]
+    return torch.einsum(equation, shares.to(value.dtype), value), total.log()
+
+
+def damp_average(
+    mean: Float[Tensor, "B H G E"], log_weight: Float[Tensor, "B H G"], epsilon: float
+) -> Float[Tensor, "B H G E"]:
+    r"""Scale a weighted mean by :math:`W / (W + \epsilon)`, with W the weight behind it.
+
+    Examples
+    --------
+    >>> damp_average(torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1), 1.0).item()
+    0.5
+    """
+    return mean * torch.sigmoid(log_weight - math.log(epsilon))[..., None].to(mean.dtype)

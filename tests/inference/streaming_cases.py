@@ -1,0 +1,94 @@
+"""Small models and clouds shared by the tests, and what spawned ranks run."""
+
+import torch
+import torch.distributed as dist
+
+from physicsnemo_flarepp import MixerBackbone
+from physicsnemo_flarepp.inference import encode_state, predict
+from physicsnemo_flarepp.parallel import enable_context_parallel
+
+BATCH, TOKENS, WORLD = 2, 53, 3
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5}
+MODELS = {
+    "flarepp": {},
+    "flarepp-anchored": {"anchored_queries": True},
+    "flarepp-shared": {"shared_projections": True},
+    "flarepp-shared-anchored": {"shared_projections": True, "anchored_queries": True},
+    "flarepp-rms": {"norm": "rms"},
+    "flarepp-plain": {"seed_norm": False, "residual_projections": False, "io_layers": 0},
+    "flare": {},
+    "transolver": {},
+    "transolver_plus": {},
+    "transolver3": {},
+}
+
+
+def make_model(name: str = "flarepp", dtype: torch.dtype = torch.float64, **options):
+    torch.manual_seed(0)
+    sizes = {"n_layers": 2, "n_hidden": 32, "n_head": 4, "slice_num": 5, "embedding_dim": 3}
+    options = {**sizes, **MODELS.get(name, {}), **options, "mixer": name.split("-")[0]}
+    model = MixerBackbone(4, 2, **options)
+    for parameter in model.parameters():  # away from the zeros and ones of the initialisation
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model.to(dtype).eval()
+
+
+def make_cloud(dtype: torch.dtype = torch.float64, tokens: int = TOKENS):
+    torch.manual_seed(1)
+    return torch.randn(BATCH, tokens, 4, dtype=dtype), torch.randn(BATCH, tokens, 3, dtype=dtype)
+
+
+def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    assert got.shape == expected.shape and got.dtype == expected.dtype
+    return ((got - expected).norm() / expected.norm()).item()
+
+
+def run_rank(rank: int, rendezvous: str, results: str) -> None:
+    """Stream the shards of groups of 1, 2 and 3 ranks against the whole in one process."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=WORLD)
+    found = {}
+    for size in range(1, WORLD + 1):
+        group = dist.new_group(list(range(size)))
+        if rank < size:
+            for name in ("flarepp", "flarepp-anchored", "transolver3"):
+                for dtype in TOLERANCE:
+                    found[size, name, dtype] = shard_errors(name, dtype, rank, size, group)
+            if size == WORLD:
+                found["message"] = message_for_bad_shard(rank, group)
+    torch.save(found, f"{results}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def shard_errors(name, dtype, rank, size, group):
+    """Errors of the outputs and of the latents; the last of several ranks has no token."""
+    model, (fx, embedding) = make_model(name, dtype), make_cloud(dtype)
+    expected = model(fx, embedding).detach()
+    state = encode_state(model, fx, embedding)
+    shards = max(size - 1, 1)
+    start, stop = TOKENS * rank // shards, min(TOKENS, TOKENS * (rank + 1) // shards)
+    rows = slice(min(start, TOKENS), stop)
+    enable_context_parallel(model, group)
+    mine = fx[:, rows], embedding[:, rows]
+    got = predict(model, *mine, chunk_size=7)
+    latents = encode_state(model, *mine, chunk_size=7).latents
+    errors = [
+        relative_error(a, b)
+        for block, reference in zip(latents, state.latents, strict=True)
+        for a, b in zip(block, reference, strict=True)
+    ]
+    difference = (got - expected[:, rows]).norm() / expected.norm()
+    return [float(difference), *errors]
+
+
+def message_for_bad_shard(rank, group):
+    model, (fx, embedding) = make_model(), make_cloud()
+    enable_context_parallel(model, group)
+    if rank == 1:
+        embedding[0, 4, 2] = float("nan")
+    try:
+        predict(model, fx, embedding, chunk_size=9)
+    except (ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"

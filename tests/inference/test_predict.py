@@ -1,0 +1,151 @@
+"""Streaming equals the plain forward."""
+
+import pytest
+import torch
+from streaming_cases import BATCH, MODELS, TOKENS, TOLERANCE, make_cloud, make_model, relative_error
+
+from physicsnemo_flarepp import FlarePP
+from physicsnemo_flarepp.inference import predict
+from physicsnemo_flarepp.inference.chunks import resolve_chunk_size
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("chunk_size", [1, 7, TOKENS - 1, TOKENS, TOKENS + 10, "auto"])
+def test_every_chunk_size_gives_the_plain_forward(chunk_size, dtype):
+    model, cloud = make_model(dtype=dtype), make_cloud(dtype)
+    got = predict(model, *cloud, chunk_size=chunk_size)
+    assert relative_error(got, model(*cloud)) < TOLERANCE[dtype]
+    assert not got.requires_grad
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_option_and_mixer_with_time_broadcast_and_mask(name):
+    model = make_model(name, time_input=True)
+    _, embedding = make_cloud()
+    fx, time = torch.randn(BATCH, 1, 4).double(), torch.rand(BATCH).double()
+    mask = torch.arange(TOKENS)[None] < torch.tensor([[TOKENS - 4], [3]])
+    embedding[~mask] = torch.nan  # padding may hold anything
+    got = predict(model, fx, embedding, time=time, token_mask=mask, chunk_size=11)
+    expected = model(fx, embedding, time, mask)
+    assert relative_error(got, expected) < 1e-11
+    assert (got[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("grid", [(7, 9), (3, 4, 5)])
+@pytest.mark.parametrize("unified_pos", [False, True])
+def test_grids_come_back_as_grids(grid, unified_pos):
+    embedding_dim = None if unified_pos else 3
+    model = make_model(
+        structured_shape=grid, unified_pos=unified_pos, ref=2, embedding_dim=embedding_dim
+    )
+    fx = torch.randn(BATCH, *grid, 4).double()
+    embedding = None if unified_pos else torch.randn(BATCH, *grid, 3).double()
+    got = predict(model, fx, embedding, chunk_size=10)
+    assert got.shape == (BATCH, *grid, 2)
+    assert relative_error(got, model(fx, embedding)) < 1e-11
+    flat = predict(model, fx.flatten(1, -2), None if unified_pos else embedding.flatten(1, -2))
+    assert torch.allclose(flat, got.flatten(1, -2), rtol=1e-10)
+
+
+def test_model_of_fx_alone_and_unbatched_rows():
+    model = make_model(embedding_dim=None)
+    fx, _ = make_cloud()
+    got = predict(model, fx[0], chunk_size=10)
+    assert relative_error(got, model(fx[:1])) < 1e-11
+
+
+@pytest.mark.parametrize("name", ["flarepp", "transolver3"])
+def test_autocast_is_as_close_to_fp32_as_the_plain_forward(name, tmp_path):
+    model, cloud = make_model(name, torch.float32), make_cloud(torch.float32)
+    exact = model(*cloud)
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = model(*cloud)
+        got = predict(model, *cloud, chunk_size=9, offload=tmp_path)
+    assert got.dtype == plain.dtype
+    error = relative_error(plain.float(), exact)
+    assert 1e-4 < relative_error(got.float(), exact) < 1.5 * error
+    assert relative_error(got, plain) < 1.5 * error
+
+
+@pytest.mark.parametrize("offload", ["cpu", "device", None, "directory"])
+def test_hidden_states_may_wait_anywhere(offload, tmp_path):
+    model, cloud = make_model(), make_cloud()
+    place = tmp_path if offload == "directory" else offload
+    assert (
+        relative_error(predict(model, *cloud, chunk_size=9, offload=place), model(*cloud)) < 1e-11
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_half_stream_stores_half_and_stays_close():
+    model, cloud = make_model(dtype=torch.float32), make_cloud(torch.float32)
+    got = predict(model, *cloud, chunk_size=9, stream_dtype=torch.bfloat16)
+    assert 1e-5 < relative_error(got, model(*cloud)) < 5e-2
+
+
+def test_wrapped_models_are_unwrapped():
+    model, cloud = make_model(), make_cloud()
+    wrapped = torch.compile(model, backend="eager")
+    assert torch.equal(predict(wrapped, *cloud), predict(model, *cloud))
+
+
+def test_models_that_cannot_be_streamed_say_so():
+    cloud = make_cloud()
+    with pytest.raises(ValueError, match="AttentionMixer cannot be streamed"):
+        predict(make_model("attention"), *cloud)
+    with pytest.raises(ValueError, match=r"dropout is on.*call model.eval\(\)"):
+        predict(make_model(dropout=0.1).train(), *cloud)
+    with pytest.raises(ValueError, match=r"TransolverPlusMixer draws noise"):
+        predict(make_model("transolver_plus").train(), *cloud)
+    with pytest.raises(TypeError, match="got Linear"):
+        predict(torch.nn.Linear(3, 3), *cloud)
+
+
+def test_dropout_of_zero_needs_no_eval():
+    model, cloud = make_model().train(), make_cloud()
+    assert relative_error(predict(model, *cloud), model(*cloud)) < 1e-11
+
+
+@pytest.mark.parametrize("chunk_size", [0, -5, 2.5, True, "all"])
+def test_bad_chunk_sizes_are_named(chunk_size):
+    with pytest.raises(ValueError, match="chunk_size must be"):
+        predict(make_model(), *make_cloud(), chunk_size=chunk_size)
+
+
+def test_automatic_chunks_shrink_with_free_memory(monkeypatch):
+    model = FlarePP(3, 1, n_layers=1)
+    whole = resolve_chunk_size("auto", model, batch=1)
+    assert whole == 4096
+    monkeypatch.setattr("physicsnemo_flarepp.inference.chunks.free_memory", lambda device: 2**26)
+    assert resolve_chunk_size("auto", model, batch=1) == 512
+    assert resolve_chunk_size("auto", model.half(), batch=1) == 1024
+    assert resolve_chunk_size("auto", model, batch=2) == 512
+    assert resolve_chunk_size("auto", model, batch=1, reserved=2**26) == 256
+
+
+def test_bad_settings_are_named():
+    model, cloud = make_model(), make_cloud()
+    with pytest.raises(ValueError, match="offload must be .* got 'gpu'"):
+        predict(model, *cloud, offload="gpu")
+    with pytest.raises(ValueError, match="stream_dtype must be"):
+        predict(model, *cloud, stream_dtype=torch.int8)
+
+
+def test_inputs_that_do_not_fit_are_named():
+    model, (fx, embedding) = make_model(), make_cloud()
+    with pytest.raises(ValueError, match="embedding must have 3 channels"):
+        predict(model, fx, embedding[..., :2])
+    with pytest.raises(ValueError, match="fx must have batch 2 and 53 or 1 rows"):
+        predict(model, fx[:, :-1], embedding)
+    with pytest.raises(ValueError, match="time must be given exactly when"):
+        predict(model, fx, embedding, time=torch.zeros(BATCH))
+    with pytest.raises(TypeError, match="got list"):
+        predict(model, fx.tolist(), embedding)
+    with pytest.raises(TypeError, match="token_mask must be boolean"):
+        predict(model, fx, embedding, token_mask=torch.ones(BATCH, TOKENS))
+    with pytest.raises(ValueError, match=r"token_mask must have shape \(B, N\) = \(2, 53\)"):
+        predict(model, fx, embedding, token_mask=torch.ones(BATCH, 4, dtype=torch.bool))
+    mask = torch.ones(BATCH, TOKENS, dtype=torch.bool)
+    mask[1] = False
+    with pytest.raises(ValueError, match=r"sample\(s\) \[1\] have no token"):
+        predict(model, fx, embedding, token_mask=mask)

@@ -1,0 +1,32 @@
+import multiprocessing
+
+import pytest
+import torch
+from streaming_cases import TOLERANCE, WORLD, run_rank
+from torch.multiprocessing import start_processes
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What three real gloo ranks found: forks of one server that has PhysicsNeMo loaded."""
+    directory = tmp_path_factory.mktemp("ranks")
+    multiprocessing.set_forkserver_preload(["physicsnemo_flarepp.inference"])
+    arguments = (str(directory / "rendezvous"), str(directory))
+    start_processes(run_rank, arguments, nprocs=WORLD, start_method="forkserver")
+    return [torch.load(directory / f"{rank}.pt") for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize("size", range(1, WORLD + 1))
+def test_shards_streamed_by_each_rank_equal_the_whole(found, size):
+    for rank in range(size):
+        cases = {key: errors for key, errors in found[rank].items() if key[0] == size}
+        assert len(cases) == 6
+        for (_, name, dtype), errors in cases.items():
+            assert max(errors) < TOLERANCE[dtype], (rank, name, dtype)
+
+
+def test_bad_input_on_one_rank_stops_all_ranks(found):
+    messages = [rank["message"] for rank in found]
+    assert messages[1].startswith("ValueError: embedding holds nan at row 4")
+    for message in (messages[0], messages[2]):
+        assert message.startswith("RuntimeError: rank 1 of the context group failed")
