@@ -281,7 +281,7 @@ def _plan(
     chunk_size = resolve_chunk_size(chunk_size, model, inputs.batch, reserved)
     ranges = token_ranges(inputs.n_tokens, chunk_size)
     transfers = Transfers(inputs.device)
-    residual = ResidualStream(transfers, place, stream_dtype)
+    residual = ResidualStream(ranges, transfers, place, stream_dtype)
     n_passes = sum(block.mixer.n_gathers for block in model.blocks)
     passes = TokenPasses(model, inputs, ranges, residual, transfers, lambda: None)
     return passes, n_passes * len(ranges)

@@ -7,17 +7,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from .chunks import Range
 from .transfers import Transfers
 
 
 class ResidualStream:
     """Hidden states (B, rows, C) of every chunk, kept on the host, on the device or on disk.
 
-    Each chunk is one contiguous block, so that a copy is one transfer. Blocks are made when first
-    written, in the dtype that is written: under autocast that of the plain forward.
+    Each chunk is one contiguous block, so that a copy is one transfer. Blocks are made at the
+    first write, in the dtype that is written: under autocast that of the plain forward.
 
     Parameters
     ----------
+    ranges : list of (int, int)
+        Token ranges of the chunks.
     transfers : Transfers
         Copies between host and device.
     place : "cpu", "device" or pathlib.Path
@@ -29,25 +32,31 @@ class ResidualStream:
 
     def __init__(
         self,
+        ranges: list[Range],
         transfers: Transfers,
         place: str | Path = "cpu",
         dtype: torch.dtype | None = None,
     ) -> None:
+        self.ranges = ranges
         self.transfers = transfers
         self.place = place
         self.dtype = dtype
         self._written_dtype: torch.dtype | None = None
-        self._blocks: dict[int, Tensor] = {}
+        self._blocks: list[Tensor] = []
 
     def write(self, index: int, x: Float[Tensor, "B rows C"]) -> None:
         """Keep the hidden state of one chunk."""
         dtype = self.dtype or x.dtype
-        block = self._blocks.get(index)
-        # Some mixers widen the dtype under autocast in their first block.
-        if block is None or block.dtype != dtype:
-            block = self._blocks[index] = self._new_block(x.shape, dtype)
+        if not self._blocks:
+            # All at once: blocks made between the temporaries of chunks would fragment the heap.
+            batch, _, width = x.shape
+            shapes = [torch.Size((batch, stop - start, width)) for start, stop in self.ranges]
+            self._blocks = [self._new_block(shape, dtype) for shape in shapes]
+        elif self._blocks[index].dtype != dtype:
+            # Some mixers widen the dtype under autocast in their first block.
+            self._blocks[index] = self._new_block(x.shape, dtype)
         self._written_dtype = x.dtype
-        self.transfers.store(block, x)
+        self.transfers.store(self._blocks[index], x)
 
     def read(self, index: int) -> Float[Tensor, "B rows C"]:
         """Give the hidden state of one chunk on the device; do not change it in place."""
