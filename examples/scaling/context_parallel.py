@@ -12,9 +12,7 @@ and waiting for slower ranks, and the number and bytes of collectives per step a
 """
 
 import argparse
-import csv
 import os
-import resource
 import socket
 import statistics
 import time
@@ -22,6 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.multiprocessing as mp
+from measuring import peak_of, print_row, write_csv
 
 COLUMNS = {
     "ranks": "{:d}",
@@ -88,14 +87,15 @@ def measure(rank: int, ranks: int, port: int, options: argparse.Namespace, resul
     fx = torch.rand(1, stop - start, 3, device=manager.device)
     target = fx.square().sum(-1, keepdim=True)
 
-    def step() -> None:
+    def step(tokens: slice = slice(None)) -> None:
         optimizer.zero_grad(set_to_none=True)
-        relative_l2_loss(model(fx), target, group=group).backward()
+        loss = relative_l2_loss(model(fx[:, tokens]), target[:, tokens], group=group)
+        loss.backward()
         sync_gradients(model, mesh)
         optimizer.step()
 
-    base = peak_bytes(manager.device)
-    step()
+    step(slice(64))  # libraries and optimiser states come with the first step
+    memory = peak_of(step, manager.device)
     seconds = [timed(step, manager.device) for _ in range(options.steps)]
     traces = []
     for _ in range(options.steps):
@@ -104,7 +104,7 @@ def measure(rank: int, ranks: int, port: int, options: argparse.Namespace, resul
         traces.append((whole, counter.durations))
     results[rank] = {
         "seconds": statistics.median(seconds),
-        "bytes": peak_bytes(manager.device) - base,
+        "bytes": memory,
         "traces": traces,
         "calls": counter.total_calls,
         "payload": counter.total_bytes,
@@ -121,13 +121,6 @@ def timed(function, device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - start
-
-
-def peak_bytes(device: torch.device) -> int:
-    """Give the peak memory so far: allocated on CUDA, resident on CPU (Linux counts in KiB)."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def run(ranks: int, options: argparse.Namespace) -> dict[str, float]:
@@ -172,15 +165,6 @@ def add_efficiencies(rows: list[dict[str, float]]) -> None:
         row["memory efficiency"] = first["peak MiB per rank"] / row["peak MiB per rank"] / growth
 
 
-def format_table(rows: list[dict[str, float]]) -> str:
-    """Lay the rows out as a Markdown table."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    for row in rows:
-        cells = (pattern.format(row[name]) for name, pattern in COLUMNS.items())
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def plot(rows: list[dict[str, float]], path: Path) -> None:
     """Draw both efficiencies over the rank count."""
     import matplotlib
@@ -205,11 +189,11 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     rows = [run(ranks, options) for ranks in options.ranks]
     add_efficiencies(rows)
-    print(format_table(rows))
-    with open(options.output / "context_parallel.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    for row in rows:
+        cells = {name: pattern.format(row[name]) for name, pattern in COLUMNS.items()}
+        print_row(cells, header=row is rows[0])
+    ordered = [{name: row[name] for name in COLUMNS} for row in rows]
+    write_csv(ordered, options.output / "context_parallel.csv")
     plot(rows, options.output / "context_parallel.png")
 
 

@@ -1,10 +1,14 @@
 """What the measuring scripts share: rows from processes of their own, tables, files."""
 
 import csv
+import gc
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import torch
 
 
 def measure_in_own_process(script: str, job: dict) -> dict:
@@ -15,16 +19,25 @@ def measure_in_own_process(script: str, job: dict) -> dict:
 
 
 def peak_bytes() -> int:
-    """Give the most memory this process ever had.
+    """Give the most memory this process had since it started or since the last reset.
 
     Read from ``/proc``: the ``ru_maxrss`` of a child process starts at what its parent had.
     """
     return _status("VmHWM")
 
 
-def resident_bytes() -> int:
-    """Give the memory this process has now."""
-    return _status("VmRSS")
+def peak_of(function: Callable[[], object], device: torch.device) -> int:
+    """Give the bytes that a call needs at its peak, beyond what is there before it."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        function()
+        return torch.cuda.max_memory_allocated(device) - before
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: forget the peak so far
+    before = _status("VmRSS")
+    function()
+    return peak_bytes() - before
 
 
 def _status(key: str) -> int:

@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from measuring import measure_in_own_process, peak_bytes, print_row, resident_bytes, write_csv
+from measuring import measure_in_own_process, peak_of, print_row, write_csv
 from physicsnemo.models.flare import FLARE
 from physicsnemo.models.transolver import Transolver
 from rich.progress import Progress
@@ -98,16 +98,7 @@ def measure_memory(model: str, tokens: int, settings: dict) -> dict:
     torch.set_num_threads(settings["threads"])
     network = build(model, settings)
     make_step(network, 64)()  # libraries and kernels load on first use
-    step = make_step(network, tokens)
-    gc.collect()
-    if settings["device"].startswith("cuda"):
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        step()
-        return {"bytes": torch.cuda.max_memory_allocated() - before}
-    before = resident_bytes()
-    step()
-    return {"bytes": peak_bytes() - before}
+    return {"bytes": peak_of(make_step(network, tokens), torch.device(settings["device"]))}
 
 
 def measure_times(steps: dict, repeats: int, progress: Progress, task) -> dict[str, float]:

@@ -123,7 +123,7 @@ class TokenInputs:
                 fx = fx.new_empty((fx.shape[0], rows, fx.shape[2]))
             if embedding is not None and embedding.ndim == 3:
                 embedding = embedding.new_empty((embedding.shape[0], rows, embedding.shape[2]))
-        model._check_inputs(fx, embedding, self.time, None)
+        model.check_inputs(fx, embedding, self.time, None)
 
     def _check_mask(self) -> None:
         mask = self.token_mask.meta()

@@ -16,8 +16,6 @@ class AttentionMixer(Mixer):
         Channels C and heads H.
     """
 
-    shardable = False
-
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__(dim, heads)
         self.project = nn.Linear(dim, 3 * dim)

@@ -33,14 +33,12 @@ class Mixer(nn.Module, ABC):
     context_group : str or None
         Name of the process group whose ranks own disjoint tokens of the same samples; None
         (default) when ``x`` holds them all. Set by ``parallel.enable_context_parallel``.
-    shardable : bool
-        Whether the mixer can work on the tokens of one rank.
     n_gathers : int
-        Gathers over all tokens that :meth:`scatter` needs; 0 if the mixer has no stages.
+        Gathers over all tokens that :meth:`scatter` needs; 0 if tokens meet in other ways, and the
+        mixer has no stages and cannot be sharded.
     """
 
     context_group: str | None = None
-    shardable = True
     n_gathers: int = 0
 
     def __init__(self, dim: int, heads: int) -> None:

@@ -11,6 +11,26 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..ops import without_autocast
+
+
+def weighted_sum(
+    weights: Float[Tensor, "B N H G"], value: Float[Tensor, "B N *width"], equation: str
+) -> Float[Tensor, "B H G E"]:
+    """Contract weights with values over the tokens in the dtype of the weights, fp32 or better.
+
+    In half precision the sum over many tokens overflows, and weights divided by it beforehand
+    fall below the smallest numbers.
+
+    Examples
+    --------
+    >>> value = torch.full((1, 100_000, 1), 8.0, dtype=torch.float16)
+    >>> weighted_sum(torch.full((1, 100_000, 1, 1), 1e-5), value, "bnhg,bnc->bhgc").item()
+    8.0
+    """
+    with without_autocast(value):
+        return torch.einsum(equation, weights, value.to(weights.dtype)).to(value.dtype)
+
 
 def average_tokens(
     weights: Float[Tensor, "B N H G"],
@@ -47,9 +67,8 @@ def average_tokens(
     if token_mask is not None:
         weights = weights * token_mask[:, :, None, None]
     total = weights.sum(1)
-    # Normalised before the sum over tokens, which would overflow in half precision.
     shares = weights / total.masked_fill(total == 0, 1.0)[:, None]
-    return torch.einsum(equation, shares.to(value.dtype), value), total.log()
+    return weighted_sum(shares, value, equation), total.log()
 
 
 def damp_average(

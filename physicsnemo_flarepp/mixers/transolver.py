@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..ops import sum_over_group
 from .base import Mixer
-from .slices import average_tokens, damp_average
+from .slices import average_tokens, damp_average, weighted_sum
 
 
 class TransolverMixer(Mixer):
@@ -66,10 +66,9 @@ class TransolverMixer(Mixer):
         address, value = self.project_tokens(x)
         weights = self.slice_weights(address)
         gathered = weights if token_mask is None else weights * token_mask[:, :, None, None]
-        # Normalised before the sum over tokens, which would overflow in half precision.
         total = sum_over_group(gathered.sum(1, keepdim=True), self.context_group)
         gathered = gathered / (total + self.epsilon)
-        slices = torch.einsum("bnhg,bnhd->bhgd", gathered.to(value.dtype), value)
+        slices = weighted_sum(gathered, value, "bnhg,bnhd->bhgd")
         slices = sum_over_group(slices, self.context_group)
         slices = self.layer._compute_slice_attention_sdpa(slices)
         return self.layer._project_attention_outputs(slices, weights.to(slices.dtype))

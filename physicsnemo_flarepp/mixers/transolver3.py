@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..ops import sum_over_group
 from .base import Mixer
-from .slices import average_tokens, damp_average
+from .slices import average_tokens, damp_average, weighted_sum
 
 
 class Transolver3Mixer(Mixer):
@@ -43,7 +43,7 @@ class Transolver3Mixer(Mixer):
         self.address = nn.Linear(dim, dim)
         self.value = nn.Linear(dim, dim)
         self.slice = nn.Linear(self.head_dim, slice_num)
-        self.temperature = nn.Parameter(torch.empty(heads, 1))
+        self.temperature = nn.Parameter(torch.empty(heads, 1, 1))
         self.attend = nn.Linear(self.head_dim, 3 * self.head_dim, bias=False)
         self.out = nn.Linear(dim, dim)
         self.reset_parameters()
@@ -60,7 +60,7 @@ class Transolver3Mixer(Mixer):
         tau = self.temperature.clamp(*self.temperature_range)
         weight = self.slice.weight @ self.address.weight.unflatten(0, by_head)  # (H, G, C)
         bias = self.address.bias.unflatten(0, by_head) @ self.slice.weight.T + self.slice.bias
-        logits = F.linear(x, (weight / tau[..., None]).flatten(0, 1), (bias / tau).flatten())
+        logits = F.linear(x, (weight / tau).flatten(0, 1), (bias / tau[..., 0]).flatten())
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return F.softmax(logits.unflatten(-1, (self.heads, -1)), -1)
 
@@ -70,10 +70,9 @@ class Transolver3Mixer(Mixer):
         """Average tokens into slices, project and attend there, spread the results."""
         weights = self.slice_weights(x)
         gathered = weights if token_mask is None else weights * token_mask[:, :, None, None]
-        # Normalised before the sum over tokens, which would overflow in half precision.
         total = sum_over_group(gathered.sum(1, keepdim=True), self.context_group)
         gathered = gathered / (total + self.epsilon)
-        raw = torch.einsum("bnhg,bnc->bhgc", gathered.to(x.dtype), x)
+        raw = weighted_sum(gathered, x, "bnhg,bnc->bhgc")
         raw = sum_over_group(raw, self.context_group)
         return self.spread(weights, self.attend_slices(raw))
 

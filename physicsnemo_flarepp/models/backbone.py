@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..mixers import MIXERS, Mixer, draw_weights
-from .checks import check_architecture, check_grid, check_sizes, check_token_mask, check_tokens
+from .checks import (
+    check_architecture,
+    check_grid,
+    check_integers,
+    check_ratios,
+    check_token_mask,
+    check_tokens,
+)
 from .layers import Block, InProjection, OutProjection
 from .positions import unified_positions
 
@@ -23,7 +30,6 @@ class MetaData(ModelMetaData):
 
     amp: bool = True
     bf16: bool = True
-    auto_grad: bool = True
 
 
 class MixerBackbone(Module):
@@ -136,7 +142,8 @@ class MixerBackbone(Module):
         mixer: str = "flarepp",
     ) -> None:
         super().__init__(meta=MetaData())
-        check_sizes(
+        check_integers(
+            1,
             {
                 "functional_dim": functional_dim,
                 "out_dim": out_dim,
@@ -145,12 +152,12 @@ class MixerBackbone(Module):
                 "n_hidden": n_hidden,
                 "n_head": n_head,
                 "slice_num": slice_num,
-                "mlp_ratio": mlp_ratio,
                 "ref": ref,
-                "io_layers": io_layers + 1,
-            }
+            },
         )
-        check_architecture(n_hidden, n_head, mixer, dropout)
+        check_integers(0, {"io_layers": io_layers})
+        check_ratios(mlp_ratio, dropout)
+        check_architecture(n_hidden, n_head, mixer)
         check_grid(structured_shape, unified_pos)
         if use_te:
             raise ValueError(
@@ -222,7 +229,7 @@ class MixerBackbone(Module):
         )
         fx, embedding = self._as_tokens(fx, embedding)
         if not torch.compiler.is_compiling():
-            self._check_inputs(fx, embedding, time, token_mask)
+            self.check_inputs(fx, embedding, time, token_mask)
         x = self.embed(fx, embedding, time, token_mask)
         for block in self.blocks:
             if self.checkpoint_blocks and torch.is_grad_enabled():
@@ -259,6 +266,11 @@ class MixerBackbone(Module):
             fx = self._flatten_grid(fx)
             embedding = None if embedding is None else self._flatten_grid(embedding)
         if self.unified_pos:
+            if embedding is not None:
+                raise ValueError(
+                    "the model makes its own embedding (unified_pos=True), got one of shape "
+                    f"{tuple(embedding.shape)}; leave it out"
+                )
             embedding = self.positions.to(fx.dtype).expand(fx.shape[0], -1, -1)
         return fx, embedding
 
@@ -266,9 +278,10 @@ class MixerBackbone(Module):
         is_grid = value.shape[1:-1] == torch.Size(self.structured_shape)
         return value.flatten(1, -2) if is_grid and value.ndim > 3 else value
 
-    def _check_inputs(
+    def check_inputs(
         self, fx: Tensor, embedding: Tensor | None, time: Tensor | None, token_mask: Tensor | None
     ) -> None:
+        """Raise on tokens, times or masks that do not fit the model or each other."""
         for name, value in (("fx", fx), ("embedding", embedding)):
             if value is not None and not value.is_floating_point():
                 raise TypeError(f"{name} must be a floating tensor, got {value.dtype}")

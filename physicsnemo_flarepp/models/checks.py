@@ -8,14 +8,22 @@ from torch import Tensor
 from ..mixers import MIXERS
 
 
-def check_sizes(sizes: dict[str, int | float]) -> None:
-    """Raise unless every named size is a positive number."""
-    for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise ValueError(f"{name} must be positive, got {value!r}")
+def check_integers(least: int, values: dict[str, int]) -> None:
+    """Raise unless every named value is an integer of at least ``least``."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
-def check_architecture(n_hidden: int, n_head: int, mixer: str, dropout: float) -> None:
+def check_ratios(mlp_ratio: float, dropout: float) -> None:
+    """Raise unless the feed-forward has a width and dropout is a probability below 1."""
+    if not isinstance(mlp_ratio, int | float) or not mlp_ratio > 0:
+        raise ValueError(f"mlp_ratio must be positive, got {mlp_ratio!r}")
+    if not isinstance(dropout, int | float) or not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout must lie in [0, 1), got {dropout!r}")
+
+
+def check_architecture(n_hidden: int, n_head: int, mixer: str) -> None:
     """Raise on settings that no backbone can have."""
     if n_hidden % n_head:
         raise ValueError(
@@ -23,8 +31,6 @@ def check_architecture(n_hidden: int, n_head: int, mixer: str, dropout: float) -
         )
     if mixer not in MIXERS:
         raise ValueError(f"mixer must be one of {sorted(MIXERS)}, got {mixer!r}")
-    if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
 
 
 def check_grid(structured_shape: Sequence[int] | None, unified_pos: bool) -> None:

@@ -94,7 +94,9 @@ class FeedForward(nn.Sequential):
 
     def __init__(self, dim: int, ratio: float, act: str) -> None:
         hidden = round(dim * ratio)
-        activation = nn.GELU("tanh") if act == "gelu" else make_activation(act)
+        activation = make_activation(act)
+        if isinstance(activation, nn.GELU):
+            activation = nn.GELU("tanh")
         super().__init__(nn.Linear(dim, hidden), activation, nn.Linear(hidden, dim))
 
 

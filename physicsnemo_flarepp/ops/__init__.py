@@ -2,7 +2,7 @@
 
 from .attention import attention_backward, attention_with_lse
 from .collectives import all_gather, all_reduce, global_sum, group_size, sum_over_group
-from .pointwise import split_linear, unit_scale
+from .pointwise import split_linear, unit_scale, without_autocast
 from .routing import decode, encode, merge_over_group, merge_partials
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "split_linear",
     "sum_over_group",
     "unit_scale",
+    "without_autocast",
 ]

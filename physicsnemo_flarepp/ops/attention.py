@@ -46,7 +46,8 @@ def select_backend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> 
     -------
     str
         "math", the unfused reference, serves what no fused kernel does: other devices, fp64 on
-        CUDA, head sizes off the kernels' alignment, and values wider or narrower than the keys.
+        CUDA, bfloat16 on GPUs older than Ampere, head sizes off the kernels' alignment, and values
+        wider or narrower than the keys.
     """
     if v.shape[-1] != q.shape[-1]:
         return "math"
@@ -55,9 +56,15 @@ def select_backend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> 
     if q.device.type == "cuda" and q.dtype != torch.float64:
         if q.shape[-1] % _ALIGNMENT or q.shape[-1] > 256:
             return "math"
+        if _older_than_ampere(q.device):  # no flash kernel there, and no bfloat16 in the other
+            return "math" if q.dtype == torch.bfloat16 else "efficient"
         # The flash kernel takes no mask; the memory-efficient one serves every dtype with one.
         return "flash" if q.dtype in _HALF and key_mask is None else "efficient"
     return "math"
+
+
+def _older_than_ampere(device: torch.device) -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
 
 
 def attention_with_lse(

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.distributed import distributed_c10d as c10d
 
 from .attention import accumulation_dtype
@@ -163,6 +164,7 @@ class _SumBothWays(torch.autograd.Function):
         return all_reduce(x, "sum", name)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         return all_reduce(grad, "sum", ctx.name), None
 
@@ -173,5 +175,6 @@ class _SumForward(torch.autograd.Function):
         return all_reduce(x, "sum", name)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         return grad, None

@@ -1,10 +1,32 @@
-"""Per-token projections and normalisation that keep and move less than autograd's own."""
+"""Per-token projections and normalisation that keep and move less than autograd's own.
+
+Both are once differentiable: asking for second derivatives raises.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager:
+    """Give a context in which operations on the device of ``x`` run in the dtypes they are given.
+
+    Examples
+    --------
+    >>> x = torch.ones(2, 2)
+    >>> with torch.autocast("cpu", torch.bfloat16), without_autocast(x):
+    ...     (x @ x).dtype
+    torch.float32
+    """
+    kind = x.device.type
+    if not torch.amp.is_autocast_available(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 def split_linear(
@@ -45,27 +67,35 @@ def split_linear(
 class _SplitLinear(Function):
     @staticmethod
     def forward(ctx, x, weight, bias, parts):
-        # Autocast does not reach inside a Function, so the cast is made here and undone behind.
+        # What is saved must be what was multiplied, so the casts of autocast are made by hand.
         dtype = _linear_dtype(x)
         ctx.dtypes = x.dtype, weight.dtype, bias.dtype
         x, weight, bias = x.to(dtype), weight.to(dtype), bias.to(dtype)
         ctx.save_for_backward(x, weight)
-        pairs = zip(weight.chunk(parts), bias.chunk(parts), strict=True)
-        return tuple(F.linear(x, w, b) for w, b in pairs)
+        with without_autocast(x):
+            pairs = zip(weight.chunk(parts), bias.chunk(parts), strict=True)
+            return tuple(F.linear(x, w, b) for w, b in pairs)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, *grads):
         x, weight = ctx.saved_tensors
         rows = x.reshape(-1, x.shape[-1])
         grads = [g.reshape(-1, g.shape[-1]) for g in grads]
-        blocks = weight.chunk(len(grads))
-        dx = grads[0] @ blocks[0]
-        for g, w in zip(grads[1:], blocks[1:], strict=True):
-            dx.addmm_(g, w)
-        dw = torch.cat([g.T @ rows for g in grads])
-        db = torch.cat([g.sum(0) for g in grads])
+        dx = dw = db = None
         dtype_x, dtype_w, dtype_b = ctx.dtypes
-        return dx.view(x.shape).to(dtype_x), dw.to(dtype_w), db.to(dtype_b), None
+        with without_autocast(x):
+            if ctx.needs_input_grad[0]:
+                blocks = weight.chunk(len(grads))
+                dx = grads[0] @ blocks[0]
+                for g, w in zip(grads[1:], blocks[1:], strict=True):
+                    dx.addmm_(g, w)
+                dx = dx.view(x.shape).to(dtype_x)
+            if ctx.needs_input_grad[1]:
+                dw = torch.cat([g.T @ rows for g in grads]).to(dtype_w)
+            if ctx.needs_input_grad[2]:
+                db = torch.cat([g.sum(0) for g in grads]).to(dtype_b)
+        return dx, dw, db, None
 
 
 def _linear_dtype(x: Tensor) -> torch.dtype:
@@ -108,26 +138,29 @@ class _UnitScale(Function):
     @staticmethod
     def forward(ctx, x, eps, center):
         ctx.center = center
-        if center:
-            unit, _, scale = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)
-        else:
-            wide = x.to(torch.promote_types(x.dtype, torch.float32))
-            square = torch.linalg.vecdot(wide, wide).unsqueeze(-1) / x.shape[-1]
-            scale = torch.rsqrt(square + eps)
-            unit = (wide * scale).to(x.dtype)
+        with without_autocast(x):
+            if center:
+                unit, _, scale = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)
+            else:
+                wide = x.to(torch.promote_types(x.dtype, torch.float32))
+                square = torch.linalg.vecdot(wide, wide).unsqueeze(-1) / x.shape[-1]
+                scale = torch.rsqrt(square + eps)
+                unit = (wide * scale).to(x.dtype)
         ctx.save_for_backward(unit, scale)
         return unit
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         unit, scale = ctx.saved_tensors
-        if ctx.center:
-            # The result is its own normalised input: mean 0, scale 1.
-            inner = torch.ops.aten.native_layer_norm_backward(
-                *(grad, unit, unit.shape[-1:], torch.zeros_like(scale), torch.ones_like(scale)),
-                *(None, None, [True, False, False]),
-            )[0]
-            return inner * scale.to(inner.dtype), None, None
-        wide, grad = unit.to(scale.dtype), grad.to(scale.dtype)
-        along = torch.linalg.vecdot(grad, wide).unsqueeze(-1) / unit.shape[-1]
-        return ((grad - wide * along) * scale).to(unit.dtype), None, None
+        with without_autocast(unit):
+            if ctx.center:
+                # The result is its own normalised input: mean 0, scale 1.
+                inner = torch.ops.aten.native_layer_norm_backward(
+                    *(grad, unit, unit.shape[-1:], torch.zeros_like(scale), torch.ones_like(scale)),
+                    *(None, None, [True, False, False]),
+                )[0]
+                return inner * scale.to(inner.dtype), None, None
+            wide, grad = unit.to(scale.dtype), grad.to(scale.dtype)
+            along = torch.linalg.vecdot(grad, wide).unsqueeze(-1) / unit.shape[-1]
+            return ((grad - wide * along) * scale).to(unit.dtype), None, None

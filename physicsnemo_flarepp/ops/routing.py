@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .attention import (
     attention_backward,
@@ -235,6 +236,7 @@ class _EncodeOverGroup(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad_out: Tensor):
         q, k, v, key_mask, out, lse = ctx.saved_tensors
         # Every rank decodes the same latents for its own tokens: their gradients add up. With the

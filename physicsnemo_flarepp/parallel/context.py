@@ -11,6 +11,7 @@ from torch.distributed import ProcessGroup
 from ..mixers import Mixer
 
 DEBUG_VARIABLE = "FLAREPP_DEBUG_CONTEXT"
+_PENDING = "_pending_comparison"
 
 
 def enable_context_parallel(
@@ -34,7 +35,8 @@ def enable_context_parallel(
     debug : bool, optional
         Compare batch size, sizes of the model, dtypes, parameters and more across the ranks at
         the first step, and fail on all of them with a message that names the rank that differs.
-        Default: on if the environment variable FLAREPP_DEBUG_CONTEXT is set and not "0".
+        Default: on if the environment variable FLAREPP_DEBUG_CONTEXT is set and not "0". The
+        comparison runs in eager mode only: call a model once before compiling it.
 
     Returns
     -------
@@ -48,7 +50,7 @@ def enable_context_parallel(
             "sharded over tokens; use FlarePP or MixerBackbone"
         )
     for mixer in mixers:
-        if group is not None and not mixer.shardable:
+        if group is not None and mixer.n_gathers == 0:
             raise ValueError(
                 f"{type(mixer).__name__} cannot be sharded over tokens: every token attends to all "
                 "others, so keys and values of size N would travel; choose another mixer"
@@ -61,6 +63,7 @@ def enable_context_parallel(
         )
     for mixer in mixers:
         mixer.context_group = None if group is None else group.group_name
+    _stop_comparing(model)
     if debug is None:
         debug = os.environ.get(DEBUG_VARIABLE, "0") != "0"
     if debug and group is not None:
@@ -74,13 +77,21 @@ def _compare_first_step(model: nn.Module, group: ProcessGroup) -> None:
     def compare(module: nn.Module, arguments: tuple, keywords: dict) -> None:
         if torch.compiler.is_compiling():
             return
-        handle.remove()
+        _stop_comparing(module)
         tensors = [v for v in (*arguments, *keywords.values()) if isinstance(v, Tensor)]
         signatures = [None] * dist.get_world_size(group)
         dist.all_gather_object(signatures, _signature(module, tensors), group=group)
         check_signatures(signatures, dist.get_process_group_ranks(group))
 
     handle = model.register_forward_pre_hook(compare, with_kwargs=True)
+    model.__dict__[_PENDING] = handle
+
+
+def _stop_comparing(model: nn.Module) -> None:
+    """Take back a comparison that has not run: another rank may never join it."""
+    handle = model.__dict__.pop(_PENDING, None)
+    if handle is not None:
+        handle.remove()
 
 
 def _signature(model: nn.Module, tensors: Sequence[Tensor]) -> dict[str, object]:

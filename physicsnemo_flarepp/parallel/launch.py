@@ -68,13 +68,14 @@ def find_launcher(environment: dict[str, str]) -> str:
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return "env"
     if "SLURM_PROCID" in environment:
-        if "SLURM_LAUNCH_NODE_IPADDR" not in environment:
+        if "SLURM_LAUNCH_NODE_IPADDR" in environment:
+            return "slurm"
+        if int(environment.get("SLURM_NPROCS", "1")) > 1:
             raise RuntimeError(
                 "SLURM_PROCID is set but SLURM_LAUNCH_NODE_IPADDR is not: this process runs inside "
-                "a SLURM allocation without srun. Start it with `srun python ...`, or unset "
-                "SLURM_PROCID to run one process alone"
+                "a SLURM allocation of several tasks without srun. Start it with `srun python "
+                "...`, or unset SLURM_PROCID to run one process alone"
             )
-        return "slurm"
     return "mpi" if "OMPI_COMM_WORLD_RANK" in environment else "none"
 
 

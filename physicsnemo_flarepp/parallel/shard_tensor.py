@@ -12,6 +12,7 @@ the loss, and :func:`~physicsnemo_flarepp.parallel.sync_gradients` must not be c
 import torch
 from physicsnemo.domain_parallel import ShardTensor
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 
@@ -143,5 +144,6 @@ class _SumGradients(torch.autograd.Function):
         return tuple(tensor.view_as(tensor) for tensor in tensors)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, *gradients: Tensor):
         return None, *sum_in_buckets(gradients, ctx.name)

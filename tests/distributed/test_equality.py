@@ -3,14 +3,13 @@
 import pytest
 from cases_model import cases
 
-# In fp32 the slice temperatures of the Transolvers have gradients that nearly cancel: one process
-# is itself up to 3.5e-5 from fp64 there (1e-5 and better for the FLAREs).
-TOLERANCE = {
-    ("flare", "float64"): 1e-10,
-    ("flare", "float32"): 1e-5,
-    ("trans", "float64"): 1e-10,
-    ("trans", "float32"): 1e-4,
-}
+# In fp32 some gradients nearly cancel, and one process is itself that far from fp64: up to 3.5e-5
+# for the slice temperatures of the Transolvers, 1.3e-5 for the norms of anchored queries.
+SINGLE = {"trans": 1e-4, "flarepp-anchored": 3e-5}
+
+
+def tolerance(name: str, dtype: str) -> float:
+    return 1e-10 if dtype == "float64" else SINGLE.get(name, SINGLE.get(name[:5], 1e-5))
 
 
 def worst(errors: dict[str, float]) -> tuple[float, str]:
@@ -22,7 +21,7 @@ def test_outputs_and_every_gradient_equal_one_process(on_four_ranks, case):
     name, ranks, layout, ragged, dtype = case
     for errors in on_four_ranks["cases_model.equality"][:ranks]:
         assert len(errors[case]) > 25
-        assert worst(errors[case]) < (TOLERANCE[name[:5], dtype], "")
+        assert worst(errors[case]) < (tolerance(name, dtype), "")
 
 
 @pytest.mark.parametrize("feature", ["checkpointed_blocks", "large_groups"])
@@ -59,7 +58,7 @@ def test_half_precision_payloads_travel_in_fp32(on_four_ranks):
         assert result["bf16", "bytes"] == result["autocast", "bytes"] == 4 * numbers
 
 
-def test_compiled_mixer_has_no_graph_break_and_the_same_gradients(on_four_ranks):
+def test_compiled_model_has_no_graph_break_and_the_same_gradients(on_four_ranks):
     for errors in on_four_ranks["cases_features.compiled"][:2]:
         assert worst(errors) < (1e-12, "")
 

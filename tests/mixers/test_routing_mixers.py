@@ -129,6 +129,14 @@ def test_parameter_count_of_the_options():
         assert sum(p.numel() for p in mixer.project.parameters()) == expected(mixer)
 
 
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_cuda_autocast_gives_attention_one_dtype(options, fake_cuda_autocast):
+    mixer = FlarePPMixer(DIM, HEADS, M, **options)
+    projected = mixer.project_tokens(torch.empty(1, N, DIM))
+    queries = mixer.anchor(mixer.seed_queries(projected[0]))
+    assert {t.dtype for t in (*projected, queries)} == {torch.bfloat16}
+
+
 def test_heads_must_divide_the_width():
     with pytest.raises(ValueError, match="dim=16, heads=3"):
         FlareMixer(16, 3, 4)

@@ -12,13 +12,14 @@ SMALL = {"n_layers": 1, "n_hidden": 16, "n_head": 2, "slice_num": 4}
     "options, words",
     [
         ({"n_head": 3}, "n_hidden=16, n_head=3"),
-        ({"n_layers": 0}, "n_layers must be positive, got 0"),
-        ({"slice_num": -2}, "slice_num must be positive, got -2"),
-        ({"out_dim": 0}, "out_dim must be positive, got 0"),
-        ({"embedding_dim": 0}, "embedding_dim must be positive, got 0"),
-        ({"n_hidden": "128"}, "n_hidden must be positive, got '128'"),
+        ({"n_layers": 0}, "n_layers must be an integer of at least 1, got 0"),
+        ({"slice_num": -2}, "slice_num must be an integer of at least 1, got -2"),
+        ({"out_dim": 0}, "out_dim must be an integer of at least 1, got 0"),
+        ({"embedding_dim": 0}, "embedding_dim must be an integer of at least 1, got 0"),
+        ({"n_hidden": "128"}, "n_hidden must be an integer of at least 1, got '128'"),
         ({"mlp_ratio": 0.0}, "mlp_ratio must be positive, got 0.0"),
-        ({"io_layers": -1}, "io_layers"),
+        ({"io_layers": -1}, "io_layers must be an integer of at least 0, got -1"),
+        ({"n_layers": 2.5}, "n_layers must be an integer of at least 1, got 2.5"),
         ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
         ({"act": "gelux"}, "act='gelux' is not an activation"),
         ({"norm": "batch"}, "norm must be one of .*'layer', 'rms'.*, got 'batch'"),
@@ -75,6 +76,12 @@ def test_missing_and_misshapen_time():
 def test_embedding_for_a_model_without_one():
     with pytest.raises(ValueError, match="takes no embedding"):
         FlarePP(3, 1, **SMALL)(FX, EMBEDDING)
+
+
+def test_embedding_for_a_model_that_makes_its_own():
+    model = FlarePP(3, 1, structured_shape=(4, 4), unified_pos=True, **SMALL)
+    with pytest.raises(ValueError, match=r"its own embedding .* got one of shape \(1, 16, 2\)"):
+        model(torch.randn(1, 16, 3), torch.randn(1, 16, 2))
 
 
 def test_grid_of_another_size():

@@ -145,6 +145,18 @@ def test_cuda_inputs_reach_a_kernel_that_takes_them(dtype, masked, head, expecte
     assert [g.shape for g in grads] == [q.shape, k.shape, v.shape]
 
 
+@pytest.mark.parametrize(
+    "dtype, expected",
+    [(torch.float16, "efficient"), (torch.bfloat16, "math"), (torch.float32, "efficient")],
+)
+def test_gpus_before_ampere_are_spared_the_flash_kernel(dtype, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    with FakeTensorMode():
+        q = torch.empty(B, H, M, 16, dtype=dtype, device="cuda")
+        assert attention.select_backend(q, q, q, None) == expected
+
+
 def test_efficient_kernel_sees_the_padded_normaliser_it_wrote(monkeypatch):
     """A stand-in with the kernel's documented lse layout: rows padded to 32 with +inf."""
     seen = {}

@@ -1,22 +1,11 @@
 """Counting collectives, and what the scaling example makes of their durations."""
 
-import importlib.util
-from pathlib import Path
-
+import context_parallel as example
 import pytest
 import torch
 
 from physicsnemo_flarepp.ops import all_gather, all_reduce
 from physicsnemo_flarepp.parallel import CollectiveCounter, initialize, make_mesh
-
-
-@pytest.fixture(scope="module")
-def example():
-    path = Path(__file__).parents[2] / "examples/scaling/context_parallel.py"
-    spec = importlib.util.spec_from_file_location("context_parallel_example", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_functional_and_plain_collectives_are_counted_with_their_bytes_and_times():
@@ -34,7 +23,7 @@ def test_functional_and_plain_collectives_are_counted_with_their_bytes_and_times
     assert min(counter.durations) > 0
 
 
-def test_the_last_rank_to_come_shows_the_cost_of_a_collective(example):
+def test_the_last_rank_to_come_shows_the_cost_of_a_collective():
     early, late = (10.0, [3.0, 0.5]), (10.0, [0.5, 0.5])
     assert example.split_shares(early, late) == pytest.approx((0.1, 0.125))
 

@@ -46,6 +46,7 @@ def test_manager_that_physicsnemo_started_without_a_group_gets_one():
         ({}, "none"),
         ({"RANK": "1", "WORLD_SIZE": "2"}, "env"),
         ({"SLURM_PROCID": "1", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}, "slurm"),
+        ({"SLURM_PROCID": "0", "SLURM_NPROCS": "1"}, "none"),
         ({"OMPI_COMM_WORLD_RANK": "1"}, "mpi"),
     ],
 )
