@@ -28,7 +28,7 @@ def test_the_last_rank_to_come_shows_the_cost_of_a_collective():
     assert example.split_shares(early, late) == pytest.approx((0.1, 0.125))
 
 
-def test_efficiencies_compare_with_the_first_row(example, tmp_path):
+def test_efficiencies_compare_with_the_first_row(tmp_path):
     rows = [
         {"ranks": 1, "tokens": 10, "seconds": 8.0, "peak MiB per rank": 100.0},
         {"ranks": 4, "tokens": 10, "seconds": 2.5, "peak MiB per rank": 25.0},
