@@ -60,7 +60,7 @@ class DarcyReader(CaseReader):
         pattern = spec.files[0 if split == "train" else 1]
         self.path = one_file(root, pattern, source=spec.source)
         shape = mat_shape(self.path, "coeff")
-        check_shape(self.path, "coeff", shape, ("case", "side", shape[-1]))
+        check_shape(self.path, "coeff", shape, ("case", "side", "side"))
         check_shape(self.path, "sol", mat_shape(self.path, "sol"), shape)
         n_cases = self._count(split, shape[0], n_train, n_test)
         stride = self._stride(shape[1], stride)
