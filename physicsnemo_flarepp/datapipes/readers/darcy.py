@@ -72,8 +72,6 @@ class DarcyReader(CaseReader):
         self._xy = np.stack(np.meshgrid(line, line, indexing="ij"), -1).reshape(-1, 2)
         super().__init__(
             case_ids=[f"darcy_{split}_{case:04d}" for case in range(n_cases)],
-            field_names=spec.outputs,
-            feature_names=spec.inputs[2:],
             grid=(side, side),
             n_points=n_points,
             sampling=sampling,
@@ -112,9 +110,9 @@ class DarcyReader(CaseReader):
         return TokenTable(
             self.path,
             len(self._xy),
-            [self._xy],
-            [self._sol[index]],
-            features=[self._coeff[index]],
+            {"xy": self._xy},
+            {self.spec.outputs[0]: self._sol[index]},
+            features={self.spec.inputs[2]: self._coeff[index]},
         )
 
     def describe_case(self, index: int) -> dict[str, Any]:

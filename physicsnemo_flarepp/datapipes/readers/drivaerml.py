@@ -8,7 +8,7 @@ from physicsnemo.datapipes import register
 
 from ..checks import check_unique, existing_directory
 from ..specs import benchmark
-from .base import CaseReader, Rowwise, TokenTable
+from .base import CaseReader, TokenTable, distinct_names
 from .meshes import ASSOCIATIONS, SurfaceRequest
 from .splits import named_split
 from .surfaces import OPENERS
@@ -79,16 +79,6 @@ def find_cases(root: Path, layout: str | None, pattern: str | None) -> tuple[str
     ids = [case_id(root, path) for path in paths]
     check_unique(ids, str(root))
     return present[0], dict(zip(ids, paths, strict=True))
-
-
-def channel_names(names: Sequence[str], columns: Sequence[Rowwise]) -> list[str]:
-    """Return one name per channel; the parts of a vector get _x, _y, _z."""
-    channels = []
-    for name, column in zip(names, columns, strict=True):
-        width = 1 if len(column.shape) == 1 else column.shape[1]
-        parts = "xyz" if width <= 3 else range(width)
-        channels += [name] if width == 1 else [f"{name}_{part}" for part in parts[:width]]
-    return channels
 
 
 @register()
@@ -175,13 +165,15 @@ class DrivAerMLReader(CaseReader):
             n_cases={"train": n_train, "test": n_test}.get(split),
         )
         self.request = SurfaceRequest(
-            tuple(fields), tuple(features), tuple(global_names), association, boundary
+            distinct_names("fields", fields),
+            distinct_names("features", features),
+            distinct_names("global_names", global_names),
+            association,
+            boundary,
         )
-        self.association = association
         super().__init__(
             case_ids=list(self.files),
-            field_names=(),
-            global_names=global_names,
+            association=association,
             n_points=n_points,
             sampling=sampling,
             shard=shard,
@@ -190,31 +182,14 @@ class DrivAerMLReader(CaseReader):
         )
 
     def open_case(self, index: int) -> TokenTable:
-        """Return case `index` and note the names of its channels, which must not change."""
+        """Return the surface of case `index`."""
         path = self.files[self.case_ids[index]]
-        table = OPENERS[self.layout](path, self.request)
-        for kind, names in (("fields", self.request.fields), ("features", self.request.features)):
-            channels = channel_names(names, getattr(table, kind))
-            known = self.channel_names[kind] or channels
-            if channels != known:
-                raise ValueError(
-                    f"{path}: {kind} have the channels {channels}, earlier cases had {known}; "
-                    "all cases of a set need the same"
-                )
-            self.channel_names[kind] = known
-        if self.association not in (None, table.association):
-            raise ValueError(
-                f"{path} holds its fields as {table.association} data, earlier cases as "
-                f"{self.association} data; set `association`"
-            )
-        self.association = table.association
-        return table
+        return OPENERS[self.layout](path, self.request)
 
     def describe_case(self, index: int) -> dict[str, Any]:
-        """Return the file, its layout and what the tokens are, so that a mesh can be rebuilt."""
+        """Return the file, its layout and its boundary, so that a mesh can be rebuilt."""
         return {
             "source": str(self.files[self.case_ids[index]]),
             "layout": self.layout,
-            "association": self.association,
             "boundary": self.request.boundary,
         }

@@ -79,19 +79,19 @@ def read_polydata(path: Path, request: SurfaceRequest) -> PolygonMesh:
     )
 
 
-def _csv_values(path: Path, names: tuple[str, ...]) -> np.ndarray:
+def _csv_values(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     with reading(path), path.open(newline="") as file:
         header, row = list(csv.reader(file))[:2]
         values = {key.strip(" #"): value for key, value in zip(header, row, strict=True)}
         for name in names:
             if name not in values:
                 raise missing_name(path, "column", name, values)
-        return np.array([float(values[name]) for name in names])
+        return {name: np.array(float(values[name])) for name in names}
 
 
 def open_vtp(path: Path, request: SurfaceRequest) -> TokenTable:
     """Return a ``.vtp`` surface; globals are columns of ``geo_ref_*.csv`` beside it."""
-    global_values = None
+    global_values = {}
     if request.global_names:
         table = one_file(path.parent, "geo_ref_*.csv", source="the DrivAerML repository")
         global_values = _csv_values(table, request.global_names)
@@ -100,15 +100,11 @@ def open_vtp(path: Path, request: SurfaceRequest) -> TokenTable:
 
 def _named_globals(
     path: Path, stored: Mapping[str, object], names: tuple[str, ...]
-) -> np.ndarray | None:
+) -> dict[str, np.ndarray]:
     for name in names:
         if name not in stored:
             raise missing_name(path, "global value", name, stored.keys())
-    if not names:
-        return None
-    return np.concatenate(
-        [np.asarray(stored[name], dtype=np.float64).reshape(-1) for name in names]
-    )
+    return {name: np.asarray(stored[name], dtype=np.float64) for name in names}
 
 
 def _simplices(
@@ -197,14 +193,12 @@ def _open_table(path: Path, arrays: Mapping[str, Rowwise], request: SurfaceReque
     columns = {
         name: _table_column(path, arrays, name) for name in (*request.fields, *request.features)
     }
-    for name, column in columns.items():
-        check_shape(path, name, column.shape[:1], centers.shape[:1])
     return TokenTable(
         path,
         centers.shape[0],
-        [centers],
-        [columns[name] for name in request.fields],
-        features=[columns[name] for name in request.features],
+        {"xyz": centers},
+        {name: columns[name] for name in request.fields},
+        features={name: columns[name] for name in request.features},
         global_values=_named_globals(
             path, {name: arrays[name] for name in arrays}, request.global_names
         ),
