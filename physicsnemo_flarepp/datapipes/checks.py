@@ -133,6 +133,9 @@ def reading(path: Path | str) -> Iterator[None]:
     except (KeyError, FileNotFoundError, AttributeError, NameError):
         # These are about names, which the caller reports, or mistakes in the program.
         raise
+    except (PermissionError, MemoryError):
+        # The file may be whole; fetching it again would not help.
+        raise
     except Exception as error:
         # Zip, HDF5, MATLAB, zarr and memory maps each have their own exception types for the same
         # fact; the original stays attached as the cause.
