@@ -40,6 +40,26 @@ def case_id(root: Path, path: Path) -> str:
     return parent.name
 
 
+def _globs(layout: str | None, pattern: str | None) -> dict[str, tuple[str, ...]]:
+    """Return the globs to look for, by layout."""
+    if layout is not None and layout not in PATTERNS:
+        raise ValueError(f"layout is {layout!r}, expected one of {sorted(PATTERNS)}")
+    if pattern is None:
+        return PATTERNS if layout is None else {layout: PATTERNS[layout]}
+    suffix = Path(pattern).suffix
+    if suffix not in _SUFFIXES:
+        raise ValueError(f"pattern {pattern!r} must end in one of {sorted(_SUFFIXES)}")
+    return {_SUFFIXES[suffix]: (pattern,)}
+
+
+def matching_files(root: Path, layout: str | None, pattern: str | None) -> dict[str, list[Path]]:
+    """Return the files of all cases under `root` by layout; see :func:`find_cases`."""
+    return {
+        name: sorted({path for glob in globs for path in root.glob(glob)})
+        for name, globs in _globs(layout, pattern).items()
+    }
+
+
 def find_cases(root: Path, layout: str | None, pattern: str | None) -> tuple[str, dict[str, Path]]:
     """Return the layout and id -> file of all cases under `root`.
 
@@ -52,22 +72,10 @@ def find_cases(root: Path, layout: str | None, pattern: str | None) -> tuple[str
     pattern : str or None
         Glob that replaces the published one; its suffix gives the layout.
     """
-    if layout is not None and layout not in PATTERNS:
-        raise ValueError(f"layout is {layout!r}, expected one of {sorted(PATTERNS)}")
-    if pattern is not None:
-        suffix = Path(pattern).suffix
-        if suffix not in _SUFFIXES:
-            raise ValueError(f"pattern {pattern!r} must end in one of {sorted(_SUFFIXES)}")
-        patterns = {_SUFFIXES[suffix]: (pattern,)}
-    else:
-        patterns = PATTERNS if layout is None else {layout: PATTERNS[layout]}
-    found = {
-        name: sorted({path for glob in globs for path in root.glob(glob)})
-        for name, globs in patterns.items()
-    }
+    found = matching_files(root, layout, pattern)
     present = [name for name, paths in found.items() if paths]
     if not present:
-        expected = ", ".join(glob for globs in patterns.values() for glob in globs)
+        expected = ", ".join(glob for globs in _globs(layout, pattern).values() for glob in globs)
         raise FileNotFoundError(
             f"{root} holds no case; expected {expected}. Published at "
             "https://huggingface.co/datasets/neashton/drivaerml (raw) and "
@@ -92,7 +100,8 @@ class DrivAerMLReader(CaseReader):
     Parameters
     ----------
     root : str or Path
-        Root of the set.
+        Root of the set, or, where it holds no case itself, of the directory
+        ``drivaerml_surface_presampled_40k`` as published.
     split : str
         ``train``, ``test`` or another split of the manifest.
     fields : Sequence[str]
@@ -110,6 +119,9 @@ class DrivAerMLReader(CaseReader):
         ``cell`` or ``point``; by default the one that holds the fields.
     boundary : str
         Boundary of a DomainMesh to read.
+    allow_missing_chunks : Sequence[str]
+        Zarr arrays that may lack chunks because these hold nothing but the fill value; any other
+        requested array with a chunk missing is an error.
     cases : Sequence[str], optional
         Ids of this split. Without it: `manifest`, ``manifest.json`` under `root`, or directories
         ``train`` and ``test``.
@@ -133,6 +145,7 @@ class DrivAerMLReader(CaseReader):
         pattern: str | None = None,
         association: str | None = None,
         boundary: str = "vehicle",
+        allow_missing_chunks: Sequence[str] = (),
         cases: Sequence[str] | None = None,
         manifest: str | Path | None = None,
         n_train: int | None = None,
@@ -154,7 +167,8 @@ class DrivAerMLReader(CaseReader):
             source=published.source,
         )
         nested = root / published.files[0].split("/")[0]
-        root = nested if nested.is_dir() else root
+        if nested.is_dir() and not any(matching_files(root, layout, pattern).values()):
+            root = nested
         self.layout, found = find_cases(root, layout, pattern)
         self.files = named_split(
             root,
@@ -170,6 +184,7 @@ class DrivAerMLReader(CaseReader):
             distinct_names("global_names", global_names),
             association,
             boundary,
+            tuple(allow_missing_chunks),
         )
         super().__init__(
             case_ids=list(self.files),

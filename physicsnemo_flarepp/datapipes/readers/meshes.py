@@ -28,6 +28,8 @@ class SurfaceRequest:
         ``cell``, ``point``, or None for the one that holds all fields.
     boundary : str
         Boundary of a DomainMesh.
+    allow_missing_chunks : tuple[str, ...]
+        Zarr arrays whose absent chunks stand for the fill value.
     """
 
     fields: tuple[str, ...]
@@ -35,6 +37,7 @@ class SurfaceRequest:
     global_names: tuple[str, ...] = ()
     association: str | None = None
     boundary: str = "vehicle"
+    allow_missing_chunks: tuple[str, ...] = ()
 
     def arrays(self) -> tuple[str, ...]:
         """Return the names of stored arrays, without computed geometry."""
