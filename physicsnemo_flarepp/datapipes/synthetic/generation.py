@@ -13,7 +13,7 @@ from rich.progress import track
 from ... import __version__
 from .parts import drop_unusable_parts, exclusive, read_part, remove_tree, replacing
 from .processes import available_cores, solve_cases
-from .sets import MODULES, SyntheticSet, load_set
+from .sets import MODULES, CaseId, SyntheticSet, case_ids, load_set
 
 CACHE_VARIABLE = "PHYSICSNEMO_FLAREPP_CACHE"
 STAMP = "stamp.json"
@@ -52,7 +52,7 @@ def say(message: str, progress: bool) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
-def show_progress(finished: Iterable[int], label: str, total: int, progress: bool) -> None:
+def show_progress(finished: Iterable[CaseId], label: str, total: int, progress: bool) -> None:
     """Run through ``finished`` behind a progress bar on a terminal, silently elsewhere."""
     console = Console(stderr=True)
     shown = progress and console.is_terminal
@@ -66,7 +66,7 @@ def finish(data_set: SyntheticSet, parts: Path, final: Path, stamp: dict) -> Non
     unfinished = final.with_name(f"{final.name}.partial")
     remove_tree(unfinished)
     unfinished.mkdir()
-    cases = (read_part(parts, index) for index in range(n_train + n_test))
+    cases = (read_part(parts, case) for case in case_ids(n_train, n_test))
     data_set.assemble(cases, unfinished, n_train, n_test)
     remove_tree(final)
     unfinished.rename(final)
@@ -88,7 +88,8 @@ def generate(
     """Directory of a built-in data set, made now if it is not in the cache yet.
 
     The files are a function of the name, the counts and the seed; the number of workers does not
-    change them, and the first cases of a larger set are those of a smaller one. An interrupted
+    change them. Training and test cases are the beginnings of two fixed sequences: the first cases
+    of a larger set are those of a smaller one, in both splits. An interrupted
     run goes on from its finished cases when called again. Two processes that ask for the same
     set at once make it once.
 
@@ -142,7 +143,7 @@ def generate(
             return final
         start = time.perf_counter()
         parts.mkdir(exist_ok=True)
-        missing = drop_unusable_parts(parts, n_train + n_test)
+        missing = drop_unusable_parts(parts, case_ids(n_train, n_test))
         workers = min(workers, len(missing))
         finished = solve_cases(MODULES[name], seed, parts, missing, workers)
         show_progress(finished, f"{name}: solving", len(missing), progress)

@@ -169,7 +169,7 @@ def solve_case(case_seed: int) -> Case:
 
 SET = SyntheticSet(
     name="pipe",
-    version=1,
+    version=2,
     n_train=200,
     n_test=50,
     solve_case=solve_case,
