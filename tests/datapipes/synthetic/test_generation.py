@@ -1,6 +1,8 @@
 """The framework makes each set once, whole, and the same however it is made."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +64,8 @@ def test_a_finished_set_has_its_files_and_a_stamp_and_nothing_is_left_over(tmp_p
         "n_train": 6,
         "n_test": 2,
         "package_version": __version__,
+        # .npy: a header of 128 bytes, then 100 doubles per case.
+        "files": {"test.npy": 128 + 2 * 800, "train.npy": 128 + 6 * 800},
     }
     assert {entry.name for entry in path.parent.iterdir()} == {path.name, "counted-v1-s0.lock"}
 
@@ -71,6 +75,24 @@ def test_a_finished_set_is_not_solved_again(tmp_path, log):
     before = solved(log)
     make(tmp_path)
     assert solved(log) == before and len(before) == len(set(before)) == 8
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda path: os.truncate(path / "train.npy", 1000),
+            "train.npy: 1000 bytes, expected 4928",
+        ),
+        (lambda path: (path / "test.npy").unlink(), "test.npy: no such file, expected 1728 bytes"),
+        (lambda path: (path / "stamp.json").write_text(""), "stamp.json is damaged"),
+    ],
+)
+def test_damage_under_a_stamp_is_noticed_with_a_remedy(tmp_path, log, damage, message):
+    path = make(tmp_path)
+    damage(path)
+    with pytest.raises(ValueError, match=f"{message}.*; delete {re.escape(str(path))} and"):
+        make(tmp_path)
 
 
 def test_workers_do_not_change_a_byte_and_the_seed_does(tmp_path, log):
