@@ -109,7 +109,9 @@ def test_globals_are_counted_once_per_case(tmp_path):
     np.testing.assert_allclose(ranks[0]["globals.scale"], np.std(speeds, ddof=1), rtol=1e-6)
 
 
-@pytest.mark.parametrize("normalization", ["fit", "paper", "none", {"fields": "gaussian"}], ids=str)
+@pytest.mark.parametrize(
+    "normalization", ["fit", "paper", "none", {"fields": "gaussian"}, {"load": "stats"}], ids=str
+)
 def test_a_mesh_that_is_not_the_ranks_is_refused(ragged_set, tmp_path, normalization):
     cfg = {
         "benchmark": "drivaerml_40k",
