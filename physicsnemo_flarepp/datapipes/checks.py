@@ -45,7 +45,9 @@ def one_file(root: Path, pattern: str, *, source: str) -> Path:
 
 
 def check_shape(path: Path, name: str, shape: Sequence[int], expected: Sequence[int | str]) -> None:
-    """Raise unless `shape` matches `expected`, where a string stands for any length.
+    """Raise unless `shape` matches `expected`.
+
+    A string in `expected` stands for any length; the same string twice, for the same length.
 
     Examples
     --------
@@ -53,8 +55,10 @@ def check_shape(path: Path, name: str, shape: Sequence[int], expected: Sequence[
     Traceback (most recent call last):
     ValueError: Pipe_Q.npy: array has shape (8, 129, 129, 3), expected (case, 3, 129, 129). ...
     """
+    lengths: dict[str, int] = {}
     fits = len(shape) == len(expected) and all(
-        isinstance(want, str) or got == want for got, want in zip(shape, expected, strict=True)
+        got == (lengths.setdefault(want, got) if isinstance(want, str) else want)
+        for got, want in zip(shape, expected, strict=True)
     )
     if not fits:
         wanted = ", ".join(str(want) for want in expected)
@@ -128,6 +132,9 @@ def reading(path: Path | str) -> Iterator[None]:
         yield
     except (KeyError, FileNotFoundError, AttributeError, NameError):
         # These are about names, which the caller reports, or mistakes in the program.
+        raise
+    except (PermissionError, MemoryError):
+        # The file may be whole; fetching it again would not help.
         raise
     except Exception as error:
         # Zip, HDF5, MATLAB, zarr and memory maps each have their own exception types for the same

@@ -62,7 +62,9 @@ class DataConfig:
     prefetch : int
         Batches read ahead.
     seed : int
-        Seed of built-in data, case order and draws.
+        Seed of case order and draws.
+    builtin_seed : int
+        Seed of the built-in set, so that runs that differ in `seed` train on the same data.
     device : str or None
         Where batches live: None leaves them on the CPU, ``auto`` follows PhysicsNeMo.
     pin_memory : bool
@@ -88,6 +90,7 @@ class DataConfig:
     num_workers: int = 2
     prefetch: int = 2
     seed: int = 0
+    builtin_seed: int = 0
     device: str | None = None
     pin_memory: bool = False
     collate_metadata: bool = False
@@ -122,6 +125,7 @@ def build_dataloaders(cfg: Mapping[str, Any] | DictConfig) -> Loaders:
         ``train``, ``test`` and ``normalizer``, in this order.
     """
     cfg = OmegaConf.merge(OmegaConf.structured(DataConfig), cfg)
+    _check_mesh(cfg.parallel)
     root = _data_root(cfg)
     name = cfg.benchmark or cfg.builtin
     spec = benchmark(name) if name is not None else None
@@ -147,6 +151,21 @@ def build_dataloaders(cfg: Mapping[str, Any] | DictConfig) -> Loaders:
     )
 
 
+def _running_ranks() -> int | None:
+    """Return the number of ranks, None without a process group."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else None
+
+
+def _check_mesh(parallel: ParallelConfig) -> None:
+    ranks = _running_ranks()
+    if ranks not in (None, parallel.data_size * parallel.context_size):
+        raise ValueError(
+            f"parallel has data_size={parallel.data_size} and context_size="
+            f"{parallel.context_size}, but {ranks} ranks are running; their product must be the "
+            "number of ranks"
+        )
+
+
 def _data_root(cfg: DictConfig) -> Path:
     """Return the directory of the files, after generating a built-in set and noting its counts."""
     if (cfg.root is None) == (cfg.builtin is None):
@@ -156,7 +175,7 @@ def _data_root(cfg: DictConfig) -> Path:
         )
     if cfg.root is not None:
         return Path(cfg.root)
-    root = generate_once(cfg.builtin, n_train=cfg.n_train, n_test=cfg.n_test, seed=cfg.seed)
+    root = generate_once(cfg.builtin, n_train=cfg.n_train, n_test=cfg.n_test, seed=cfg.builtin_seed)
     stamp = json.loads((root / "stamp.json").read_text())
     cfg.n_train, cfg.n_test = stamp["n_train"], stamp["n_test"]
     return root
@@ -169,7 +188,7 @@ def generate_once(name: str, *, n_train: int | None, n_test: int | None, seed: i
     """
     from .synthetic import generate  # the solvers are needed only here
 
-    if not (dist.is_available() and dist.is_initialized()):
+    if _running_ranks() is None:
         return generate(name, n_train=n_train, n_test=n_test, seed=seed)
     outcome: list = [None, None]
     cause = None
@@ -244,6 +263,12 @@ def _make_normalizer(
             "mapping such as {coordinates: unit_box, fields: gaussian}"
         )
     if choice == "paper":
+        fields = train.open_case(0).channels()["fields"]
+        if fields != list(spec.outputs):
+            raise ValueError(
+                f"normalization 'paper' has constants for the fields {list(spec.outputs)} of "
+                f"{spec.name}, but {fields} are read; read those fields, or use 'fit'"
+            )
         return paper_normalizer(spec)
     if isinstance(choice, DictConfig) and "load" in choice:
         return Normalizer.load(choice.load)
@@ -262,13 +287,7 @@ def _make_normalizer(
             f"{train.n_points}; set n_points to null or choose 'gaussian'"
         )
     parallel = cfg.parallel
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        if parallel.data_size * parallel.context_size != dist.get_world_size():
-            raise ValueError(
-                f"parallel has data_size={parallel.data_size} and context_size="
-                f"{parallel.context_size}, but {dist.get_world_size()} ranks are running; their "
-                "product must be the number of ranks"
-            )
+    if _running_ranks() is not None:
         mine = range(parallel.data_rank, len(train), parallel.data_size)
         return fit_normalizer(train, kinds, cases=mine, group=dist.group.WORLD)
     if parallel.context_size > 1:

@@ -17,6 +17,7 @@ from .checks import reading
 from .specs import BenchmarkSpec
 
 KINDS = ("none", "gaussian", "per_point", "unit_box")
+_FORMAT = "physicsnemo_flarepp.normalizer.v1"
 NORMALIZED_KEYS = ("coordinates", "features", "fields", "globals")
 
 
@@ -139,7 +140,7 @@ class Normalizer(Transform):
     def save(self, path: str | Path) -> None:
         """Write the statistics to a safetensors file."""
         tensors = {name: tensor.cpu() for name, tensor in self.state_dict().items()}
-        save_file(tensors, path, metadata={"format": "physicsnemo_flarepp.normalizer.v1"})
+        save_file(tensors, path, metadata={"format": _FORMAT})
 
     @classmethod
     def load(cls, path: str | Path) -> "Normalizer":
@@ -147,9 +148,13 @@ class Normalizer(Transform):
         if not Path(path).is_file():
             raise FileNotFoundError(f"normaliser {path} does not exist; it lies beside the run")
         with reading(path), safe_open(path, framework="pt") as file:
-            if (file.metadata() or {}).get("format") != "physicsnemo_flarepp.normalizer.v1":
-                raise ValueError(f"metadata {json.dumps(file.metadata())} is not a normaliser's")
+            metadata = file.metadata() or {}
             state = {name: file.get_tensor(name) for name in file.keys()}
+        if metadata.get("format") != _FORMAT:
+            raise ValueError(
+                f"{path} has the metadata {json.dumps(metadata)}, expected the format {_FORMAT!r}; "
+                "give a file that Normalizer.save wrote"
+            )
         normalizer = cls()
         normalizer.load_state_dict(state)
         return normalizer

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
-from physicsnemo.datapipes import Reader
 from tensordict import TensorDict
 from torch import Tensor
 
 from .normalization import KINDS, NORMALIZED_KEYS, Affine, Normalizer
+from .readers import CaseReader
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _merge(into: dict[str, Moments], other: Mapping[str, Moments]) -> None:
 
 
 def fit_normalizer(
-    reader: Reader,
+    reader: CaseReader,
     kinds: Mapping[str, str],
     *,
     cases: Iterable[int] | None = None,
@@ -146,7 +146,7 @@ def fit_normalizer(
 
     Parameters
     ----------
-    reader : Reader
+    reader : CaseReader
         Reader of the training split.
     kinds : Mapping[str, str]
         Kind by sample key: ``none``; ``gaussian``, mean and deviation per channel;
@@ -163,9 +163,13 @@ def fit_normalizer(
             f"among {KINDS}"
         )
     merged: dict[str, Moments] = {}
-    if any(kind != "none" for kind in kinds.values()):
+    counted = dict(kinds)
+    if group is not None and reader.shard[0] != 0:
+        # All ranks of a context group read the globals of a case; its first rank counts them.
+        counted.pop("globals", None)
+    if any(kind != "none" for kind in counted.values()):
         for case in range(len(reader)) if cases is None else cases:
-            _merge(merged, case_moments(reader[case][0], kinds))
+            _merge(merged, case_moments(reader[case][0], counted))
     if group is not None:
         parts: list = [None] * dist.get_world_size(group)
         dist.all_gather_object(parts, merged, group=group)

@@ -136,6 +136,9 @@ def test_choices_of_normalisation(ragged_set, tmp_path):
     assert torch.equal(stored.affine["fields"].scale, paper.affine["fields"].scale)
     with pytest.raises(ValueError, match="need every point of the grid, but n_points is 20"):
         build_dataloaders(config(ragged_set, normalization={"fields": "per_point"}))
+    shear = {"fields": ["wallShearStressMeanTrim"]}
+    with pytest.raises(ValueError, match=r"\['pMeanTrim'\] of drivaerml_40k, but \['wallShear.*_x"):
+        build_dataloaders(config(ragged_set, normalization="paper", reader=shear))
     with pytest.raises(ValueError, match="normalization is 'best', expected 'fit'"):
         build_dataloaders(config(ragged_set, normalization="best"))
 
@@ -167,11 +170,21 @@ def test_builtin_set_is_generated_with_its_counts_and_read_like_files(grid_files
 
     module = "physicsnemo_flarepp.datapipes.synthetic"
     monkeypatch.setitem(sys.modules, module, SimpleNamespace(generate=generate))
-    train, test, normalizer = build_dataloaders({"builtin": "pipe", "n_test": 2, "seed": 9})
-    assert calls == [("pipe", None, 2, 9)]
+    train, test, normalizer = build_dataloaders(
+        {"builtin": "pipe", "n_test": 2, "seed": 9, "builtin_seed": 4}
+    )
+    assert calls == [("pipe", None, 2, 4)]
     assert (len(train), len(test)) == (3, 2)
     assert next(iter(test))["coordinates"].shape == (1, 129 * 129, 2)
     assert set(normalizer.affine) == {"coordinates", "fields"}
+
+
+def test_the_seed_of_a_run_leaves_the_built_in_data_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHYSICSNEMO_FLAREPP_CACHE", str(tmp_path))
+    cfg = {"builtin": "darcy", "n_train": 2, "n_test": 1}
+    paths = [build_dataloaders({**cfg, "seed": seed}).train.dataset.reader.path for seed in (0, 1)]
+    assert paths[0] == paths[1]
+    assert len([entry for entry in tmp_path.iterdir() if entry.is_dir()]) == 1
 
 
 def test_readers_errors_reach_the_training_loop(ragged_set, tmp_path):

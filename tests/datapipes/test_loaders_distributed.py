@@ -5,6 +5,8 @@ import multiprocessing
 import sys
 from types import SimpleNamespace
 
+import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -72,11 +74,49 @@ def test_a_failure_to_generate_is_raised_on_every_rank(monkeypatch, tmp_path):
         raise OSError("disk full")
 
     set_generator(monkeypatch, generate)
-    ranks = run_ranks(lambda rank: build_dataloaders({"builtin": "cars"}), tmp_path)
+    cfg = {"builtin": "cars", "parallel": {"data_size": 2}}
+    ranks = run_ranks(lambda rank: build_dataloaders(cfg), tmp_path)
     assert ranks == ["RuntimeError: rank 0 could not generate 'cars': OSError: disk full"] * 2
 
 
-def test_a_mesh_that_is_not_the_ranks_is_refused(ragged_set, tmp_path):
-    cfg = {"benchmark": "drivaerml_40k", "root": str(ragged_set)}
+def test_globals_are_counted_once_per_case(tmp_path):
+    rng = np.random.default_rng(3)
+    for split, runs in (("train", range(3)), ("test", range(3, 4))):
+        (tmp_path / split).mkdir()
+        for run in runs:
+            np.savez(
+                tmp_path / split / f"run_{run}.npz",
+                surface_mesh_centers=rng.normal(size=(11, 3)),
+                surface_fields=rng.normal(size=(11, 4)),
+                speed=np.array([30.0 + run**2]),
+            )
+    cfg = {
+        "benchmark": "drivaerml_40k",
+        "root": str(tmp_path),
+        "reader": {"global_names": ["speed"]},
+        "normalization": {"globals": "gaussian", "fields": "gaussian"},
+    }
+
+    def task(rank):
+        place = {"context_rank": rank, "context_size": 2}
+        state = build_dataloaders({**cfg, "parallel": place}).normalizer.state_dict()
+        return {name: tensor.tolist() for name, tensor in state.items()}
+
+    ranks = run_ranks(task, tmp_path)
+    assert ranks[0] == ranks[1]
+    speeds = [30.0, 31.0, 34.0]
+    np.testing.assert_allclose(ranks[0]["globals.shift"], np.mean(speeds), rtol=1e-6)
+    np.testing.assert_allclose(ranks[0]["globals.scale"], np.std(speeds, ddof=1), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "normalization", ["fit", "paper", "none", {"fields": "gaussian"}, {"load": "stats"}], ids=str
+)
+def test_a_mesh_that_is_not_the_ranks_is_refused(ragged_set, tmp_path, normalization):
+    cfg = {
+        "benchmark": "drivaerml_40k",
+        "root": str(ragged_set),
+        "normalization": normalization,
+    }
     ranks = run_ranks(lambda rank: build_dataloaders(cfg), tmp_path)
     assert all("data_size=1 and context_size=1, but 2 ranks are running" in text for text in ranks)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from tensordict import TensorDict
 
 from physicsnemo_flarepp.datapipes import DrivAerMLReader, GraphReader, Normalizer, fit_normalizer
@@ -117,3 +118,10 @@ def test_statistics_of_other_channels_are_refused():
         normalizer(TensorDict({"fields": torch.zeros(9, 4)}))
     with pytest.raises(ValueError, match="kinds among"):
         fit_normalizer(grid_reader(np.ones((1, 5, 1))), {"fields": "robust"})
+
+
+def test_another_safetensors_file_is_not_called_damaged(tmp_path):
+    save_file({"fields.shift": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="has the metadata {}.*Normalizer.save wrote") as caught:
+        Normalizer.load(tmp_path / "model.safetensors")
+    assert "truncated" not in str(caught.value)

@@ -1,8 +1,9 @@
 """What all readers share: a case is a table of tokens, of which a rank reads the rows it owns."""
 
+import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from ..checks import check_finite, check_unique, reading
 from ..sampling import Rows, check_shard, token_rows
 
 SAMPLING_MODES = ("fixed", "epoch")
+_COLUMN_GROUPS = ("coordinates", "features", "fields")
 
 
 class Rowwise(Protocol):
@@ -44,9 +46,38 @@ class ComputedColumn:
         return self._compute(rows)
 
 
+def channel_names(widths: Mapping[str, int]) -> list[str]:
+    """Return one name per channel of named arrays; the parts of a vector are told apart.
+
+    Examples
+    --------
+    >>> channel_names({"p": 1, "shear": 3, "y": 4})
+    ['p', 'shear_x', 'shear_y', 'shear_z', 'y_0', 'y_1', 'y_2', 'y_3']
+    """
+    channels = []
+    for name, width in widths.items():
+        parts = "xyz"[:width] if width <= 3 else range(width)
+        channels += [name] if width == 1 else [f"{name}_{part}" for part in parts]
+    return channels
+
+
+def distinct_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return `names`, or raise if one of them is listed twice.
+
+    Examples
+    --------
+    >>> distinct_names("fields", ["p", "p"])
+    Traceback (most recent call last):
+    ValueError: fields is ['p', 'p']; name every array once
+    """
+    if len(set(names)) < len(names):
+        raise ValueError(f"{argument} is {list(names)}; name every array once")
+    return tuple(names)
+
+
 @dataclass(frozen=True)
 class TokenTable:
-    """One case before anything is read: lazy columns, all with the token axis first.
+    """One case before anything is read: lazy columns by name, all with the token axis first.
 
     Parameters
     ----------
@@ -54,28 +85,54 @@ class TokenTable:
         File to name in errors and to plot from.
     n_tokens : int
         Rows N of every column.
-    coordinates, features, fields : Sequence[Rowwise]
+    coordinates, features, fields : Mapping[str, Rowwise]
         Columns (N,) or (N, k), concatenated along channels when rows are read.
-    global_values : numpy.ndarray or None
-        Values of the whole case, (g,).
+    global_values : Mapping[str, numpy.ndarray]
+        Values of the whole case: numbers and vectors, concatenated when read.
     association : str
         Whether a token is a ``point`` or a ``cell`` of the mesh in `source`.
     """
 
     source: Path | str
     n_tokens: int
-    coordinates: Sequence[Rowwise]
-    fields: Sequence[Rowwise]
-    features: Sequence[Rowwise] = ()
-    global_values: np.ndarray | None = None
+    coordinates: Mapping[str, Rowwise]
+    fields: Mapping[str, Rowwise]
+    features: Mapping[str, Rowwise] = field(default_factory=dict)
+    global_values: Mapping[str, np.ndarray] = field(default_factory=dict)
     association: str = "point"
+
+    def __post_init__(self) -> None:
+        n = self.n_tokens
+        for group in _COLUMN_GROUPS:
+            for name, column in getattr(self, group).items():
+                if len(column.shape) not in (1, 2) or column.shape[0] != n:
+                    raise ValueError(
+                        f"{self.source}: {name} (of the {group}) has shape {tuple(column.shape)}, "
+                        f"expected ({n},) or ({n}, channels), one row for each of the {n} tokens. "
+                        "Repair the file, or name another array"
+                    )
+
+    def channels(self) -> dict[str, list[str]]:
+        """Return the names of the channels of ``fields``, ``features`` and ``globals``."""
+        return {
+            "fields": channel_names({n: math.prod(c.shape[1:]) for n, c in self.fields.items()}),
+            "features": channel_names(
+                {n: math.prod(c.shape[1:]) for n, c in self.features.items()}
+            ),
+            "globals": channel_names({n: v.size for n, v in self.global_values.items()}),
+        }
 
     def read(self, name: str, rows: Rows) -> np.ndarray:
         """Return the rows of column group `name` as float32, (n, channels)."""
-        parts = [np.asarray(column[rows]) for column in getattr(self, name)]
+        parts = [np.asarray(column[rows]) for column in getattr(self, name).values()]
         parts = [part[:, None] if part.ndim == 1 else part for part in parts]
         # concatenate copies, so the sample never aliases a read-only memory map.
         return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
+
+    def read_globals(self) -> np.ndarray:
+        """Return the global values as float32, (g,)."""
+        parts = [np.reshape(value, -1) for value in self.global_values.values()]
+        return np.concatenate(parts, dtype=np.float32, casting="same_kind")
 
 
 class CaseReader(Reader):
@@ -89,14 +146,16 @@ class CaseReader(Reader):
       per-point statistics,
 
     and metadata with ``case_id``, ``source``, ``field_names``, ``feature_names``,
-    ``global_names``, ``grid`` (shape or None) and what the subclass adds for plotting.
+    ``global_names`` (one name per channel, the same in all cases), ``association``, ``grid``
+    (shape or None) and what the subclass adds for plotting.
 
     Parameters
     ----------
     case_ids : Sequence[str]
         One id per sample; an id appears once.
-    field_names, feature_names, global_names : Sequence[str]
-        Names of the channels.
+    association : str or None
+        Whether tokens are the ``point`` or the ``cell`` of the source; None takes what the first
+        case opened has.
     grid : tuple[int, ...] or None
         Shape of the structured grid that the tokens of a whole case form in row-major order.
     n_points : int or None
@@ -116,9 +175,7 @@ class CaseReader(Reader):
         self,
         *,
         case_ids: Sequence[str],
-        field_names: Sequence[str],
-        feature_names: Sequence[str] = (),
-        global_names: Sequence[str] = (),
+        association: str | None = None,
         grid: tuple[int, ...] | None = None,
         n_points: int | None = None,
         sampling: str = "fixed",
@@ -135,11 +192,7 @@ class CaseReader(Reader):
             raise ValueError(f"{type(self).__name__}: the split is empty; it needs at least 1 case")
         check_unique(case_ids, type(self).__name__)
         self.case_ids = list(case_ids)
-        self.channel_names = {
-            "fields": list(field_names),
-            "features": list(feature_names),
-            "globals": list(global_names),
-        }
+        self._common = {} if association is None else {"association": association}
         self.grid = grid
         self.n_points = n_points
         self.sampling = sampling
@@ -161,20 +214,35 @@ class CaseReader(Reader):
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return where case `index` comes from, without reading it; at least ``source``."""
 
+    def _check_common(self, table: TokenTable) -> None:
+        """Keep what the first case opened says about all cases; raise if this one differs."""
+        for what, found in {"association": table.association, **table.channels()}.items():
+            # Threads open cases at the same time; setdefault looks and sets in one step.
+            known = self._common.setdefault(what, found)
+            if found != known:
+                raise ValueError(
+                    f"{table.source}: {what} is {found!r}, but {known!r} was asked for or found in "
+                    "another case; all cases of a set need the same. Name arrays (and their "
+                    "`association`) that all cases hold alike, or leave this case out"
+                )
+
     def _load_sample(self, index: int) -> dict[str, torch.Tensor]:
         table = self.open_case(index)
+        self._check_common(table)
         draw_seed = self._index_generator(index).initial_seed()
         rows = token_rows(table.n_tokens, self.n_points, self.shard, draw_seed)
         sample = {}
-        for name in ("coordinates", "features", "fields"):
+        for name in _COLUMN_GROUPS:
             if getattr(table, name):
                 with reading(table.source):
                     values = table.read(name, rows)
                 check_finite(table.source, self.case_ids[index], name, values)
                 sample[name] = torch.from_numpy(values)
-        if table.global_values is not None:
-            check_finite(table.source, self.case_ids[index], "globals", table.global_values)
-            sample["globals"] = torch.from_numpy(table.global_values.astype(np.float32))
+        if table.global_values:
+            with reading(table.source):
+                values = table.read_globals()
+            check_finite(table.source, self.case_ids[index], "globals", values)
+            sample["globals"] = torch.from_numpy(values)
         if isinstance(rows, slice):
             rows = np.arange(rows.start, rows.stop)
         sample["tokens"] = torch.from_numpy(rows)
@@ -183,9 +251,10 @@ class CaseReader(Reader):
     def _get_sample_metadata(self, index: int) -> dict[str, Any]:
         return {
             "case_id": self.case_ids[index],
-            "field_names": self.channel_names["fields"],
-            "feature_names": self.channel_names["features"],
-            "global_names": self.channel_names["globals"],
+            "field_names": self._common["fields"],
+            "feature_names": self._common["features"],
+            "global_names": self._common["globals"],
+            "association": self._common["association"],
             "grid": self.grid,
             **self.describe_case(index),
         }

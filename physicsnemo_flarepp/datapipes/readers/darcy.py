@@ -60,7 +60,7 @@ class DarcyReader(CaseReader):
         pattern = spec.files[0 if split == "train" else 1]
         self.path = one_file(root, pattern, source=spec.source)
         shape = mat_shape(self.path, "coeff")
-        check_shape(self.path, "coeff", shape, ("case", "side", shape[-1]))
+        check_shape(self.path, "coeff", shape, ("case", "side", "side"))
         check_shape(self.path, "sol", mat_shape(self.path, "sol"), shape)
         n_cases = self._count(split, shape[0], n_train, n_test)
         stride = self._stride(shape[1], stride)
@@ -72,8 +72,6 @@ class DarcyReader(CaseReader):
         self._xy = np.stack(np.meshgrid(line, line, indexing="ij"), -1).reshape(-1, 2)
         super().__init__(
             case_ids=[f"darcy_{split}_{case:04d}" for case in range(n_cases)],
-            field_names=spec.outputs,
-            feature_names=spec.inputs[2:],
             grid=(side, side),
             n_points=n_points,
             sampling=sampling,
@@ -112,9 +110,9 @@ class DarcyReader(CaseReader):
         return TokenTable(
             self.path,
             len(self._xy),
-            [self._xy],
-            [self._sol[index]],
-            features=[self._coeff[index]],
+            {"xy": self._xy},
+            {self.spec.outputs[0]: self._sol[index]},
+            features={self.spec.inputs[2]: self._coeff[index]},
         )
 
     def describe_case(self, index: int) -> dict[str, Any]:

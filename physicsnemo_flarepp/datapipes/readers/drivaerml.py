@@ -8,7 +8,7 @@ from physicsnemo.datapipes import register
 
 from ..checks import check_unique, existing_directory
 from ..specs import benchmark
-from .base import CaseReader, Rowwise, TokenTable
+from .base import CaseReader, TokenTable, distinct_names
 from .meshes import ASSOCIATIONS, SurfaceRequest
 from .splits import named_split
 from .surfaces import OPENERS
@@ -40,6 +40,26 @@ def case_id(root: Path, path: Path) -> str:
     return parent.name
 
 
+def _globs(layout: str | None, pattern: str | None) -> dict[str, tuple[str, ...]]:
+    """Return the globs to look for, by layout."""
+    if layout is not None and layout not in PATTERNS:
+        raise ValueError(f"layout is {layout!r}, expected one of {sorted(PATTERNS)}")
+    if pattern is None:
+        return PATTERNS if layout is None else {layout: PATTERNS[layout]}
+    suffix = Path(pattern).suffix
+    if suffix not in _SUFFIXES:
+        raise ValueError(f"pattern {pattern!r} must end in one of {sorted(_SUFFIXES)}")
+    return {_SUFFIXES[suffix]: (pattern,)}
+
+
+def matching_files(root: Path, layout: str | None, pattern: str | None) -> dict[str, list[Path]]:
+    """Return the files of all cases under `root` by layout; see :func:`find_cases`."""
+    return {
+        name: sorted({path for glob in globs for path in root.glob(glob)})
+        for name, globs in _globs(layout, pattern).items()
+    }
+
+
 def find_cases(root: Path, layout: str | None, pattern: str | None) -> tuple[str, dict[str, Path]]:
     """Return the layout and id -> file of all cases under `root`.
 
@@ -52,22 +72,10 @@ def find_cases(root: Path, layout: str | None, pattern: str | None) -> tuple[str
     pattern : str or None
         Glob that replaces the published one; its suffix gives the layout.
     """
-    if layout is not None and layout not in PATTERNS:
-        raise ValueError(f"layout is {layout!r}, expected one of {sorted(PATTERNS)}")
-    if pattern is not None:
-        suffix = Path(pattern).suffix
-        if suffix not in _SUFFIXES:
-            raise ValueError(f"pattern {pattern!r} must end in one of {sorted(_SUFFIXES)}")
-        patterns = {_SUFFIXES[suffix]: (pattern,)}
-    else:
-        patterns = PATTERNS if layout is None else {layout: PATTERNS[layout]}
-    found = {
-        name: sorted({path for glob in globs for path in root.glob(glob)})
-        for name, globs in patterns.items()
-    }
+    found = matching_files(root, layout, pattern)
     present = [name for name, paths in found.items() if paths]
     if not present:
-        expected = ", ".join(glob for globs in patterns.values() for glob in globs)
+        expected = ", ".join(glob for globs in _globs(layout, pattern).values() for glob in globs)
         raise FileNotFoundError(
             f"{root} holds no case; expected {expected}. Published at "
             "https://huggingface.co/datasets/neashton/drivaerml (raw) and "
@@ -81,16 +89,6 @@ def find_cases(root: Path, layout: str | None, pattern: str | None) -> tuple[str
     return present[0], dict(zip(ids, paths, strict=True))
 
 
-def channel_names(names: Sequence[str], columns: Sequence[Rowwise]) -> list[str]:
-    """Return one name per channel; the parts of a vector get _x, _y, _z."""
-    channels = []
-    for name, column in zip(names, columns, strict=True):
-        width = 1 if len(column.shape) == 1 else column.shape[1]
-        parts = "xyz" if width <= 3 else range(width)
-        channels += [name] if width == 1 else [f"{name}_{part}" for part in parts[:width]]
-    return channels
-
-
 @register()
 class DrivAerMLReader(CaseReader):
     """Cases of vehicle surfaces: x, y, z (and normals, areas, globals) -> pressure, wall shear.
@@ -102,7 +100,8 @@ class DrivAerMLReader(CaseReader):
     Parameters
     ----------
     root : str or Path
-        Root of the set.
+        Root of the set, or, where it holds no case itself, of the directory
+        ``drivaerml_surface_presampled_40k`` as published.
     split : str
         ``train``, ``test`` or another split of the manifest.
     fields : Sequence[str]
@@ -120,6 +119,9 @@ class DrivAerMLReader(CaseReader):
         ``cell`` or ``point``; by default the one that holds the fields.
     boundary : str
         Boundary of a DomainMesh to read.
+    allow_missing_chunks : Sequence[str]
+        Zarr arrays that may lack chunks because these hold nothing but the fill value; any other
+        requested array with a chunk missing is an error.
     cases : Sequence[str], optional
         Ids of this split. Without it: `manifest`, ``manifest.json`` under `root`, or directories
         ``train`` and ``test``.
@@ -143,6 +145,7 @@ class DrivAerMLReader(CaseReader):
         pattern: str | None = None,
         association: str | None = None,
         boundary: str = "vehicle",
+        allow_missing_chunks: Sequence[str] = (),
         cases: Sequence[str] | None = None,
         manifest: str | Path | None = None,
         n_train: int | None = None,
@@ -164,7 +167,8 @@ class DrivAerMLReader(CaseReader):
             source=published.source,
         )
         nested = root / published.files[0].split("/")[0]
-        root = nested if nested.is_dir() else root
+        if nested.is_dir() and not any(matching_files(root, layout, pattern).values()):
+            root = nested
         self.layout, found = find_cases(root, layout, pattern)
         self.files = named_split(
             root,
@@ -175,13 +179,16 @@ class DrivAerMLReader(CaseReader):
             n_cases={"train": n_train, "test": n_test}.get(split),
         )
         self.request = SurfaceRequest(
-            tuple(fields), tuple(features), tuple(global_names), association, boundary
+            distinct_names("fields", fields),
+            distinct_names("features", features),
+            distinct_names("global_names", global_names),
+            association,
+            boundary,
+            tuple(allow_missing_chunks),
         )
-        self.association = association
         super().__init__(
             case_ids=list(self.files),
-            field_names=(),
-            global_names=global_names,
+            association=association,
             n_points=n_points,
             sampling=sampling,
             shard=shard,
@@ -190,31 +197,14 @@ class DrivAerMLReader(CaseReader):
         )
 
     def open_case(self, index: int) -> TokenTable:
-        """Return case `index` and note the names of its channels, which must not change."""
+        """Return the surface of case `index`."""
         path = self.files[self.case_ids[index]]
-        table = OPENERS[self.layout](path, self.request)
-        for kind, names in (("fields", self.request.fields), ("features", self.request.features)):
-            channels = channel_names(names, getattr(table, kind))
-            known = self.channel_names[kind] or channels
-            if channels != known:
-                raise ValueError(
-                    f"{path}: {kind} have the channels {channels}, earlier cases had {known}; "
-                    "all cases of a set need the same"
-                )
-            self.channel_names[kind] = known
-        if self.association not in (None, table.association):
-            raise ValueError(
-                f"{path} holds its fields as {table.association} data, earlier cases as "
-                f"{self.association} data; set `association`"
-            )
-        self.association = table.association
-        return table
+        return OPENERS[self.layout](path, self.request)
 
     def describe_case(self, index: int) -> dict[str, Any]:
-        """Return the file, its layout and what the tokens are, so that a mesh can be rebuilt."""
+        """Return the file, its layout and its boundary, so that a mesh can be rebuilt."""
         return {
             "source": str(self.files[self.case_ids[index]]),
             "layout": self.layout,
-            "association": self.association,
             "boundary": self.request.boundary,
         }

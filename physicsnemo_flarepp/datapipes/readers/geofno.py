@@ -88,8 +88,6 @@ class GeoFNOReader(CaseReader):
             case_ids = [f"{case}_t{t:02d}" for case in case_ids for t in range(self._n_times)]
         super().__init__(
             case_ids=case_ids,
-            field_names=spec.outputs,
-            feature_names=spec.inputs[2:],
             grid=spec.grid,
             n_points=n_points,
             sampling=sampling,
@@ -144,12 +142,13 @@ class GeoFNOReader(CaseReader):
             return self._plasticity_case(*divmod(index, self._n_times))
         case = self._cases.start + index
         if self.spec.name == "elasticity":
-            coordinates = [arrays["xy"][:, :, case]]
-            fields = [arrays["stress"][:, case]]
+            coordinates = {"xy": arrays["xy"][:, :, case]}
+            field = arrays["stress"][:, case]
         else:
             channel = _Q_CHANNEL[self.spec.name][0]
-            coordinates = [arrays["x"][case].reshape(-1), arrays["y"][case].reshape(-1)]
-            fields = [arrays["q"][case, channel].reshape(-1)]
+            coordinates = {axis: arrays[axis][case].reshape(-1) for axis in "xy"}
+            field = arrays["q"][case, channel].reshape(-1)
+        fields = {self.spec.outputs[0]: field}
         return TokenTable(self._source, self.spec.n_tokens, coordinates, fields)
 
     def _plasticity_case(self, case: int, time: int) -> TokenTable:
@@ -159,7 +158,11 @@ class GeoFNOReader(CaseReader):
         t = np.full(nx * ny, time / (self._n_times - 1))
         fields = self._arrays["output"][case, :, :, time].reshape(nx * ny, -1)
         return TokenTable(
-            self._source, nx * ny, [x.reshape(-1), y.reshape(-1)], [fields], features=[die, t]
+            self._source,
+            nx * ny,
+            {"x": x.reshape(-1), "y": y.reshape(-1)},
+            dict(zip(self.spec.outputs, fields.T, strict=True)),
+            features=dict(zip(self.spec.inputs[2:], (die, t), strict=True)),
         )
 
     @property

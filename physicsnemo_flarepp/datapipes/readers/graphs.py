@@ -1,5 +1,6 @@
 """Tokens from graphs by duck type: PyG ``Data`` and DGL-style graphs, neither imported."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from physicsnemo.datapipes import register
 from tensordict import TensorDict
 
 from ..checks import missing_name
-from .base import CaseReader, TokenTable
+from .base import CaseReader, TokenTable, distinct_names
 
 
 def node_data(graph: Any) -> Mapping[str, Any]:
@@ -22,7 +23,7 @@ def node_data(graph: Any) -> Mapping[str, Any]:
     >>> list(node_data(SimpleNamespace(ndata={"pos": [[0.0, 0.0]]})))
     ['pos']
     """
-    if isinstance(getattr(graph, "ndata", None), Mapping) or hasattr(graph, "ndata"):
+    if hasattr(graph, "ndata"):
         return graph.ndata
     keys = getattr(graph, "keys", None)
     if keys is not None and hasattr(graph, "__getitem__"):
@@ -109,8 +110,6 @@ class GraphReader(CaseReader):
             raise ValueError(f"{len(ids)} case_ids for {len(graphs)} graphs; expected one each")
         super().__init__(
             case_ids=ids,
-            field_names=fields,
-            feature_names=features,
             n_points=n_points,
             sampling=sampling,
             shard=shard,
@@ -118,28 +117,22 @@ class GraphReader(CaseReader):
             pin_memory=pin_memory,
         )
         self._graphs = graphs
-        self._names = (coordinates, tuple(fields), tuple(features))
+        self._coordinates = coordinates
+        self._fields = distinct_names("fields", fields)
+        self._features = distinct_names("features", features)
 
     def open_case(self, index: int) -> TokenTable:
         """Return the nodes of graph `index`."""
-        coordinates, fields, features = self._names
         name = f"graph {self.case_ids[index]}"
         nodes = node_data(self._graphs[index])
-        positions = _column(name, nodes, coordinates)
-        table = TokenTable(
+        positions = _column(name, nodes, self._coordinates)
+        return TokenTable(
             name,
-            len(positions),
-            [positions],
-            [_column(name, nodes, field) for field in fields],
-            features=[_column(name, nodes, feature) for feature in features],
+            math.prod(positions.shape[:1]),
+            {self._coordinates: positions},
+            {field: _column(name, nodes, field) for field in self._fields},
+            features={feature: _column(name, nodes, feature) for feature in self._features},
         )
-        for column in (*table.fields, *table.features):
-            if len(column) != len(positions):
-                raise ValueError(
-                    f"{name}: a node tensor has {len(column)} rows, {coordinates!r} has "
-                    f"{len(positions)}; all need one row per node"
-                )
-        return table
 
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return the graph's name."""

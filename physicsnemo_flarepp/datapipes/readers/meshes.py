@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..checks import check_shape, missing_name
+from ..checks import missing_name
 from ..sampling import Rows
 from .base import ComputedColumn, Rowwise, TokenTable
 from .polygons import polygon_geometry, select_polygons, unit_vectors, vertex_area_vectors
@@ -28,6 +28,8 @@ class SurfaceRequest:
         ``cell``, ``point``, or None for the one that holds all fields.
     boundary : str
         Boundary of a DomainMesh.
+    allow_missing_chunks : tuple[str, ...]
+        Zarr arrays whose absent chunks stand for the fill value.
     """
 
     fields: tuple[str, ...]
@@ -35,6 +37,7 @@ class SurfaceRequest:
     global_names: tuple[str, ...] = ()
     association: str | None = None
     boundary: str = "vehicle"
+    allow_missing_chunks: tuple[str, ...] = ()
 
     def arrays(self) -> tuple[str, ...]:
         """Return the names of stored arrays, without computed geometry."""
@@ -96,23 +99,20 @@ class PolygonMesh:
     offsets: np.ndarray
     data: Mapping[str, Mapping[str, Rowwise]]
 
-    def table(self, request: SurfaceRequest, global_values: np.ndarray | None) -> TokenTable:
+    def table(self, request: SurfaceRequest, global_values: Mapping[str, np.ndarray]) -> TokenTable:
         """Return cells or points as tokens."""
         place = find_association(self.source, request, self.data)
         n_tokens = len(self.offsets) - 1 if place == "cell" else len(self.points)
         if n_tokens == 0:
             raise ValueError(f"{self.source} has no {place}s; expected a surface mesh")
         geometry = self._cell_columns() if place == "cell" else self._point_columns()
-        stored = self.data[place]
-        for name in request.arrays():
-            check_shape(self.source, name, stored[name].shape[:1], (n_tokens,))
-        columns = {**stored, **geometry}
+        columns = {**self.data[place], **geometry}
         return TokenTable(
             self.source,
             n_tokens,
-            [geometry["coordinates"]],
-            [columns[name] for name in request.fields],
-            features=[columns[name] for name in request.features],
+            {"xyz": geometry["coordinates"]},
+            {name: columns[name] for name in request.fields},
+            features={name: columns[name] for name in request.features},
             global_values=global_values,
             association=place,
         )
@@ -136,9 +136,6 @@ class PolygonMesh:
 
     def _point_columns(self) -> dict[str, Rowwise]:
         n = len(self.points)
-
-        def normals(rows: Rows) -> np.ndarray:
-            return unit_vectors(self._vertex_areas[0][rows])
 
         return {
             "coordinates": ComputedColumn((n, 3), lambda rows: self.points[rows]),

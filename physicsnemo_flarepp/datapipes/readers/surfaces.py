@@ -11,12 +11,17 @@ zarr        ``run_*.zarr`` groups of PhysicsNeMo-Curator            the chunks w
 
 The formats of the first two rows have no random access to rows: reading the file is unavoidable.
 Of a DomainMesh stored as a zarr group the connectivity is read whole.
+
+Zarr reads a chunk that is absent as the fill value, so a chunk lost in a copy becomes zeros. By
+default zarr also leaves out chunks that hold nothing but the fill value, and the store does not
+tell the two apart. The rule here: every chunk of a requested array must be there, unless the user
+lists the array in `allow_missing_chunks`.
 """
 
 import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +34,7 @@ from vtkmodules.vtkIOXML import vtkXMLPolyDataReader
 from ..checks import check_shape, missing_name, one_file, reading
 from ..specs import SURFACE_FIELD_COLUMNS
 from .base import ComputedColumn, Rowwise, TokenTable
-from .meshes import PolygonMesh, SurfaceRequest, find_association
+from .meshes import ASSOCIATIONS, PolygonMesh, SurfaceRequest, find_association
 
 _TABLE_ALIASES = {"normals": "surface_normals", "areas": "surface_areas"}
 
@@ -53,11 +58,12 @@ def read_polydata(path: Path, request: SurfaceRequest) -> PolygonMesh:
     with reading(path):
         if errors:
             raise OSError(errors[0])
-        place = find_association(path, request, names)
-        for chosen in selections.values():
-            chosen.DisableAllArrays()
-        for name in request.arrays():
-            selections[place].EnableArray(name)
+    place = find_association(path, request, names)
+    for chosen in selections.values():
+        chosen.DisableAllArrays()
+    for name in request.arrays():
+        selections[place].EnableArray(name)
+    with reading(path):
         reader.Update()
         if errors:
             raise OSError(errors[0])
@@ -79,36 +85,37 @@ def read_polydata(path: Path, request: SurfaceRequest) -> PolygonMesh:
     )
 
 
-def _csv_values(path: Path, names: tuple[str, ...]) -> np.ndarray:
+def _csv_values(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     with reading(path), path.open(newline="") as file:
         header, row = list(csv.reader(file))[:2]
         values = {key.strip(" #"): value for key, value in zip(header, row, strict=True)}
         for name in names:
             if name not in values:
                 raise missing_name(path, "column", name, values)
-        return np.array([float(values[name]) for name in names])
+        return {name: np.array(float(values[name])) for name in names}
 
 
 def open_vtp(path: Path, request: SurfaceRequest) -> TokenTable:
     """Return a ``.vtp`` surface; globals are columns of ``geo_ref_*.csv`` beside it."""
-    global_values = None
+    global_values = {}
     if request.global_names:
         table = one_file(path.parent, "geo_ref_*.csv", source="the DrivAerML repository")
         global_values = _csv_values(table, request.global_names)
     return read_polydata(path, request).table(request, global_values)
 
 
+def _chosen(arrays: Mapping[str, Rowwise], names: Iterable[str]) -> list[Rowwise]:
+    return [arrays[name] for name in dict.fromkeys(names) if name in arrays]
+
+
 def _named_globals(
     path: Path, stored: Mapping[str, object], names: tuple[str, ...]
-) -> np.ndarray | None:
+) -> dict[str, np.ndarray]:
     for name in names:
         if name not in stored:
             raise missing_name(path, "global value", name, stored.keys())
-    if not names:
-        return None
-    return np.concatenate(
-        [np.asarray(stored[name], dtype=np.float64).reshape(-1) for name in names]
-    )
+    with reading(path):
+        return {name: np.asarray(stored[name], dtype=np.float64) for name in names}
 
 
 def _simplices(
@@ -155,6 +162,22 @@ def open_pdmsh(path: Path, request: SurfaceRequest) -> TokenTable:
     return surface.table(request, global_values)
 
 
+def check_chunks(path: Path, array: zarr.Array, allowed: Container[str]) -> None:
+    """Raise if chunks of a zarr array are absent and its name is not in `allowed`."""
+    # With sharding one stored object holds several chunks.
+    stored_shape = array.shards or array.chunks
+    expected = math.prod(-(-n // k) for n, k in zip(array.shape, stored_shape, strict=True))
+    per_object = math.prod(n // k for n, k in zip(stored_shape, array.chunks, strict=True))
+    present = array.nchunks_initialized // per_object
+    if present < expected and array.basename not in allowed:
+        raise ValueError(
+            f"{path}: array {array.basename} has {present} of {expected} chunks. Either the copy "
+            "is incomplete: fetch it again. Or its writer left out chunks that hold only the fill "
+            f"value {array.fill_value}, as zarr does by default: then write it again with "
+            f"write_empty_chunks, or set allow_missing_chunks=[{array.basename!r}]"
+        )
+
+
 def _group_arrays(group: zarr.Group, name: str) -> dict[str, zarr.Array]:
     return dict(group[name].arrays()) if name in group else {}
 
@@ -166,23 +189,34 @@ def _open_domain_zarr(path: Path, request: SurfaceRequest) -> TokenTable:
         if request.boundary not in boundaries:
             raise missing_name(path, "boundary", request.boundary, boundaries)
         mesh = boundaries[request.boundary]
-        data = {place: _group_arrays(mesh, f"{place}_data") for place in ("cell", "point")}
-        stored = {name: array[...] for name, array in _group_arrays(root, "global_data").items()}
-        points, cells = mesh["points"][...], mesh["cells"][...]
+        data = {place: _group_arrays(mesh, f"{place}_data") for place in ASSOCIATIONS}
+        stored = _group_arrays(root, "global_data")
+        points, cells = mesh["points"], mesh["cells"]
+    place = find_association(path, request, data)
+    wanted = [points, cells, *(data[place][name] for name in request.arrays())]
+    for array in (*wanted, *_chosen(stored, request.global_names)):
+        check_chunks(path, array, request.allow_missing_chunks)
     global_values = _named_globals(path, stored, request.global_names)
+    with reading(path):
+        points, cells = points[...], cells[...]
     return _simplices(path, points, cells, data).table(request, global_values)
+
+
+def _stored_name(arrays: Container[str], name: str) -> str:
+    """Return the array that holds `name`: itself, or the packed array ``surface_fields``."""
+    stored = _TABLE_ALIASES.get(name, name)
+    return "surface_fields" if stored not in arrays and name in SURFACE_FIELD_COLUMNS else stored
 
 
 def _table_column(path: Path, arrays: Mapping[str, Rowwise], name: str) -> Rowwise:
     """Return array `name`, or its columns of the packed array ``surface_fields``."""
-    stored = _TABLE_ALIASES.get(name, name)
-    if stored in arrays:
-        return arrays[stored]
-    columns = SURFACE_FIELD_COLUMNS.get(name)
-    if columns is None or "surface_fields" not in arrays:
+    stored = _stored_name(arrays, name)
+    if stored not in arrays:
         packed = SURFACE_FIELD_COLUMNS if "surface_fields" in arrays else {}
         raise missing_name(path, "field", name, [*arrays, *packed])
-    fields = arrays["surface_fields"]
+    if stored != "surface_fields" or name == stored:
+        return arrays[stored]
+    fields, columns = arrays[stored], SURFACE_FIELD_COLUMNS[name]
     check_shape(path, "surface_fields", fields.shape, (fields.shape[0], 4))
     return ComputedColumn(
         (fields.shape[0], len(columns)), lambda rows: fields[rows][:, list(columns)]
@@ -197,14 +231,12 @@ def _open_table(path: Path, arrays: Mapping[str, Rowwise], request: SurfaceReque
     columns = {
         name: _table_column(path, arrays, name) for name in (*request.fields, *request.features)
     }
-    for name, column in columns.items():
-        check_shape(path, name, column.shape[:1], centers.shape[:1])
     return TokenTable(
         path,
         centers.shape[0],
-        [centers],
-        [columns[name] for name in request.fields],
-        features=[columns[name] for name in request.features],
+        {"xyz": centers},
+        {name: columns[name] for name in request.fields},
+        features={name: columns[name] for name in request.features},
         global_values=_named_globals(
             path, {name: arrays[name] for name in arrays}, request.global_names
         ),
@@ -222,13 +254,9 @@ def open_zarr(path: Path, request: SurfaceRequest) -> TokenTable:
     """Return a curated zarr group; chunks are read when rows are."""
     with reading(path):
         arrays = dict(zarr.open_group(path, mode="r").arrays())
-    for name, array in arrays.items():
-        # zarr reads a lost chunk as zeros without a word.
-        if array.nchunks_initialized < array.nchunks and name.startswith("surface_"):
-            raise ValueError(
-                f"{path}: array {name} has {array.nchunks_initialized} of {array.nchunks} chunks; "
-                "the copy is incomplete: fetch or write it again"
-            )
+    columns = [_stored_name(arrays, name) for name in (*request.fields, *request.features)]
+    for array in _chosen(arrays, ["surface_mesh_centers", *columns, *request.global_names]):
+        check_chunks(path, array, request.allow_missing_chunks)
     return _open_table(path, arrays, request)
 
 

@@ -1,7 +1,7 @@
 """Steady incompressible Navier-Stokes flow on a mapped rectangle.
 
 Newton's method on isoparametric Taylor-Hood elements with a sparse direct solver. Inlet and walls
-prescribe the velocity, the outlet has no traction.
+prescribe the velocity; at the outlet nu du/dn - p n = 0, the do-nothing condition of the weak form.
 """
 
 import numpy as np

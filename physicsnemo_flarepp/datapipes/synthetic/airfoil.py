@@ -133,7 +133,7 @@ def solve_case(case_seed: int) -> Case:
 
 SET = SyntheticSet(
     name="airfoil",
-    version=1,
+    version=2,
     n_train=200,
     n_test=50,
     solve_case=solve_case,

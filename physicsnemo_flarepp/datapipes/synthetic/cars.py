@@ -138,4 +138,4 @@ def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) ->
     (out_dir / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
 
 
-SET = SyntheticSet("cars", 1, 40, 8, solve_case, assemble)
+SET = SyntheticSet("cars", 2, 40, 8, solve_case, assemble)

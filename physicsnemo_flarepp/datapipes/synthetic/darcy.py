@@ -117,4 +117,4 @@ def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) ->
     write_matlab(out_dir / name(n_test, 2), cases[n_train:])
 
 
-SET = SyntheticSet("darcy", 1, 1000, 200, solve_case, assemble)
+SET = SyntheticSet("darcy", 2, 1000, 200, solve_case, assemble)

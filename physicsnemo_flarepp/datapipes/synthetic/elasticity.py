@@ -95,5 +95,5 @@ def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) ->
 
 
 SET = SyntheticSet(
-    name="elasticity", version=1, n_train=200, n_test=50, solve_case=solve_case, assemble=assemble
+    name="elasticity", version=2, n_train=200, n_test=50, solve_case=solve_case, assemble=assemble
 )

@@ -13,7 +13,7 @@ from rich.progress import track
 from ... import __version__
 from .parts import drop_unusable_parts, exclusive, read_part, remove_tree, replacing
 from .processes import available_cores, solve_cases
-from .sets import MODULES, SyntheticSet, load_set
+from .sets import MODULES, CaseId, SyntheticSet, case_ids, load_set
 
 CACHE_VARIABLE = "PHYSICSNEMO_FLAREPP_CACHE"
 STAMP = "stamp.json"
@@ -26,7 +26,7 @@ def cache_root(root: str | Path | None = None) -> Path:
 
 
 def make_stamp(data_set: SyntheticSet, seed: int, n_train: int, n_test: int) -> dict:
-    """Content of the stamp file that marks a finished set."""
+    """Content of the stamp file that marks a finished set, but for the sizes of its files."""
     return {
         "name": data_set.name,
         "version": data_set.version,
@@ -35,6 +35,38 @@ def make_stamp(data_set: SyntheticSet, seed: int, n_train: int, n_test: int) -> 
         "n_test": n_test,
         "package_version": __version__,
     }
+
+
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Sizes in bytes of all files under ``folder`` but the stamp, by relative path."""
+    sizes = {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    sizes.pop(STAMP, None)
+    return sizes
+
+
+def is_finished(final: Path) -> bool:
+    """Whether ``final`` holds a stamp; raise if its files are not those that were stamped.
+
+    A crash of the machine can leave short files behind a stamp, and files can be lost later.
+    """
+    stamp = final / STAMP
+    if not stamp.exists():
+        return False
+    remedy = f"delete {final} and the set is made again"
+    try:
+        expected = json.loads(stamp.read_text())["files"]
+    except (json.JSONDecodeError, KeyError) as error:
+        raise ValueError(f"{stamp} is damaged ({error!r}); {remedy}") from error
+    found = file_sizes(final)
+    for name, size in expected.items():
+        if found.get(name) != size:
+            state = f"{found[name]} bytes" if name in found else "no such file"
+            raise ValueError(f"{final / name}: {state}, expected {size} bytes; {remedy}")
+    return True
 
 
 def check_count(name: str, value: int, least: int) -> int:
@@ -52,7 +84,7 @@ def say(message: str, progress: bool) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
-def show_progress(finished: Iterable[int], label: str, total: int, progress: bool) -> None:
+def show_progress(finished: Iterable[CaseId], label: str, total: int, progress: bool) -> None:
     """Run through ``finished`` behind a progress bar on a terminal, silently elsewhere."""
     console = Console(stderr=True)
     shown = progress and console.is_terminal
@@ -66,8 +98,9 @@ def finish(data_set: SyntheticSet, parts: Path, final: Path, stamp: dict) -> Non
     unfinished = final.with_name(f"{final.name}.partial")
     remove_tree(unfinished)
     unfinished.mkdir()
-    cases = (read_part(parts, index) for index in range(n_train + n_test))
+    cases = (read_part(parts, case) for case in case_ids(n_train, n_test))
     data_set.assemble(cases, unfinished, n_train, n_test)
+    stamp = stamp | {"files": file_sizes(unfinished)}
     remove_tree(final)
     unfinished.rename(final)
     with replacing(final / STAMP) as temporary:
@@ -88,8 +121,10 @@ def generate(
     """Directory of a built-in data set, made now if it is not in the cache yet.
 
     The files are a function of the name, the counts and the seed; the number of workers does not
-    change them, and the first cases of a larger set are those of a smaller one. An interrupted
-    run goes on from its finished cases when called again. Two processes that ask for the same
+    change them. Training and test cases are the beginnings of two fixed sequences: the first cases
+    of a larger set are those of a smaller one, in both splits. An interrupted
+    run goes on from its finished cases when called again. A finished set with a lost or shortened
+    file is an error. Two processes that ask for the same
     set at once make it once.
 
     Parameters
@@ -134,15 +169,15 @@ def generate(
     final = base / f"{stem}-{n_train}+{n_test}"
     # Cases do not depend on the counts, so sets that differ only in size share their parts.
     parts = base / f"{stem}.parts"
-    if (final / STAMP).exists():
+    if is_finished(final):
         return final
     waiting = f"{name}: another process is making {stem} in {base}; waiting for it"
     with exclusive(base / f"{stem}.lock", lambda: say(waiting, progress)):
-        if (final / STAMP).exists():
+        if is_finished(final):
             return final
         start = time.perf_counter()
         parts.mkdir(exist_ok=True)
-        missing = drop_unusable_parts(parts, n_train + n_test)
+        missing = drop_unusable_parts(parts, case_ids(n_train, n_test))
         workers = min(workers, len(missing))
         finished = solve_cases(MODULES[name], seed, parts, missing, workers)
         show_progress(finished, f"{name}: solving", len(missing), progress)

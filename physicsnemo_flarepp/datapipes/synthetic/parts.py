@@ -3,14 +3,14 @@
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from zlib import error as ZlibError
 
 import numpy as np
 
-from .sets import Case
+from .sets import Case, CaseId
 
 try:
     import fcntl
@@ -18,9 +18,9 @@ except ImportError as error:  # only POSIX systems have it, as PhysicsNeMo itsel
     raise ImportError("making built-in data sets needs a POSIX system (Linux or macOS)") from error
 
 
-def part_path(parts: Path, index: int) -> Path:
-    """Path of the file that holds case ``index``."""
-    return parts / f"case_{index:06d}.npz"
+def part_path(parts: Path, case_id: CaseId) -> Path:
+    """Path of the file that holds a case."""
+    return parts / f"{case_id.split}_{case_id.index:06d}.npz"
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_part(parts: Path, index: int, case: Case) -> None:
+def write_part(parts: Path, case_id: CaseId, case: Case) -> None:
     """Write one case so that its file is either absent or whole.
 
     Raises
@@ -45,31 +45,31 @@ def write_part(parts: Path, index: int, case: Case) -> None:
     for name, array in case.items():
         if not np.all(np.isfinite(array)):
             raise ValueError(
-                f"the solver gave non-finite values in {name!r} of case {index}; "
+                f"the solver gave non-finite values in {name!r} of case {case_id}; "
                 "this is an error in the solver, please report it with the seed"
             )
-    with replacing(part_path(parts, index)) as temporary, open(temporary, "wb") as file:
+    with replacing(part_path(parts, case_id)) as temporary, open(temporary, "wb") as file:
         np.savez(file, **case)
 
 
-def read_part(parts: Path, index: int) -> Case:
+def read_part(parts: Path, case_id: CaseId) -> Case:
     """Read one case; the checksums inside the file are verified on the way."""
-    with np.load(part_path(parts, index), allow_pickle=False) as file:
+    with np.load(part_path(parts, case_id), allow_pickle=False) as file:
         return dict(file)
 
 
-def drop_unusable_parts(parts: Path, count: int) -> list[int]:
-    """Delete damaged files among the first ``count`` cases and list the cases to be solved."""
+def drop_unusable_parts(parts: Path, cases: Iterable[CaseId]) -> list[CaseId]:
+    """Delete damaged files among those of ``cases`` and list the cases to be solved."""
     missing = []
-    for index in range(count):
+    for case_id in cases:
         try:
-            read_part(parts, index)
+            read_part(parts, case_id)
         except FileNotFoundError:
-            missing.append(index)
+            missing.append(case_id)
         except (zipfile.BadZipFile, ZlibError, EOFError, ValueError):
             # A crash of the machine can leave a short file behind a completed rename.
-            part_path(parts, index).unlink()
-            missing.append(index)
+            part_path(parts, case_id).unlink()
+            missing.append(case_id)
     return missing
 
 

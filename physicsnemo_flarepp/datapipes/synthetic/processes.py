@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from .sets import CaseId
+
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -43,8 +45,8 @@ def stop_worker(worker: subprocess.Popen) -> None:
     worker.communicate()
 
 
-def read_answer(worker: subprocess.Popen) -> int:
-    """Take the number of the case a worker has finished, or raise what stopped it."""
+def read_answer(worker: subprocess.Popen) -> CaseId:
+    """Take the case a worker has finished, or raise what stopped it."""
     line = worker.stdout.readline()
     if not line:
         raise RuntimeError(
@@ -53,14 +55,14 @@ def read_answer(worker: subprocess.Popen) -> int:
         )
     answer = json.loads(line)
     if "error" in answer:
-        raise RuntimeError(f"case {answer['index']} could not be solved:\n{answer['error']}")
-    return answer["index"]
+        raise RuntimeError(f"case {answer['case']} could not be solved:\n{answer['error']}")
+    return CaseId.parse(answer["case"])
 
 
 def solve_cases(
-    module: str, seed: int, parts: Path, indices: Iterable[int], workers: int
-) -> Iterator[int]:
-    """Solve cases in ``workers`` processes and yield each number once its part file is written.
+    module: str, seed: int, parts: Path, cases: Iterable[CaseId], workers: int
+) -> Iterator[CaseId]:
+    """Solve cases in ``workers`` processes and yield each once its part file is written.
 
     Parameters
     ----------
@@ -70,21 +72,21 @@ def solve_cases(
         Seed of the set.
     parts : Path
         Folder for the part files.
-    indices : Iterable[int]
-        Numbers of the cases, handed out in this order to whichever worker is free.
+    cases : Iterable[CaseId]
+        The cases, handed out in this order to whichever worker is free.
     workers : int
         Number of processes.
     """
-    waiting = iter(indices)
+    waiting = iter(cases)
     with ExitStack() as stack, selectors.DefaultSelector() as busy:
 
         def hand_out(worker: subprocess.Popen) -> bool:
-            index = next(waiting, None)
-            if index is not None:
+            case = next(waiting, None)
+            if case is not None:
                 # A worker that has died is reported where its answer is read.
                 with suppress(BrokenPipeError):
-                    print(index, file=worker.stdin, flush=True)
-            return index is not None
+                    print(case, file=worker.stdin, flush=True)
+            return case is not None
 
         for _ in range(workers):
             worker = start_worker(module, seed, parts)

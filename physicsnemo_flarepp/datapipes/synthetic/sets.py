@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,12 +62,47 @@ def load_set(name: str) -> SyntheticSet:
     return import_module(MODULES[name]).SET
 
 
-def case_seed(seed: int, index: int) -> int:
-    """Seed of one case, independent of how many cases there are and of who solves them.
+class CaseId(NamedTuple):
+    """One case of a set: its split and its place in it.
 
     Examples
     --------
-    >>> case_seed(0, 1) == case_seed(0, 1), case_seed(0, 1) == case_seed(1, 0)
-    (True, False)
+    >>> str(CaseId("test", 3)), CaseId.parse("test 3")
+    ('test 3', CaseId(split='test', index=3))
     """
-    return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0])
+
+    split: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.split} {self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> "CaseId":
+        """Return the case that ``str(case)`` names."""
+        split, index = text.split()
+        return cls(split, int(index))
+
+
+def case_ids(n_train: int, n_test: int) -> list[CaseId]:
+    """Return the cases of a set, training cases first."""
+    counts = {"train": n_train, "test": n_test}
+    return [CaseId(split, index) for split, n in counts.items() for index in range(n)]
+
+
+def case_seed(seed: int, case: CaseId) -> int:
+    """Seed of one case, independent of how many cases there are and of who solves them.
+
+    The splits draw from two streams, so that more training cases do not change the test cases.
+
+    Examples
+    --------
+    >>> first, second = CaseId("train", 0), CaseId("train", 1)
+    >>> case_seed(0, second) == case_seed(0, second), case_seed(0, second) == case_seed(1, first)
+    (True, False)
+    >>> case_seed(0, first) == case_seed(0, CaseId("test", 0))
+    False
+    """
+    stream = {"train": (), "test": (1,)}[case.split]
+    sequence = np.random.SeedSequence([seed, case.index], spawn_key=stream)
+    return int(sequence.generate_state(1, np.uint64)[0])

@@ -1,7 +1,7 @@
-"""A solver process: reads case numbers, solves the cases, writes their part files.
+"""A solver process: reads the ids of cases, solves the cases, writes their part files.
 
 Run by :mod:`.processes` as ``python -m ... <module of the set> <seed> <parts folder>``. One case
-number per line on standard input, one line of JSON per case on standard output.
+(``train 12``) per line on standard input, one line of JSON per case on standard output.
 """
 
 import json
@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from .parts import write_part
-from .sets import case_seed
+from .sets import CaseId, case_seed
 
 
 def serve(module: str, seed: int, parts: Path) -> None:
@@ -26,10 +26,10 @@ def serve(module: str, seed: int, parts: Path) -> None:
     os.dup2(2, 1)
     solve_case = import_module(module).SET.solve_case
     for line in sys.stdin:
-        index = int(line)
-        answer = {"index": index}
+        case = CaseId.parse(line)
+        answer = {"case": str(case)}
         try:
-            write_part(parts, index, solve_case(case_seed(seed, index)))
+            write_part(parts, case, solve_case(case_seed(seed, case)))
         except Exception:
             answer["error"] = traceback.format_exc()
         print(json.dumps(answer), file=answers, flush=True)

@@ -14,10 +14,9 @@ def write_v73(path, arrays):
     # MATLAB stores columns first: A(case, i, j) lies at [j, i, case] of the HDF5 data set.
     with h5py.File(path, "w", userblock_size=512) as file:
         for name, values in arrays.items():
-            n, rows, columns = values.shape
-            stored = file.create_dataset(name, (columns, rows, n), dtype="f8")
-            for case in range(n):
-                stored[:, :, case] = np.swapaxes(values[case], 0, 1)
+            stored = file.create_dataset(name, values.shape[::-1], dtype="f8")
+            for case in range(len(values)):
+                stored[..., case] = np.swapaxes(values[case], 0, -1)
     with path.open("r+b") as file:
         file.write(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM")
 
@@ -76,3 +75,13 @@ def test_damaged_files_are_named(tmp_path, write):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(ValueError, match="smooth1.mat cannot be read.*truncated"):
         DarcyReader(tmp_path, n_train=2)
+
+
+@pytest.mark.parametrize("write", [write_v5, write_v73], ids=["v5", "v7.3"])
+@pytest.mark.parametrize("shape", [(85, 85, 3), (3, 85, 169), (85, 85)], ids=str)
+def test_only_square_grids_with_the_case_first_are_read(tmp_path, write, shape):
+    path = tmp_path / "piececonst_r85_N3_smooth1.mat"
+    values = np.ones(shape)
+    write(path, {"coeff": values, "sol": values})
+    with pytest.raises(ValueError, match=r"coeff has shape .*, expected \(case, side, side\)"):
+        DarcyReader(tmp_path, n_train=3)

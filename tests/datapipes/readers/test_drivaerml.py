@@ -122,8 +122,9 @@ def test_globals_come_from_csv_and_from_global_data(sets):
     np.testing.assert_allclose(vtp["globals"], [2.786, 3.0], rtol=1e-6)
     for layout in ("pdmsh", "pdmsh_zarr"):
         names = ["U_inf", "rho_inf"]
-        sample = DrivAerMLReader(sets[layout], "test", global_names=names)[0][0]
+        sample, metadata = DrivAerMLReader(sets[layout], "test", global_names=names)[0]
         np.testing.assert_allclose(sample["globals"], [38.889, 0, 0, 1], rtol=1e-6)
+        assert metadata["global_names"] == ["U_inf_x", "U_inf_y", "U_inf_z", "rho_inf"]
         with pytest.raises(KeyError, match="no global value 'nu'; present: U_inf, rho_inf"):
             DrivAerMLReader(sets[layout], global_names=["nu"])[0]
 
@@ -139,8 +140,9 @@ def test_association_is_chosen_or_asked_for(tmp_path, box_surface):
     mesh.cell_data["pMean"] = mesh["pMeanTrim"]
     mesh.save(tmp_path / "boundary_1.vtp")
     options = {"pattern": "*.vtp", "cases": ["boundary_1"], "fields": ["pMean"]}
-    with pytest.raises(ValueError, match="both as cell data and as point data.*association"):
+    with pytest.raises(ValueError, match="both as cell data and as point data.*assoc") as caught:
         DrivAerMLReader(tmp_path, **options)[0]
+    assert "truncated" not in str(caught.value)
     for association, count in (("cell", mesh.n_cells), ("point", mesh.n_points)):
         reader = DrivAerMLReader(tmp_path, association=association, **options)
         assert len(reader[0][0]["fields"]) == count
@@ -152,6 +154,17 @@ def test_splits_by_directory_by_list_and_by_count(ragged_set, sets):
     assert DrivAerMLReader(sets["vtp"], n_train=1).case_ids == ["run_2"]
     with pytest.raises(ValueError, match="has 2 cases, 3 were asked for"):
         DrivAerMLReader(sets["vtp"], n_train=3)
+
+
+def test_the_published_directory_is_entered_only_from_a_root_without_cases(tmp_path, box_surface):
+    published = tmp_path / "drivaerml_surface_presampled_40k"
+    (published / "train").mkdir(parents=True)
+    write_case(published / "train", "presampled", 5, box_surface())
+    assert DrivAerMLReader(tmp_path).case_ids == ["run_5"]
+    write_case(tmp_path, "vtp", 1, box_surface())
+    reader = DrivAerMLReader(tmp_path, cases=["run_1"])
+    assert reader.layout == "vtp" and reader.case_ids == ["run_1"]
+    assert DrivAerMLReader(tmp_path, layout="presampled").case_ids == ["run_5"]
 
 
 @pytest.mark.parametrize(
@@ -207,9 +220,69 @@ def test_damaged_files_are_named(tmp_path, box_surface, capfd):
     chunk.write_bytes(content[: len(content) // 2])
     with pytest.raises(ValueError, match="run_1.zarr cannot be read.*truncated"):
         DrivAerMLReader(tmp_path, layout="zarr", cases=names)[0]
-    chunk.unlink()
-    with pytest.raises(ValueError, match="surface_fields has 3 of 4 chunks; the copy is incom"):
-        DrivAerMLReader(tmp_path, layout="zarr", cases=names)[0]
+
+
+def zarr_chunks(root, array):
+    """Files with the chunks of an array anywhere under `root`."""
+    return sorted(p for p in root.rglob("*") if p.is_file() and f"/{array}/c" in p.as_posix())
+
+
+@pytest.mark.parametrize(
+    ("layout", "array"),
+    [
+        ("zarr", "surface_mesh_centers"),
+        ("zarr", "surface_fields"),
+        ("zarr", "surface_normals"),
+        ("pdmsh_zarr", "points"),
+        ("pdmsh_zarr", "cells"),
+        ("pdmsh_zarr", "pMeanTrim"),
+        ("pdmsh_zarr", "rho_inf"),
+    ],
+)
+def test_a_lost_chunk_of_a_requested_array_is_an_error(tmp_path, box_surface, layout, array):
+    write_case(tmp_path, layout, 1, box_surface())
+    zarr_chunks(tmp_path, array)[0].unlink()
+    request = {"global_names": ["rho_inf"]} if layout == "pdmsh_zarr" else {"features": ["normals"]}
+    with pytest.raises(ValueError, match=f"array {array} has . of . chunks.*incomplete.*fill"):
+        DrivAerMLReader(tmp_path, cases=["run_1"], **request)[0]
+
+
+@pytest.mark.parametrize("layout", ["zarr", "pdmsh_zarr"])
+def test_chunks_of_other_arrays_do_not_matter(tmp_path, box_surface, layout):
+    write_case(tmp_path, layout, 1, box_surface())
+    other = "surface_areas" if layout == "zarr" else "wallShearStressMeanTrim"
+    zarr_chunks(tmp_path, other)[0].unlink()
+    assert len(DrivAerMLReader(tmp_path, cases=["run_1"])[0][0]["fields"]) == 192
+
+
+@pytest.mark.parametrize(("layout", "array"), [("zarr", "surface_fields"), ("pdmsh_zarr", None)])
+def test_chunks_left_out_as_zeros_are_read_once_the_user_says_so(
+    tmp_path, box_surface, layout, array
+):
+    mesh = box_surface()
+    for name in FIELDS:
+        mesh[name][50:100] = 0
+    write_case(tmp_path, layout, 1, mesh)
+    request = {"cases": ["run_1"], "fields": FIELDS}
+    array = array or FIELDS[0]
+    with pytest.raises(ValueError, match=rf"3 of 4 chunks.*set allow_missing_chunks=\['{array}'\]"):
+        DrivAerMLReader(tmp_path, **request)[0]
+    allowed = [array] if layout == "zarr" else FIELDS
+    fields = DrivAerMLReader(tmp_path, allow_missing_chunks=allowed, **request)[0][0]["fields"]
+    assert (fields[50:100] == 0).all() and (fields[100:] != 0).any()
+
+
+def test_one_lost_shard_of_several_chunks_is_noticed(tmp_path, box_surface):
+    write_case(tmp_path, "zarr", 1, box_surface())
+    group = zarr.open_group(tmp_path / "run_1.zarr")
+    fields = group["surface_fields"][...]
+    del group["surface_fields"]
+    group.create_array("surface_fields", data=fields, chunks=(50, 4), shards=(150, 4))
+    reader = DrivAerMLReader(tmp_path, cases=["run_1"])
+    np.testing.assert_array_equal(reader[0][0]["fields"], fields[:, :1])
+    zarr_chunks(tmp_path, "surface_fields")[-1].unlink()
+    with pytest.raises(ValueError, match="surface_fields has 1 of 2 chunks"):
+        reader[0]
 
 
 def test_truncated_memory_map_is_named(tmp_path, box_surface):
@@ -228,7 +301,7 @@ def test_nan_wrong_rows_and_lines_are_refused(tmp_path, box_surface):
         DrivAerMLReader(tmp_path, cases=["run_1"])[0]
     arrays["surface_fields"] = arrays["surface_fields"][:-1]
     np.savez(tmp_path / "run_1.npz", **arrays)
-    with pytest.raises(ValueError, match=r"pMeanTrim has shape \(191,\), expected \(192\)"):
+    with pytest.raises(ValueError, match=r"pMeanTrim .* has shape \(191, 1\), expected \(192,\)"):
         DrivAerMLReader(tmp_path, cases=["run_1"])[0]
     lines = pv.Line()
     lines.cell_data["pMeanTrim"] = [1.0]

@@ -70,6 +70,8 @@ def test_plasticity_gives_one_sample_per_time_on_the_undeformed_grid(tmp_path, c
     token = 100 * 31 + 5
     np.testing.assert_allclose(sample["coordinates"][token], [1.0, 5 / 30], rtol=1e-6)
     assert sample["features"][token].tolist() == [2100.0, 1.0]
+    assert metadata["feature_names"] == ["die", "t"]
+    assert metadata["field_names"] == ["x_deformed", "y_deformed", "u_x", "u_y"]
     expected = [code((2, n), (100, 101), (5, 31), (19, 20), (c, 4)) for c in range(4)]
     assert sample["fields"][token].tolist() == expected
 
@@ -125,7 +127,7 @@ def test_columns_are_views_of_the_file_so_a_shard_touches_its_rows_only(grid_fil
     root = grid_files("Pipe", (129, 129), 3, 2)
     reader = GeoFNOReader(root, "pipe", n_train=1, n_test=1, shard=(1, 4))
     table = reader.open_case(0)
-    for column in (*table.coordinates, *table.fields):
+    for column in (*table.coordinates.values(), *table.fields.values()):
         assert isinstance(column, np.memmap) and column.base is not None
-    assert table.fields[0].ctypes.data == reader._arrays["q"][0, 0].ctypes.data
+    assert table.fields["u_x"].ctypes.data == reader._arrays["q"][0, 0].ctypes.data
     assert reader[0][0]["tokens"].tolist() == list(range(4160, 8320))

@@ -9,7 +9,7 @@ import pyvista as pv
 
 from physicsnemo_flarepp.datapipes.synthetic import generate
 from physicsnemo_flarepp.datapipes.synthetic.cars import SET, flat_plate_shear
-from physicsnemo_flarepp.datapipes.synthetic.sets import case_seed
+from physicsnemo_flarepp.datapipes.synthetic.sets import CaseId, case_seed
 
 FILES = {"boundary_{}.vtp", "drivaer_{}.stl", "force_mom_{}.csv", "geo_ref_{}.csv"}
 
@@ -119,4 +119,5 @@ def test_cases_differ_and_equal_seeds_give_equal_files(cars, tmp_path):
     first, second = (read_row(cars / f"run_{n}" / f"geo_ref_{n}.csv") for n in (1, 2))
     assert all(first[name] != second[name] for name in first)
     assert SET.n_train == 40 and SET.n_test == 8
-    assert case_seed(0, 0) != case_seed(1, 0)
+    first = CaseId("train", 0)
+    assert case_seed(0, first) != case_seed(1, first)

@@ -1,6 +1,8 @@
 """The framework makes each set once, whole, and the same however it is made."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +64,8 @@ def test_a_finished_set_has_its_files_and_a_stamp_and_nothing_is_left_over(tmp_p
         "n_train": 6,
         "n_test": 2,
         "package_version": __version__,
+        # .npy: a header of 128 bytes, then 100 doubles per case.
+        "files": {"test.npy": 128 + 2 * 800, "train.npy": 128 + 6 * 800},
     }
     assert {entry.name for entry in path.parent.iterdir()} == {path.name, "counted-v1-s0.lock"}
 
@@ -73,6 +77,24 @@ def test_a_finished_set_is_not_solved_again(tmp_path, log):
     assert solved(log) == before and len(before) == len(set(before)) == 8
 
 
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda path: os.truncate(path / "train.npy", 1000),
+            "train.npy: 1000 bytes, expected 4928",
+        ),
+        (lambda path: (path / "test.npy").unlink(), "test.npy: no such file, expected 1728 bytes"),
+        (lambda path: (path / "stamp.json").write_text(""), "stamp.json is damaged"),
+    ],
+)
+def test_damage_under_a_stamp_is_noticed_with_a_remedy(tmp_path, log, damage, message):
+    path = make(tmp_path)
+    damage(path)
+    with pytest.raises(ValueError, match=f"{message}.*; delete {re.escape(str(path))} and"):
+        make(tmp_path)
+
+
 def test_workers_do_not_change_a_byte_and_the_seed_does(tmp_path, log):
     one = contents(make(tmp_path / "one", workers=1))
     three = contents(make(tmp_path / "three", workers=3))
@@ -81,18 +103,23 @@ def test_workers_do_not_change_a_byte_and_the_seed_does(tmp_path, log):
     assert one["train.npy"] != other["train.npy"]
 
 
-def test_the_first_cases_do_not_depend_on_the_counts(tmp_path, log):
-    large = np.load(make(tmp_path) / "train.npy")
+def test_both_splits_are_beginnings_of_fixed_sequences(tmp_path, log):
+    large = make(tmp_path)
     small = make(tmp_path, n_train=2, n_test=1)
-    assert np.array_equal(np.load(small / "train.npy"), large[:2])
-    assert np.array_equal(np.load(small / "test.npy"), large[2:3])
+    for file, count in (("train.npy", 2), ("test.npy", 1)):
+        assert np.array_equal(np.load(small / file), np.load(large / file)[:count])
+
+
+def test_no_case_is_in_both_splits(tmp_path, log):
+    make(tmp_path, n_train=9, n_test=9)
+    assert len(set(solved(log))) == 18
 
 
 def test_after_an_error_only_the_missing_cases_are_solved(tmp_path, log, monkeypatch):
     expected = contents(make(tmp_path / "whole"))
     log.unlink()
     monkeypatch.setenv("COUNTED_SET_STOP", "error:5")
-    with pytest.raises(RuntimeError, match="case 5 could not be solved[^$]*told to fail"):
+    with pytest.raises(RuntimeError, match="case train 5 could not be solved[^$]*told to fail"):
         make(tmp_path / "cache", workers=1)
     assert not (tmp_path / "cache" / "counted-v1-s0-6+2").exists()
     monkeypatch.delenv("COUNTED_SET_STOP")
@@ -118,16 +145,18 @@ def test_damaged_parts_are_solved_again(tmp_path, log, monkeypatch):
     with pytest.raises(RuntimeError):
         make(tmp_path / "cache", workers=1)
     parts = tmp_path / "cache" / "counted-v1-s0.parts"
-    whole = part_path(parts, 0).read_bytes()
-    flipped = bytearray(part_path(parts, 3).read_bytes())
-    flipped[len(flipped) // 2] ^= 1
-    part_path(parts, 0).write_bytes(whole[: len(whole) // 2])
-    part_path(parts, 1).write_bytes(b"")
-    part_path(parts, 3).write_bytes(flipped)
+    damaged = [sets.CaseId("train", index) for index in (0, 1, 3)]
+    half, empty, flipped = (part_path(parts, case) for case in damaged)
+    half.write_bytes(half.read_bytes()[: half.stat().st_size // 2])
+    empty.write_bytes(b"")
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 1
+    flipped.write_bytes(content)
     monkeypatch.delenv("COUNTED_SET_STOP")
     assert contents(make(tmp_path / "cache")) == expected
     again = solved(log)[6:]
-    assert sorted(again) == sorted(str(sets.case_seed(0, index)) for index in (0, 1, 3, 6, 7))
+    missing = [*damaged, sets.CaseId("test", 0), sets.CaseId("test", 1)]
+    assert sorted(again) == sorted(str(sets.case_seed(0, case)) for case in missing)
 
 
 def test_a_directory_without_a_stamp_is_made_anew(tmp_path, log):
@@ -149,7 +178,7 @@ def test_a_second_process_waits_for_the_first(tmp_path, log):
 
 @pytest.mark.parametrize(
     ("stop", "message"),
-    [("exit:2", "ended with status 3"), ("nan:2", "non-finite values in 'values' of case 2")],
+    [("exit:2", "ended with status 3"), ("nan:2", "non-finite values in 'values' of case train 2")],
 )
 def test_a_dying_solver_and_a_bad_result_are_reported(tmp_path, log, monkeypatch, stop, message):
     monkeypatch.setenv("COUNTED_SET_STOP", stop)
