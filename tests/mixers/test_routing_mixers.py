@@ -68,7 +68,7 @@ def test_gradients_equal_finite_differences(name):
         weights = dict(zip(names, parameters, strict=True))
         return torch.func.functional_call(mixer, weights, (x,)).square().sum()
 
-    torch.autograd.gradcheck(loss, (x, *parameters), fast_mode=True)
+    assert torch.autograd.gradcheck(loss, (x, *parameters), fast_mode=True)
 
 
 @pytest.mark.parametrize("name", MIXERS)

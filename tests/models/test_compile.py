@@ -18,7 +18,7 @@ def results(model, call, n):
     return [y.detach(), *(p.grad.clone() for p in model.parameters())]
 
 
-def compare(model, backend):
+def assert_compiled_equals_eager(model, backend):
     torch._dynamo.reset()
     counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
@@ -32,16 +32,16 @@ def compare(model, backend):
 
 @pytest.mark.parametrize("mixer", [name for name in MIXERS if name != "flarepp"])
 def test_one_graph_serves_every_token_count(mixer):
-    compare(MixerBackbone(3, 2, mixer=mixer, **SMALL).double().eval(), "eager")
+    assert_compiled_equals_eager(MixerBackbone(3, 2, mixer=mixer, **SMALL).double().eval(), "eager")
 
 
 def test_options_compile_forward_and_backward():
     model = FlarePP(3, 2, **SMALL, anchored_queries=True, norm="rms", checkpoint_blocks=True)
-    compare(model.double(), "aot_eager")
+    assert_compiled_equals_eager(model.double(), "aot_eager")
 
 
 def test_inductor_compiles_flarepp_forward_and_backward():
-    compare(FlarePP(3, 2, **SMALL).double(), "inductor")
+    assert_compiled_equals_eager(FlarePP(3, 2, **SMALL).double(), "inductor")
 
 
 def test_export_with_dynamic_token_count():

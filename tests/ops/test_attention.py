@@ -56,7 +56,7 @@ def test_output_and_normaliser_equal_brute_force(dtype, masked):
 def test_both_results_have_the_gradients_of_finite_differences(masked):
     inputs = tuple(t[:, :1, :, :4].clone().requires_grad_() for t in qkv(n=6))
     mask = some_mask(6) if masked else None
-    torch.autograd.gradcheck(lambda *a: attention_with_lse(*a, key_mask=mask), inputs)
+    assert torch.autograd.gradcheck(lambda *a: attention_with_lse(*a, key_mask=mask), inputs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -15,7 +15,7 @@ def test_split_linear_equals_linear_and_chunk():
         split_linear(x, w, b, 3), F.linear(x, w, b).chunk(3, -1), strict=True
     ):
         torch.testing.assert_close(part, reference, rtol=0, atol=1e-14)
-    torch.autograd.gradcheck(lambda *a: split_linear(*a, 3), (x, w, b))
+    assert torch.autograd.gradcheck(lambda *a: split_linear(*a, 3), (x, w, b))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -35,7 +35,7 @@ def test_unit_scale_is_the_norm_without_weights(center):
     x = f64(3, 7, 8)
     reference = F.layer_norm(x, (8,), eps=1e-5) if center else F.rms_norm(x, (8,), eps=1e-5)
     torch.testing.assert_close(unit_scale(x, 1e-5, center), reference, rtol=0, atol=1e-14)
-    torch.autograd.gradcheck(lambda t: unit_scale(t, 1e-5, center), x)
+    assert torch.autograd.gradcheck(lambda t: unit_scale(t, 1e-5, center), x)
 
 
 @pytest.mark.parametrize("autocast", [True, False])
