@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from measuring import measure_in_own_process, peak_bytes, print_row, resident_bytes, write_csv
+from measuring import measure_in_own_process, peak_bytes, peak_of, print_row, write_csv
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -66,16 +66,20 @@ def measure(n_tokens: int, chunk: int, settings: dict) -> dict:
     predict(model, warm_up, warm_up, chunk_size=32)
     with tempfile.TemporaryDirectory() as directory, torch.no_grad():
         cloud = make_cloud(n_tokens, directory if settings["memmap"] else None)
-        before = resident_bytes()
+        result = []
+
+        def call() -> None:
+            if chunk:
+                out = f"{directory}/out.npy" if settings["memmap"] else None
+                result.append(predict(model, *cloud, chunk_size=chunk, out=out))
+            else:
+                result.append(model(*map(torch.from_numpy, cloud)))
+
         wall, cpu = time.perf_counter(), time.process_time()
-        if chunk:
-            out = f"{directory}/out.npy" if settings["memmap"] else None
-            y = predict(model, *cloud, chunk_size=chunk, out=out)
-        else:
-            y = model(*map(torch.from_numpy, cloud))
+        needed = peak_of(call, torch.device("cpu"))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         peak = peak_bytes()
-        finite = bool(np.isfinite(np.asarray(y)).all())
+        finite = bool(np.isfinite(np.asarray(result[0])).all())
     stream = 4 * n_tokens * settings["n_hidden"] if chunk else 0
     # Pages of mapped files are inputs and outputs too, whether or not they were resident.
     arrays = 4 * n_tokens * (1 if not settings["memmap"] else 7)
@@ -86,7 +90,7 @@ def measure(n_tokens: int, chunk: int, settings: dict) -> dict:
         "cpu_us_per_token": round(1e6 * cpu / n_tokens, 2),
         "peak_mb": round(peak / 1e6),
         "stream_mb": round(stream / 1e6),
-        "working_mb": round((peak - before - stream - arrays) / 1e6),
+        "working_mb": round((needed - stream - arrays) / 1e6),
         "finite": finite,
     }
 
