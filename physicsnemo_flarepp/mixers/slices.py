@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..ops import without_autocast
+from ..ops import sum_over_group, without_autocast
 
 
 def weighted_sum(
@@ -30,6 +30,37 @@ def weighted_sum(
     """
     with without_autocast(value):
         return torch.einsum(equation, weights, value.to(weights.dtype)).to(value.dtype)
+
+
+def average_over_group(
+    weights: Float[Tensor, "B N H G"],
+    value: Float[Tensor, "B N *width"],
+    token_mask: Bool[Tensor, "B N"] | None,
+    equation: str,
+    epsilon: float,
+    group: str | None,
+) -> Float[Tensor, "B H G E"]:
+    r"""Give the slices :math:`\sum_n w_n f_n / (\sum_n w_n + \epsilon)`, differentiably.
+
+    Parameters
+    ----------
+    weights, value, token_mask, equation
+        As in :func:`average_tokens`.
+    epsilon : float
+        Added to the weight of each slice.
+    group : str or None
+        Name of the context group whose ranks hold the other tokens, if there is one.
+
+    Examples
+    --------
+    >>> weights, value = torch.full((1, 4, 1, 1), 0.5), torch.arange(4.0).reshape(1, 4, 1)
+    >>> average_over_group(weights, value, None, "bnhg,bnc->bhgc", 1.0, None).item()
+    1.0
+    """
+    if token_mask is not None:
+        weights = weights * token_mask[:, :, None, None]
+    total = sum_over_group(weights.sum(1, keepdim=True), group)
+    return sum_over_group(weighted_sum(weights / (total + epsilon), value, equation), group)
 
 
 def average_tokens(

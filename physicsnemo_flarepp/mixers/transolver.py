@@ -7,9 +7,8 @@ from physicsnemo.nn import gumbel_softmax
 from physicsnemo.nn.module.physics_attention import PhysicsAttentionIrregularMesh
 from torch import Tensor, nn
 
-from ..ops import sum_over_group
 from .base import Mixer
-from .slices import average_tokens, damp_average, weighted_sum
+from .slices import average_over_group, average_tokens, damp_average
 
 
 class TransolverMixer(Mixer):
@@ -65,11 +64,9 @@ class TransolverMixer(Mixer):
         """Average tokens into slices, let the slices attend, spread them back."""
         address, value = self.project_tokens(x)
         weights = self.slice_weights(address)
-        gathered = weights if token_mask is None else weights * token_mask[:, :, None, None]
-        total = sum_over_group(gathered.sum(1, keepdim=True), self.context_group)
-        gathered = gathered / (total + self.epsilon)
-        slices = weighted_sum(gathered, value, "bnhg,bnhd->bhgd")
-        slices = sum_over_group(slices, self.context_group)
+        slices = average_over_group(
+            weights, value, token_mask, "bnhg,bnhd->bhgd", self.epsilon, self.context_group
+        )
         slices = self.layer._compute_slice_attention_sdpa(slices)
         return self.layer._project_attention_outputs(slices, weights.to(slices.dtype))
 

@@ -5,9 +5,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..ops import sum_over_group
 from .base import Mixer
-from .slices import average_tokens, damp_average, weighted_sum
+from .slices import average_over_group, average_tokens, damp_average
 
 
 class Transolver3Mixer(Mixer):
@@ -69,11 +68,9 @@ class Transolver3Mixer(Mixer):
     ) -> Float[Tensor, "B N C"]:
         """Average tokens into slices, project and attend there, spread the results."""
         weights = self.slice_weights(x)
-        gathered = weights if token_mask is None else weights * token_mask[:, :, None, None]
-        total = sum_over_group(gathered.sum(1, keepdim=True), self.context_group)
-        gathered = gathered / (total + self.epsilon)
-        raw = weighted_sum(gathered, x, "bnhg,bnc->bhgc")
-        raw = sum_over_group(raw, self.context_group)
+        raw = average_over_group(
+            weights, x, token_mask, "bnhg,bnc->bhgc", self.epsilon, self.context_group
+        )
         return self.spread(weights, self.attend_slices(raw))
 
     def attend_slices(self, raw: Float[Tensor, "B H G C"]) -> Float[Tensor, "B H G D"]:
