@@ -110,7 +110,8 @@ def plot(rows: list[dict], path: Path) -> None:
         memory.loglog(tokens, [row["working_mb"] for row in line], "o-", label=label)
         speed.semilogx(tokens, [row["cpu_us_per_token"] for row in line], "o-", label=label)
     memory.set(xlabel="tokens N", ylabel="working memory (MB)")
-    speed.set(xlabel="tokens N", ylabel="CPU time per token (µs)", ylim=(0, None))
+    slowest = max(row["cpu_us_per_token"] for row in rows)
+    speed.set(xlabel="tokens N", ylabel="CPU time per token (µs)", ylim=(0, 1.1 * slowest))
     memory.legend()
     figure.savefig(path, dpi=150)
 
