@@ -71,12 +71,13 @@ class Feed:
     Parameters
     ----------
     sizes : Callable
-        ``sizes(layout, unified_pos)`` gives the input sizes as constructor arguments.
+        ``sizes(layout, arguments)`` gives the input sizes as constructor arguments, for the
+        arguments in the config.
     inputs : Callable
         ``inputs(model, batch)`` gives the keyword arguments of ``forward``.
     """
 
-    sizes: Callable[[InputLayout, bool], dict[str, int | None]]
+    sizes: Callable[[InputLayout, Mapping[str, Any]], dict[str, int | None]]
     inputs: Callable[[Module, TensorDict], dict[str, Tensor]]
 
 
@@ -115,8 +116,7 @@ def build_model(cfg: Mapping[str, Any] | DictConfig, layout: InputLayout) -> Mod
             "model.time_input is True, but batches carry no time of their own: time is a feature "
             "channel (as in plasticity); set time_input to false"
         )
-    unified_pos = bool(arguments.get("unified_pos", False))
-    filled = {"out_dim": layout.fields, **feed.sizes(layout, unified_pos)}
+    filled = {"out_dim": layout.fields, **feed.sizes(layout, arguments)}
     for name, value in filled.items():
         given = arguments.get(name)
         if given is not None and given != value:
@@ -158,9 +158,9 @@ def input_adapter(model: Module) -> Callable[[TensorDict], dict[str, Tensor]]:
     return partial(_feed(type(model)).inputs, model)
 
 
-def _backbone_sizes(layout: InputLayout, unified_pos: bool) -> dict[str, int | None]:
+def _backbone_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
     tokens = layout.coordinates + layout.features
-    if unified_pos:
+    if arguments.get("unified_pos"):
         return {"functional_dim": tokens + layout.globals, "embedding_dim": None}
     if layout.globals:
         return {"functional_dim": layout.globals, "embedding_dim": tokens}
@@ -183,9 +183,9 @@ def _backbone_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
     return inputs
 
 
-def _transolver_sizes(layout: InputLayout, unified_pos: bool) -> dict[str, int | None]:
+def _transolver_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
     values = layout.features + layout.globals
-    if unified_pos:
+    if arguments.get("unified_pos"):
         return {"functional_dim": layout.coordinates + values, "embedding_dim": None}
     return {"functional_dim": values or layout.coordinates, "embedding_dim": layout.coordinates}
 
@@ -202,7 +202,14 @@ def _transolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
     return {"fx": function, "embedding": batch["coordinates"]}
 
 
-def _geotransolver_sizes(layout: InputLayout, unified_pos: bool) -> dict[str, int | None]:
+def _geotransolver_sizes(
+    layout: InputLayout, arguments: Mapping[str, Any]
+) -> dict[str, int | None]:
+    if arguments.get("include_local_features") and layout.coordinates != 3:
+        raise ValueError(
+            "model.include_local_features is True, but its neighbour search needs 3 coordinates "
+            f"and the data has {layout.coordinates}; set it to false"
+        )
     return {
         "functional_dim": layout.coordinates + layout.features,
         "geometry_dim": layout.coordinates,
