@@ -265,7 +265,11 @@ class Trainer:
                 }
                 for entry, value in zip(pending, values, strict=True)
             ]
-            rows[-1] |= {"tokens_per_second": speed, "memory_mb": memory}
+            rows[-1] |= {
+                "tokens_per_second": speed,
+                "seconds_per_step": seconds / len(pending),
+                "memory_mb": memory,
+            }
             self.directory.log(rows)
         self.reporter.show(
             Status(last.step, last.epoch, values[-1], last.learning_rate, speed, memory)
