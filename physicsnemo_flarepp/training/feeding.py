@@ -71,8 +71,8 @@ class Feed:
     Parameters
     ----------
     sizes : Callable
-        ``sizes(layout, arguments)`` gives the input sizes as constructor arguments, for the
-        arguments in the config.
+        ``sizes(layout, arguments)`` gives the sizes that follow from the data as
+        constructor arguments; `arguments` are those of the config.
     inputs : Callable
         ``inputs(model, batch)`` gives the keyword arguments of ``forward``.
     """
@@ -116,8 +116,7 @@ def build_model(cfg: Mapping[str, Any] | DictConfig, layout: InputLayout) -> Mod
             "model.time_input is True, but batches carry no time of their own: time is a feature "
             "channel (as in plasticity); set time_input to false"
         )
-    filled = {"out_dim": layout.fields, **feed.sizes(layout, arguments)}
-    for name, value in filled.items():
+    for name, value in feed.sizes(layout, arguments).items():
         given = arguments.get(name)
         if given is not None and given != value:
             raise ValueError(
@@ -161,10 +160,12 @@ def input_adapter(model: Module) -> Callable[[TensorDict], dict[str, Tensor]]:
 def _backbone_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
     tokens = layout.coordinates + layout.features
     if arguments.get("unified_pos"):
-        return {"functional_dim": tokens + layout.globals, "embedding_dim": None}
-    if layout.globals:
-        return {"functional_dim": layout.globals, "embedding_dim": tokens}
-    return {"functional_dim": tokens, "embedding_dim": None}
+        function, embedding = tokens + layout.globals, None
+    elif layout.globals:
+        function, embedding = layout.globals, tokens
+    else:
+        function, embedding = tokens, None
+    return {"functional_dim": function, "embedding_dim": embedding, "out_dim": layout.fields}
 
 
 def _backbone_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
@@ -186,8 +187,10 @@ def _backbone_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
 def _transolver_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
     values = layout.features + layout.globals
     if arguments.get("unified_pos"):
-        return {"functional_dim": layout.coordinates + values, "embedding_dim": None}
-    return {"functional_dim": values or layout.coordinates, "embedding_dim": layout.coordinates}
+        function, embedding = layout.coordinates + values, None
+    else:
+        function, embedding = values or layout.coordinates, layout.coordinates
+    return {"functional_dim": function, "embedding_dim": embedding, "out_dim": layout.fields}
 
 
 def _transolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
@@ -214,6 +217,7 @@ def _geotransolver_sizes(
         "functional_dim": layout.coordinates + layout.features,
         "geometry_dim": layout.coordinates,
         "global_dim": layout.globals or None,
+        "out_dim": layout.fields,
     }
 
 
