@@ -14,14 +14,15 @@ from physicsnemo_flarepp.training.comparison import Trial, compare
 def equal_settings(cfg: DictConfig) -> list[Trial]:
     """Compose the config of every model and seed from the same overrides."""
     settings = HydraConfig.get()
-    own = ("compare.", "experiment=", "model=", "seed=", "run_dir=")
+    own = ("compare.", "experiment=", "~experiment", "model=", "seed=", "run_dir=")
     shared = [text for text in settings.overrides.task if not text.startswith(own)]
-    experiment = settings.runtime.choices.experiment or "null"
+    name = settings.runtime.choices.get("experiment")
+    experiment = "~experiment" if name is None else f"experiment={name}"
     trials = []
     for model in cfg.compare.models:
         for seed in cfg.compare.seeds:
             run_dir = f"{cfg.compare.directory}/{model}-seed{seed}"
-            chosen = [f"experiment={experiment}", f"model={model}", f"seed={seed}"]
+            chosen = [experiment, f"model={model}", f"seed={seed}"]
             config = compose("train", [*shared, *chosen, f"run_dir={run_dir}"])
             trials.append(Trial(model, seed, config))
     return trials

@@ -37,10 +37,15 @@ def options(group):
 
 
 @cache
-def composed(*overrides, entry="train"):
-    """The config as a script sees it, with the names that only Hydra knows filled in."""
+def composed(*overrides, entry=None):
+    """The config as a script sees it, with the names that only Hydra knows filled in.
+
+    Without an entry it is that of train.py with the experiment given, or none.
+    """
+    if entry is None and not any(text.startswith("experiment=") for text in overrides):
+        overrides = ("~experiment", *overrides)
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        whole = compose(entry, list(overrides), return_hydra_config=True)
+        whole = compose(entry or "train", list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(whole)
     try:
         cfg = OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"])
@@ -154,7 +159,8 @@ def test_groups_offer_what_the_documentation_names():
     assert set(options("data")) == built_in | published | {"drivaerml_raw", "drivaerml_curated"}
     assert set(options("training")) == {"default", "cars", "quick"}
     quick = {f"quick/{name}" for name in (*PAPER_SETS, "cars")}
-    assert set(options("experiment")) == {*PAPER_SETS, *quick}
+    surfaces = {"drivaerml_raw", "drivaerml_curated"}
+    assert set(options("experiment")) == {*PAPER_SETS, *quick, *surfaces}
 
 
 @pytest.mark.parametrize("grid", [None, (3, 4)])
@@ -243,6 +249,7 @@ def test_entry_is_a_whole_run(entry):
     label = {"train": "cars", "train_2d": "darcy"}[entry]
     assert cfg.run_dir == f"outputs/{label}-flarepp-seed0" and cfg.data.builtin == label
     assert (cfg.parallel.context, cfg.device, cfg.restart) == (1, "auto", False)
+    assert (cfg.model.n_layers, cfg.training.epochs <= 100) == (2, True)  # minutes on a CPU
 
 
 def group_choices(experiment):

@@ -160,9 +160,7 @@ def comparison_table(outcomes: Sequence[Outcome]) -> str:
         models[outcome.model].append(outcome)
     first = next(iter(models))
     means = {name: statistics.mean(o.error for o in runs) for name, runs in models.items()}
-    steps = {
-        name: statistics.median(o.step_seconds for o in runs) for name, runs in models.items()
-    }
+    steps = {name: statistics.median(o.step_seconds for o in runs) for name, runs in models.items()}
     lines = [
         f"| model | test error, % | by seed | / {first} | parameters | step, ms | / {first} |",
         "|---" * 7 + "|",
