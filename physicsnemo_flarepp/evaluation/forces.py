@@ -175,21 +175,47 @@ def surface_areas(mesh: PolygonMesh, association: str, orientation: str = "auto"
             "example with pyvista's compute_normals(consistent_normals=True)"
         )
     if orientation == "auto":
-        # About the middle of the surface, so that small openings do not matter.
-        middle = areas @ centres / total
-        volume = np.einsum("ij,ij->", centres - middle, vectors) / 3
-        if abs(volume) < _FLAT * total**1.5:
+        found = facing(centres, vectors)
+        if found is None:
             raise ValueError(
-                f"{mesh.source} encloses no volume (area {total:.4g}, signed volume {volume:.3g}), "
-                "so its outside cannot be told; give orientation='outward' or 'inward'"
+                f"{mesh.source} encloses no volume, so its outside cannot be told; give "
+                "orientation='outward' or 'inward' (--orientation)"
             )
-        orientation = "outward" if volume > 0 else "inward"
+        orientation = found
     vectors = vectors if orientation == "outward" else -vectors
     if association == "point":
         vectors, areas = vertex_area_vectors(
             len(mesh.points), mesh.connectivity, mesh.offsets, vectors
         )
     return SurfaceAreas(vectors, areas, tuple(warnings))
+
+
+def facing(centres: np.ndarray, vectors: np.ndarray) -> str | None:
+    """Return whether cells face ``outward`` or ``inward``, by the sign of the enclosed volume.
+
+    None if the volume is too small for the area to tell. It is taken about the middle of the
+    surface, so that small openings do not matter.
+
+    Parameters
+    ----------
+    centres, vectors : numpy.ndarray
+        Centres and area vectors of all cells, (n, 3).
+
+    Examples
+    --------
+    >>> axes = np.concatenate([np.eye(3), -np.eye(3)])  # the six faces of a cube
+    >>> facing(axes, axes), facing(axes, -axes), facing(axes[:1], axes[:1])
+    ('outward', 'inward', None)
+    """
+    areas = np.linalg.norm(vectors, axis=1)
+    total = areas.sum()
+    if not total > 0:
+        return None
+    middle = areas @ centres / total
+    volume = np.einsum("ij,ij->", centres - middle, vectors) / 3
+    if abs(volume) < _FLAT * total**1.5:
+        return None
+    return "outward" if volume > 0 else "inward"
 
 
 def _clashing_edges(mesh: PolygonMesh) -> int:

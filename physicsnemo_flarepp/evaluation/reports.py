@@ -2,7 +2,7 @@
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from .cases import CasePrediction, field_relative_l2, predict_case
 from .conventions import describe_settings, field_forces, force_surface
 from .errors import CaseErrors
 from .forces import ForceSettings, r_squared
+from .mesh_files import polygon_mesh
 from .runs import Run
-from .surfaces import polygon_mesh
 
 COEFFICIENTS = ("Cd", "Cs", "Cl")
 _REPORTED = ("Cd", "Cl")
@@ -107,6 +107,30 @@ def evaluate_run(
         ForceTable(*map(np.array, zip(*rows, strict=True))) if rows else None,
         tuple(notes),
     )
+
+
+def report_runs(
+    runs: Iterable[Run], settings: Callable[[Run], ForceSettings | None] | None = None
+) -> list[Report]:
+    """Evaluate runs one after the other, print their reports, and write one CSV file each.
+
+    Parameters
+    ----------
+    runs : Iterable[Run]
+        The runs; ``evaluation.csv`` goes to their directories.
+    settings : Callable, optional
+        Gives the conventions of a run's forces; without it none are integrated.
+    """
+    reports = []
+    for run in runs:
+        report = evaluate_run(run, None if settings is None else settings(run))
+        path = run.directory / "evaluation.csv"
+        write_report(report, path)
+        print(format_report(report), f"cases: {path}", "", sep="\n")
+        reports.append(report)
+    if len(reports) > 1:
+        print(format_comparison(reports))
+    return reports
 
 
 def _training_mean(run: Run, case: CasePrediction) -> np.ndarray:

@@ -1,6 +1,5 @@
 """From any surface file to predicted fields on its whole mesh."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,15 +8,15 @@ import numpy as np
 import pyvista as pv
 import torch
 from torch import Tensor
-from vtkmodules.util.numpy_support import vtk_to_numpy
-from vtkmodules.vtkIOXML import vtkXMLPolyDataWriter
 
 from ..datapipes.readers.meshes import GEOMETRY_FEATURES, PolygonMesh, SurfaceRequest
+from ..datapipes.readers.polygons import polygon_geometry
 from .cases import physical_prediction
-from .forces import read_row
+from .conventions import trained_on_builtin_cars
+from .forces import facing, read_row
+from .mesh_files import polygon_mesh, read_surface
 from .runs import Run
 
-SUFFIXES = (".vtp", ".stl", ".ply", ".obj", ".vtk")
 SUFFIX_OF_PREDICTIONS = "_predicted"
 # Beyond the training range by this share of its span a model extrapolates.
 _MARGIN = 0.05
@@ -46,81 +45,6 @@ class SurfacePrediction:
     association: str
     values: np.ndarray
     warnings: tuple[str, ...]
-
-
-def read_surface(path: str | Path, *, scale: float = 1.0) -> pv.PolyData:
-    """Return the surface in a ``.vtp``, ``.stl``, ``.ply``, ``.obj`` or ``.vtk`` file.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-    scale : float, optional
-        Factor on the coordinates, such as 0.001 for millimetres.
-    """
-    path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}; convert it first")
-    if not path.is_file():
-        raise FileNotFoundError(f"surface {path} does not exist; give the path of a mesh file")
-    if not (np.isfinite(scale) and scale > 0):
-        raise ValueError(f"scale is {scale}, expected a positive number such as 0.001")
-    surface = pv.read(path)
-    if not isinstance(surface, pv.PolyData):
-        raise ValueError(
-            f"{path} holds a {type(surface).__name__}, expected a surface of polygons; extract it, "
-            "for example with pyvista's extract_surface()"
-        )
-    _check_polygons(path, surface)
-    if scale != 1.0:
-        surface.points = surface.points * scale
-    return surface
-
-
-def _check_polygons(path: Path, surface: pv.PolyData) -> None:
-    n_polygons = surface.GetPolys().GetNumberOfCells()
-    if n_polygons == 0 or n_polygons != surface.n_cells:
-        raise ValueError(
-            f"{path} has {n_polygons} polygons among {surface.n_cells} cells and "
-            f"{surface.n_points} points; expected a surface of polygons only. If it is not empty "
-            "or damaged, remove lines and vertices, and turn strips into triangles, for example "
-            "with pyvista's triangulate()"
-        )
-    sizes = np.diff(vtk_to_numpy(surface.GetPolys().GetOffsetsArray()))
-    if (sizes < 3).any():
-        raise ValueError(
-            f"{path} has {(sizes < 3).sum()} cells with fewer than 3 vertices, the first at "
-            f"{int(np.argmax(sizes < 3))}; remove them, for example with pyvista's clean()"
-        )
-    bad = np.flatnonzero(~np.isfinite(surface.points).all(axis=1))
-    if len(bad):
-        raise ValueError(
-            f"{path} has {len(bad)} points with NaN or infinite coordinates, the first at "
-            f"{bad[0]}; repair the file"
-        )
-
-
-def polygon_mesh(surface: pv.PolyData, source: str | Path) -> PolygonMesh:
-    """Return a pyvista surface as the arrays that the readers work on.
-
-    Parameters
-    ----------
-    surface : pyvista.PolyData
-        Polygons only.
-    source : str or Path
-        Name for messages.
-    """
-    polygons = surface.GetPolys()
-    return PolygonMesh(
-        Path(source),
-        np.asarray(surface.points),
-        vtk_to_numpy(polygons.GetConnectivityArray()),
-        vtk_to_numpy(polygons.GetOffsetsArray()),
-        {
-            "cell": {name: np.asarray(surface.cell_data[name]) for name in surface.cell_data},
-            "point": {name: np.asarray(surface.point_data[name]) for name in surface.point_data},
-        },
-    )
 
 
 def predict_surface(
@@ -171,7 +95,7 @@ def predict_surface(
     association = association or channels.association
     sample = surface_sample(run, polygons, association, global_values or {})
     warnings = (
-        *_mesh_warnings(polygons, association),
+        *_mesh_warnings(run, polygons, association),
         *_range_warnings(run, sample["coordinates"].numpy(), path),
     )
     values = physical_prediction(run, sample, progress=progress).numpy()
@@ -226,11 +150,10 @@ def _globals(run: Run, source: Path, given: Mapping[str, float]) -> dict[str, np
     return {name: np.asarray(values[name], dtype=np.float64) for name in wanted}
 
 
-def _mesh_warnings(mesh: PolygonMesh, association: str) -> list[str]:
+def _mesh_warnings(run: Run, mesh: PolygonMesh, association: str) -> list[str]:
     warnings = []
-    rows = slice(0, len(mesh.offsets) - 1)
-    request = SurfaceRequest((), ("areas",), association="cell")
-    flat = int(np.count_nonzero(mesh.table(request, {}).read("features", rows) == 0))
+    centres, vectors = polygon_geometry(mesh.points, mesh.connectivity, mesh.offsets)
+    flat = int(np.count_nonzero(~vectors.any(axis=1)))
     if flat:
         warnings.append(
             f"{mesh.source}: {flat} cells have no area; they are predicted like any other, with a "
@@ -244,7 +167,26 @@ def _mesh_warnings(mesh: PolygonMesh, association: str) -> list[str]:
                 "prediction like any other. Remove them, for example with pyvista's clean(), "
                 "unless training had such points"
             )
+    if "normals" in run.channels.features:
+        warnings += _normals_warnings(run, mesh, facing(centres, vectors))
     return warnings
+
+
+def _normals_warnings(run: Run, mesh: PolygonMesh, direction: str | None) -> list[str]:
+    """Say which way normals point, unless it is known to be that of training."""
+    direction = direction or "no definite way"
+    if not trained_on_builtin_cars(run):
+        return [
+            f"{mesh.source}: its cells face {direction}, and run {run.name} takes normals as "
+            "input. Patches that OpenFOAM writes face inward, CAD surfaces mostly outward: if the "
+            "training surfaces faced the other way, give --flip"
+        ]
+    if direction != "outward":
+        return [
+            f"{mesh.source}: its cells face {direction}, but the cars of training face outward, "
+            f"and run {run.name} takes normals as input; give --flip"
+        ]
+    return []
 
 
 def training_range(run: Run) -> tuple[np.ndarray, np.ndarray, str] | None:
@@ -291,35 +233,3 @@ def _range_warnings(run: Run, coordinates: np.ndarray, source: Path) -> list[str
         f"{source} reaches outside the coordinates of training ({how}): {ranges}. The prediction "
         f"is an extrapolation. {advice}"
     ]
-
-
-def save_surface(surface: pv.PolyData, path: str | Path) -> None:
-    """Write a ``.vtp`` file that is either complete or not there.
-
-    Parameters
-    ----------
-    surface : pyvista.PolyData
-        The mesh with its data.
-    path : str or Path
-        Must end in ``.vtp``; replaced at the end.
-    """
-    path = Path(path)
-    if path.suffix != ".vtp":
-        raise ValueError(f"output is {path}, but must end in .vtp")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"directory {path.parent} of the output does not exist; make it")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    writer = vtkXMLPolyDataWriter()
-    errors: list[str] = []
-    writer.AddObserver("ErrorEvent", lambda *_: errors.append("VTK reported an error"))
-    writer.SetFileName(str(partial))
-    writer.SetInputData(surface)
-    try:
-        if writer.Write() != 1 or writer.GetErrorCode() or errors:
-            raise OSError(
-                f"{path} could not be written (VTK error {writer.GetErrorCode()}); check that "
-                "there is space and that the folder is writable"
-            )
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
