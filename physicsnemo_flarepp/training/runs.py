@@ -93,7 +93,7 @@ def train(cfg: DictConfig) -> TrainedRun:
     if state is not None:
         trainer.resume(state)
     elif is_main:
-        directory.begin(cfg, loaders.normalizer)
+        directory.begin(cfg, loaders.normalizer, parts.channels)
     _announce(reporter, ranks, parts, cfg)
     stopped_by = None
     try:
