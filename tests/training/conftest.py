@@ -1,9 +1,15 @@
 """A small data set in a published layout and a config that trains on it in a second."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+
+# The ranks import their module by name.
+sys.path.insert(0, str(Path(__file__).parent))
 
 N_TOKENS = 48
 
