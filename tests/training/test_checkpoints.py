@@ -38,7 +38,7 @@ class RunsCode:
         self.marker = marker
 
     def __reduce__(self):
-        return os.mkdir, (str(self.marker),)
+        return shutil.copyfile, (__file__, str(self.marker))
 
 
 def refuse(message):
@@ -211,6 +211,15 @@ def test_damaged_checkpoints_take_no_place_of_a_sound_one(tmp_path):
     assert [contents(entry)[0] for entry in store.entries()] == [31, 25]
 
 
+def test_what_was_just_saved_stays_beside_later_steps(tmp_path):
+    save(CheckpointStore(tmp_path, keep=1), 30)
+    store = CheckpointStore(tmp_path, keep=1)
+    save(store, 10)
+    assert steps(store) == [30, 10]
+    save(store, 31)
+    assert steps(store) == [31]
+
+
 def test_a_pickle_that_runs_code_is_refused_under_a_correct_manifest(store, tmp_path):
     marker = tmp_path / "marker"
     save(store, 4)
@@ -218,7 +227,7 @@ def test_a_pickle_that_runs_code_is_refused_under_a_correct_manifest(store, tmp_
     torch.save({"value": RunsCode(marker)}, tmp_path / "evil.pt")
     torch.load(tmp_path / "evil.pt", weights_only=False)
     assert marker.exists()  # the payload is live
-    marker.rmdir()
+    marker.unlink()
     forge(checkpoint, "training.pt", (tmp_path / "evil.pt").read_bytes())
 
     forged = store.newest_sound(refuse)
@@ -232,10 +241,13 @@ def test_what_others_allow_torch_to_load_stays_refused(store, tmp_path):
     save(store, 4)
     torch.save({"value": RunsCode(marker)}, tmp_path / "evil.pt")
     forge(store.entries()[0], "training.pt", (tmp_path / "evil.pt").read_bytes())
-    with torch.serialization.safe_globals([os.mkdir]):
+    with torch.serialization.safe_globals([shutil.copyfile]):
+        torch.load(tmp_path / "evil.pt", weights_only=True)
+        assert marker.exists()  # the payload passes the widened list
+        marker.unlink()
         with pytest.raises(ValueError, match="refused"):
             load_training_state(store.entries()[0])
-        assert os.mkdir in torch.serialization.get_safe_globals()
+        assert shutil.copyfile in torch.serialization.get_safe_globals()
     assert not marker.exists()
 
 
