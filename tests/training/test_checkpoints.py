@@ -146,9 +146,9 @@ def test_the_newest_and_the_best_are_kept(store):
 
 
 def test_a_metric_that_is_not_finite_is_never_the_best(store):
-    for step, error in enumerate((float("nan"), float("-inf"), 0.7)):
+    for step, error in enumerate((float("nan"), float("-inf"), torch.tensor(0.75))):
         save(store, step, metric=error)
-    assert [entry.metric for entry in store.entries()] == [0.7, None, None]
+    assert [entry.metric for entry in store.entries()] == [0.75, None, None]
     assert store.best().step == 2
 
 
