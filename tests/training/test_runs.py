@@ -45,12 +45,12 @@ def test_run_directory_is_complete_and_the_model_predicts_what_was_reported(make
     stored = {"load": str(directory / "normalizer.safetensors")}
     test = build_dataloaders({**cfg.data, "normalization": stored}).test
     plain = build_dataloaders({**cfg.data, "normalization": "none"}).test
-    shift, scale = (getattr(test.dataset.transforms.affine["fields"], n) for n in ("shift", "scale"))
+    affine = test.dataset.transforms.affine["fields"]
     with open(directory / "errors.csv") as file:
         reported = list(csv.DictReader(file))
     with torch.no_grad():
         for row, batch, physical in zip(reported, test, plain, strict=True):
-            predicted = model(batch["coordinates"]) * scale + shift
+            predicted = model(batch["coordinates"]) * affine.scale + affine.shift
             for name, columns in (("pMeanTrim", [0]), ("wallShearStressMeanTrim", [1, 2, 3])):
                 truth = physical["fields"][..., columns].double()
                 error = (predicted[..., columns].double() - truth).norm() / truth.norm()
@@ -68,7 +68,9 @@ def test_mean_predictor_is_the_mean_of_the_training_fields(make_config):
     )
     mean = torch.cat(train_fields).mean((0, 1))
     errors = [
-        (mean[c] - y[..., c]).norm() / y[..., c].norm() for y in test_fields for c in ([0], [1, 2, 3])
+        (mean[c] - y[..., c]).norm() / y[..., c].norm()
+        for y in test_fields
+        for c in ([0], [1, 2, 3])
     ]
     assert run.mean_predictor_error == pytest.approx(torch.stack(errors).mean().item(), rel=1e-4)
 
