@@ -200,7 +200,7 @@ def physical_prediction(
     progress : bool, optional
         As in :func:`predict_case`.
     """
-    tokens = torch.arange(len(sample["coordinates"]))
-    normalised = run.normalizer(TensorDict({**sample, "tokens": tokens}))
+    # Without token numbers, per-point statistics are refused for any but the points of training.
+    normalised = run.normalizer(TensorDict(dict(sample)))
     result = predict_normalised(run, normalised, progress=progress)
-    return run.normalizer.inverse(result, tokens, key="fields")
+    return run.normalizer.inverse(result, key="fields")
