@@ -156,7 +156,7 @@ def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePre
         prediction=physical(normalised, "fields"),
         target=physical(sample["fields"], "fields"),
         features=physical(sample["features"], "features") if "features" in sample else None,
-        channels=Channels.of_reader(run.loaders.test.dataset.reader),
+        channels=run.channels,
         metadata=metadata,
     )
 
