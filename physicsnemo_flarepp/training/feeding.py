@@ -71,12 +71,13 @@ class Feed:
     Parameters
     ----------
     sizes : Callable
-        ``sizes(layout, unified_pos)`` gives the input sizes as constructor arguments.
+        ``sizes(layout, arguments)`` gives the sizes that follow from the data as
+        constructor arguments; `arguments` are those of the config.
     inputs : Callable
         ``inputs(model, batch)`` gives the keyword arguments of ``forward``.
     """
 
-    sizes: Callable[[InputLayout, bool], dict[str, int | None]]
+    sizes: Callable[[InputLayout, Mapping[str, Any]], dict[str, int | None]]
     inputs: Callable[[Module, TensorDict], dict[str, Tensor]]
 
 
@@ -115,9 +116,7 @@ def build_model(cfg: Mapping[str, Any] | DictConfig, layout: InputLayout) -> Mod
             "model.time_input is True, but batches carry no time of their own: time is a feature "
             "channel (as in plasticity); set time_input to false"
         )
-    unified_pos = bool(arguments.get("unified_pos", False))
-    filled = {"out_dim": layout.fields, **feed.sizes(layout, unified_pos)}
-    for name, value in filled.items():
+    for name, value in feed.sizes(layout, arguments).items():
         given = arguments.get(name)
         if given is not None and given != value:
             raise ValueError(
@@ -158,13 +157,15 @@ def input_adapter(model: Module) -> Callable[[TensorDict], dict[str, Tensor]]:
     return partial(_feed(type(model)).inputs, model)
 
 
-def _backbone_sizes(layout: InputLayout, unified_pos: bool) -> dict[str, int | None]:
+def _backbone_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
     tokens = layout.coordinates + layout.features
-    if unified_pos:
-        return {"functional_dim": tokens + layout.globals, "embedding_dim": None}
-    if layout.globals:
-        return {"functional_dim": layout.globals, "embedding_dim": tokens}
-    return {"functional_dim": tokens, "embedding_dim": None}
+    if arguments.get("unified_pos"):
+        function, embedding = tokens + layout.globals, None
+    elif layout.globals:
+        function, embedding = layout.globals, tokens
+    else:
+        function, embedding = tokens, None
+    return {"functional_dim": function, "embedding_dim": embedding, "out_dim": layout.fields}
 
 
 def _backbone_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
@@ -183,11 +184,13 @@ def _backbone_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
     return inputs
 
 
-def _transolver_sizes(layout: InputLayout, unified_pos: bool) -> dict[str, int | None]:
+def _transolver_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
     values = layout.features + layout.globals
-    if unified_pos:
-        return {"functional_dim": layout.coordinates + values, "embedding_dim": None}
-    return {"functional_dim": values or layout.coordinates, "embedding_dim": layout.coordinates}
+    if arguments.get("unified_pos"):
+        function, embedding = layout.coordinates + values, None
+    else:
+        function, embedding = values or layout.coordinates, layout.coordinates
+    return {"functional_dim": function, "embedding_dim": embedding, "out_dim": layout.fields}
 
 
 def _transolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
@@ -202,11 +205,19 @@ def _transolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
     return {"fx": function, "embedding": batch["coordinates"]}
 
 
-def _geotransolver_sizes(layout: InputLayout, unified_pos: bool) -> dict[str, int | None]:
+def _geotransolver_sizes(
+    layout: InputLayout, arguments: Mapping[str, Any]
+) -> dict[str, int | None]:
+    if arguments.get("include_local_features") and layout.coordinates != 3:
+        raise ValueError(
+            "model.include_local_features is True, but its neighbour search needs 3 coordinates "
+            f"and the data has {layout.coordinates}; set it to false"
+        )
     return {
         "functional_dim": layout.coordinates + layout.features,
         "geometry_dim": layout.coordinates,
         "global_dim": layout.globals or None,
+        "out_dim": layout.fields,
     }
 
 
