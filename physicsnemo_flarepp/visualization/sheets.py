@@ -60,6 +60,25 @@ def _number(value: float) -> str:
     return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
 
 
+def ticks_that_fit(limits: tuple[float, float], exponent: int, inches: float) -> list[float]:
+    """Give round numbers within `limits` whose labels fit side by side.
+
+    Examples
+    --------
+    >>> [round(t, 6) for t in ticks_that_fit((0, 0.0145), 0, 2.0)]
+    [0.0, 0.005, 0.01]
+    """
+    for most in range(7, 0, -1):
+        ticks = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]).tick_values(*limits)
+        slack = 1e-9 * (limits[1] - limits[0])
+        ticks = [t for t in ticks if limits[0] - slack <= t <= limits[1] + slack]
+        # A digit is about 0.065 inches wide; labels stay a digit and a half apart.
+        needed = sum(0.065 * (len(_number(t / 10.0**exponent)) + 1.5) for t in ticks)
+        if needed <= inches * (ticks[-1] - ticks[0]) / (limits[1] - limits[0]) + 0.4:
+            return ticks
+    return ticks
+
+
 class Sheet:
     """A page on which things are placed by pixels from its upper left corner.
 
@@ -169,7 +188,7 @@ class Sheet:
             orientation="horizontal",
             extend=extend,
             extendfrac=0.03,
-            ticks=MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]),
+            ticks=ticks_that_fit(limits, exponent, width / self.theme.dpi),
             format=FuncFormatter(lambda value, _: _number(value / 10.0**exponent)),
         )
         bar.outline.set_linewidth(0.5)

@@ -12,7 +12,9 @@ ASSOCIATIONS = ("auto", "point", "cell")
 Crop = tuple[float, float, float, float]
 
 
-def association_of(mesh: pv.DataSet, n_values: int, association: str = "auto") -> str:
+def association_of(
+    mesh: pv.DataSet, n_values: int, association: str = "auto", what: str = "values"
+) -> str:
     """Say whether `n_values` values belong to the points or the cells of a mesh.
 
     Parameters
@@ -23,6 +25,8 @@ def association_of(mesh: pv.DataSet, n_values: int, association: str = "auto") -
         Number of values.
     association : str
         ``point`` or ``cell`` to insist on one, ``auto`` to tell by the number.
+    what : str
+        What the values are, for errors.
 
     Examples
     --------
@@ -43,7 +47,7 @@ def association_of(mesh: pv.DataSet, n_values: int, association: str = "auto") -
         association = fits[0] if fits else "auto"
     if counts.get(association) != n_values:
         raise ValueError(
-            f"{n_values} values for a mesh of {mesh.n_points} points and {mesh.n_cells} cells"
+            f"{n_values} {what} for a mesh of {mesh.n_points} points and {mesh.n_cells} cells"
             + ("" if association == "auto" else f" (association {association!r})")
             + "; give one value per point or per cell of the whole case"
         )

@@ -20,14 +20,16 @@ class Theme:
         Colours of the page and of text and lines.
     no_data : str
         Colour of regions without data: masked cells, voids, the outside of a flat domain.
-    surface : str
-        Colour of geometry that carries no field.
+    surface, edges : str
+        Colours of geometry that carries no field, and of its edges.
     field_map : str
         Sequential colour map of fields, by Matplotlib's name. The defaults can be told apart by
         readers with colour-vision deficiency and in greyscale.
     error_colors : tuple of str
         Colours of errors from the negative to the positive limit, evenly spaced, an odd number of
         them: the middle one, of zero, is neutral.
+    weight_colors : tuple of str
+        Colours of weights above 0; a weight of 0 has the colour of the surface.
     cycle : tuple of str
         Colours of curves and points (Okabe and Ito's colour-blind-safe set).
     font : str
@@ -50,9 +52,11 @@ class Theme:
     background: str = "#ffffff"
     foreground: str = "#1a1a1a"
     no_data: str = "#b4b4b4"
-    surface: str = "#d9dce1"
+    surface: str = "#e4e7ec"
+    edges: str = "#5a6270"
     field_map: str = "viridis"
     error_colors: tuple[str, ...] = ("#0b3a73", "#3b82bd", "#f7f7f7", "#cb4b45", "#6b0d1e")
+    weight_colors: tuple[str, ...] = ("#8cbce0", "#4a84c4", "#4250a6", "#4a1486")
     cycle: tuple[str, ...] = (
         "#0072b2",
         "#d55e00",
@@ -77,6 +81,11 @@ class Theme:
         return LinearSegmentedColormap.from_list(
             "signed_errors", list(self.error_colors), N=N_COLORS
         )
+
+    def weights(self) -> Colormap:
+        """Give the colour map of non-negative weights, from the surface's colour to full ones."""
+        colors = [self.surface, *self.weight_colors]
+        return LinearSegmentedColormap.from_list("weights", colors, N=N_COLORS)
 
     def settings(self) -> dict[str, object]:
         """Give the settings of Matplotlib that differ from its defaults."""
@@ -117,6 +126,8 @@ DARK = Theme(
     background="#14171c",
     foreground="#e8e8e8",
     no_data="#5c6068",
-    surface="#7b818a",
+    surface="#3a3f47",
+    edges="#9aa3b0",
+    weight_colors=("#4c6fa5", "#5aa6d8", "#a5dcf0", "#f4fbff"),
     error_colors=("#c6e3f7", "#4a9bd0", "#1f2126", "#e2763c", "#ffd2b0"),
 )

@@ -284,7 +284,7 @@ def test_long_names_are_kept_inside_their_panel(grid, small):
 
 
 BAD = [
-    ({"reference": np.ones(76)}, "76 values for a mesh of 77 points and 60 cells"),
+    ({"reference": np.ones(76)}, "76 reference values for a mesh of 77 points and 60 cells"),
     ({"predictions": {"run_b": np.ones(60)}}, "the prediction of 'run_b' has shape (60,)"),
     ({"predictions": {"run_b": np.ones((77, 2))}}, "the prediction of 'run_b' has shape (77, 2)"),
     ({"predictions": {"run_b": np.r_[np.nan, np.ones(76)]}}, "'run_b' holds nan at token 0"),
@@ -292,7 +292,7 @@ BAD = [
     ({"predictions": {}}, "predictions is empty"),
     ({"predictions": {"reference": np.ones(77)}}, "named 'reference'"),
     ({"association": "edge"}, "association is 'edge'"),
-    ({"association": "cell"}, "77 values for a mesh of 77 points and 60 cells"),
+    ({"association": "cell"}, "77 reference values for a mesh of 77 points and 60 cells"),
     ({"mask": np.ones(77)}, "mask must be boolean of shape (77,)"),
     ({"mask": np.zeros(77, bool)}, "mask is False everywhere"),
     ({"crop": (1, 0, 0, 1)}, "crop is (1, 0, 0, 1)"),
