@@ -1,1 +1,14 @@
-"""Training: losses."""
+"""Training: losses, the loop, checkpoints and run directories."""
+
+from typing import Any
+
+__all__ = ["TrainedRun", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the loop when it is asked for: the losses alone need neither data nor TensorBoard."""
+    if name in __all__:
+        from . import runs
+
+        return getattr(runs, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,6 @@
-r"""The relative L2 error, whole or over token shards."""
+r"""The relative L2 error, whole or over token shards, by field, and of finite differences."""
+
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float
@@ -44,10 +46,48 @@ def relative_l2(
     >>> relative_l2(target + torch.tensor([[[0.0], [1.0]]]), target)
     tensor([0.2000])
     """
+    widths = (prediction.shape[-1],)
+    errors = field_errors(prediction, target, widths, token_mask=token_mask, group=group)
+    return errors[:, 0]
+
+
+def field_errors(
+    prediction: Float[Tensor, "B *tokens O"],
+    target: Float[Tensor, "B *tokens O"],
+    widths: Sequence[int],
+    *,
+    token_mask: Bool[Tensor, "B N"] | None = None,
+    group: Group | None = None,
+) -> Float[Tensor, "B F"]:
+    r"""Relative L2 error of each field of each sample.
+
+    Parameters
+    ----------
+    prediction, target, token_mask, group
+        As in :func:`relative_l2`; the fields cost no further collective.
+    widths : sequence of int
+        Channels of the F fields, in order: (1, 3) for a pressure and a wall shear stress.
+
+    Returns
+    -------
+    torch.Tensor
+        Errors of shape :math:`(B, F)`.
+
+    Examples
+    --------
+    >>> target = torch.ones(1, 2, 4)
+    >>> field_errors(target * torch.tensor([2.0, 1.5, 1.5, 1.5]), target, (1, 3))
+    tensor([[1.0000, 0.5000]])
+    """
     if prediction.shape != target.shape:
         raise ValueError(
             "prediction and target must have one shape, got "
             f"{tuple(prediction.shape)} and {tuple(target.shape)}"
+        )
+    if sum(widths) != prediction.shape[-1]:
+        raise ValueError(
+            f"widths {tuple(widths)} have {sum(widths)} channels, prediction and target "
+            f"{prediction.shape[-1]}"
         )
     dtype = accumulation_dtype(torch.promote_types(prediction.dtype, target.dtype))
     error, target = prediction.to(dtype) - target.to(dtype), target.to(dtype)
@@ -55,10 +95,48 @@ def relative_l2(
     if token_mask is not None:
         error = error.masked_fill(~token_mask[..., None], 0.0)
         target = target.masked_fill(~token_mask[..., None], 0.0)
-    squares = torch.stack((error.square().sum((1, 2)), target.square().sum((1, 2))))
+    squares = torch.stack((error.square().sum(1), target.square().sum(1)))
+    squares = torch.stack([part.sum(-1) for part in squares.split(tuple(widths), dim=-1)], -1)
     error, target = global_sum(squares, group)
     # sqrt has an infinite slope at 0; below the clamp the gradient is 0.
     return error.clamp_min(torch.finfo(dtype).tiny).sqrt() / target.sqrt()
+
+
+def derivative_loss(
+    prediction: Float[Tensor, "B N O"],
+    target: Float[Tensor, "B N O"],
+    grid: tuple[int, int],
+    widths: Sequence[int],
+) -> Float[Tensor, ""]:
+    """Relative L2 loss of the central differences along both axes of a grid, added up.
+
+    The spacing cancels in the relative error, so none is asked for.
+
+    Parameters
+    ----------
+    prediction, target : torch.Tensor
+        Whole samples, tokens in row-major order of the grid.
+    grid : tuple[int, int]
+        Its rows and columns, at least 3 each.
+    widths : sequence of int
+        Channels of the fields.
+
+    Examples
+    --------
+    >>> target = torch.arange(12.0).reshape(1, 12, 1)
+    >>> derivative_loss(1.5 * target, target, (3, 4), (1,))
+    tensor(1.)
+    """
+    prediction, target = (value.unflatten(1, grid) for value in (prediction, target))
+    loss = prediction.new_zeros(())
+    for axis in (1, 2):
+        size = prediction.shape[axis] - 2
+        differences = (
+            value.narrow(axis, 2, size) - value.narrow(axis, 0, size)
+            for value in (prediction, target)
+        )
+        loss = loss + field_errors(*differences, widths).mean()
+    return loss
 
 
 def relative_l2_loss(

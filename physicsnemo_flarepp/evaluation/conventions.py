@@ -1,0 +1,171 @@
+"""Which conventions the forces of a run follow, said by the data set or by the user."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..datapipes.readers.meshes import PolygonMesh
+from ..datapipes.specs import DRIVAERML_RHO_INF, DRIVAERML_U_INF
+from ..training.channels import Channels
+from .forces import (
+    Forces,
+    ForceSettings,
+    SurfaceAreas,
+    stored_reference_area,
+    surface_areas,
+    surface_forces,
+)
+from .runs import Run
+from .silhouettes import frontal_area
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How a publisher stores what forces need."""
+
+    publisher: str
+    shear: str
+    shear_sign: int
+    speed: float
+    density: float
+
+
+# By the name of the pressure, which tells the publisher. Both write OpenFOAM's wall shear stress.
+CONVENTIONS = {
+    "pMeanTrim": Convention(
+        "DrivAerML", "wallShearStressMeanTrim", -1, DRIVAERML_U_INF, DRIVAERML_RHO_INF
+    ),
+    "pMean": Convention("AhmedML", "wallShearStressMean", -1, 1.0, 1.0),
+}
+
+
+def force_settings(run: Run, overrides: Mapping[str, object] | None = None) -> ForceSettings:
+    """Return the conventions of a run's fields.
+
+    The defaults are DrivAerML's and AhmedML's, told by the names of the fields, and those of the
+    built-in cars, which store the wall shear stress along the flow.
+
+    Parameters
+    ----------
+    run : Run
+        The trained model.
+    overrides : Mapping[str, object], optional
+        Arguments of :class:`ForceSettings` by name that are not left to the data set.
+
+    Raises
+    ------
+    ValueError
+        If the fields are not known and what is needed is not given.
+    """
+    given = dict(overrides or {})
+    fields = run.channels.fields
+    known = next((name for name in CONVENTIONS if name in fields), None)
+    settings: dict[str, object] = {}
+    if known is not None and given.get("pressure", known) == known:
+        convention = CONVENTIONS[known]
+        settings = {
+            "pressure": known,
+            "shear": convention.shear if convention.shear in fields else None,
+            "shear_sign": 1 if trained_on_builtin_cars(run) else convention.shear_sign,
+            "speed": convention.speed,
+            "density": convention.density,
+        }
+    settings |= given
+    settings.setdefault("shear", None)
+    if settings["shear"] is None:
+        settings.setdefault("shear_sign", 1)  # nothing to apply it to
+    absent = [name for name in ("pressure", "shear_sign", "speed") if name not in settings]
+    if absent:
+        options = ", ".join("--" + name.replace("_", "-") for name in absent)
+        raise ValueError(
+            f"the fields {', '.join(fields)} of run {run.name} follow no convention known here "
+            f"({', '.join(CONVENTIONS)}); give {options} to integrate forces"
+        )
+    for name, width in (("pressure", 1), ("shear", 3)):
+        field = settings[name]
+        if field is not None and fields.get(field) != width:
+            raise ValueError(
+                f"{name} is {field!r}, expected a field of {width} channels; run {run.name} "
+                f"predicts {dict(fields)}"
+            )
+    return ForceSettings(**settings)
+
+
+def trained_on_builtin_cars(run: Run) -> bool:
+    """Return whether the run's data is the built-in set, named or as a directory."""
+    data = run.config.data
+    if data.get("builtin") is not None:
+        return data.builtin == "cars"
+    stamp = Path(data.get("root") or ".") / "stamp.json"
+    return stamp.is_file() and json.loads(stamp.read_text()).get("name") == "cars"
+
+
+def describe_settings(settings: ForceSettings) -> str:
+    """Return the conventions in one line, for reports."""
+    if settings.shear is None:
+        shear = "no wall shear stress: pressure forces only"
+    else:
+        direction = "along the flow" if settings.shear_sign == 1 else "OpenFOAM's, against the flow"
+        shear = f"{settings.shear} with sign {settings.shear_sign:+d} ({direction})"
+    return (
+        f"forces from {settings.pressure} and {shear}; speed {settings.speed:g}, density "
+        f"{settings.density:g}"
+    )
+
+
+@dataclass(frozen=True)
+class ForceSurface:
+    """A surface ready for integration.
+
+    Parameters
+    ----------
+    areas : SurfaceAreas
+        Outward area vectors of its cells or points.
+    reference_area : float
+        What coefficients are divided by.
+    area_source : str
+        Where the reference area comes from.
+    """
+
+    areas: SurfaceAreas
+    reference_area: float
+    area_source: str
+
+
+def force_surface(mesh: PolygonMesh, association: str, settings: ForceSettings) -> ForceSurface:
+    """Return outward area vectors and the reference area of a surface.
+
+    Parameters
+    ----------
+    mesh : PolygonMesh
+        The whole surface; its ``source`` is where ``geo_ref_*.csv`` is looked for.
+    association : str
+        Whether values are at its ``cell`` or ``point``.
+    settings : ForceSettings
+        Conventions.
+    """
+    areas = surface_areas(mesh, association, settings.orientation)
+    if settings.reference_area is not None:
+        return ForceSurface(areas, settings.reference_area, "given")
+    stored = stored_reference_area(mesh.source)
+    if stored is not None:
+        return ForceSurface(areas, stored, "aRef of geo_ref")
+    area = frontal_area(mesh, np.array(settings.drag_axis))
+    if not area > 0:
+        raise ValueError(
+            f"{mesh.source} has no area across the drag axis {settings.drag_axis}; give "
+            "reference_area"
+        )
+    return ForceSurface(areas, area, "frontal area of the silhouette")
+
+
+def field_forces(
+    surface: ForceSurface, values: np.ndarray, channels: Channels, settings: ForceSettings
+) -> Forces:
+    """Integrate the fields of a run, (N, O) in the order of its channels."""
+    pressure = values[:, channels.columns(settings.pressure)][:, 0]
+    shear = None if settings.shear is None else values[:, channels.columns(settings.shear)]
+    return surface_forces(surface.areas, pressure, shear, settings, surface.reference_area)

@@ -1,0 +1,301 @@
+"""Force coefficients integrated from pressure and wall shear stress over a whole surface.
+
+With outward area vectors A of the cells and the dynamic pressure q = density * speed^2 / 2 the
+force coefficients are
+
+    C = sum(-p A + shear_sign * tau |A|) / (q * reference_area)
+
+projected on the drag, side and lift directions. Fields at points are integrated with each point's
+share of the cells around it, which is exact for values that are linear on each triangle.
+
+`shear_sign` says what the stored wall shear stress is: +1 for the force of the fluid on the body,
+along the flow (the built-in cars); -1 for OpenFOAM's `wallShearStress`, which points against the
+flow (DrivAerML, AhmedML).
+"""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..datapipes.readers.meshes import PolygonMesh
+from ..datapipes.readers.polygons import polygon_geometry, vertex_area_vectors
+
+ORIENTATIONS = ("auto", "outward", "inward")
+# A closed surface has area vectors that sum to 0; stored single precision leaves about 1e-6.
+_CLOSED = 1e-4
+# Below this share of area^(3/2) the enclosed volume does not tell inside from outside.
+_FLAT = 1e-5
+
+
+@dataclass(frozen=True)
+class ForceSettings:
+    """Conventions of a data set that forces depend on.
+
+    Parameters
+    ----------
+    pressure : str
+        Field with the pressure: kinematic (p / density) with ``density=1``, in Pa with the
+        density of the fluid, or a coefficient with ``speed=2**0.5`` and ``density=1``.
+    shear : str or None
+        Field with the wall shear stress in the same units, None for pressure forces only.
+    shear_sign : int
+        +1 if the stored stress is the force on the body, -1 for OpenFOAM's sign.
+    speed, density : float
+        Of the free stream.
+    reference_area : float or None
+        None takes ``aRef`` of ``geo_ref_*.csv`` beside the surface, else its frontal area.
+    drag_axis, lift_axis : tuple[float, float, float]
+        Directions, orthogonal; the side force is along lift x drag.
+    orientation : str
+        Which way the stored cells face: ``auto`` asks the enclosed volume.
+    """
+
+    pressure: str
+    shear: str | None
+    shear_sign: int
+    speed: float
+    density: float = 1.0
+    reference_area: float | None = None
+    drag_axis: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    lift_axis: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    orientation: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.shear_sign not in (1, -1):
+            raise ValueError(
+                f"shear_sign is {self.shear_sign!r}; give 1 if the stored wall shear stress points "
+                "along the flow, -1 for OpenFOAM's sign"
+            )
+        for name in ("speed", "density", "reference_area"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is {value}, expected a positive number")
+        if self.orientation not in ORIENTATIONS:
+            raise ValueError(f"orientation is {self.orientation!r}, expected one of {ORIENTATIONS}")
+        drag, lift = np.array(self.drag_axis), np.array(self.lift_axis)
+        lengths = np.linalg.norm(drag) * np.linalg.norm(lift)
+        if lengths == 0 or abs(drag @ lift) > 1e-6 * lengths:
+            raise ValueError(
+                f"drag_axis {self.drag_axis} and lift_axis {self.lift_axis} must be orthogonal and "
+                "not zero"
+            )
+
+    @property
+    def dynamic_pressure(self) -> float:
+        """Half density times speed squared."""
+        return 0.5 * self.density * self.speed**2
+
+    @property
+    def axes(self) -> np.ndarray:
+        """Unit vectors of drag, side force and lift as rows, (3, 3)."""
+        drag, lift = (
+            np.array(axis) / np.linalg.norm(axis) for axis in (self.drag_axis, self.lift_axis)
+        )
+        return np.stack([drag, np.cross(lift, drag), lift])
+
+
+@dataclass(frozen=True)
+class SurfaceAreas:
+    """Outward area vectors of the tokens of a surface, and what was found out about it.
+
+    Parameters
+    ----------
+    vectors : numpy.ndarray
+        (N, 3), outward; of a point, its share of the cells around it.
+    areas : numpy.ndarray
+        (N,).
+    warnings : tuple[str, ...]
+        What makes forces on this surface doubtful.
+    """
+
+    vectors: np.ndarray
+    areas: np.ndarray
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Forces:
+    """Force coefficients along the drag, side and lift directions.
+
+    Parameters
+    ----------
+    pressure : numpy.ndarray
+        Part of the pressure, (3,).
+    shear : numpy.ndarray or None
+        Part of the wall shear stress, (3,); None if there is no such field.
+    """
+
+    pressure: np.ndarray
+    shear: np.ndarray | None
+
+    @property
+    def total(self) -> np.ndarray:
+        """Drag, side and lift coefficient, (3,)."""
+        return self.pressure if self.shear is None else self.pressure + self.shear
+
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """Coefficients by name: Cd, Cs, Cl."""
+        return dict(zip(("Cd", "Cs", "Cl"), self.total.tolist(), strict=True))
+
+
+def surface_areas(mesh: PolygonMesh, association: str, orientation: str = "auto") -> SurfaceAreas:
+    """Return the outward area vectors of cells or points.
+
+    Parameters
+    ----------
+    mesh : PolygonMesh
+        The whole surface.
+    association : str
+        Whether tokens are its ``cell`` or ``point``.
+    orientation : str, optional
+        Which way the stored cells face: ``outward``, ``inward``, or ``auto``: outward if the
+        enclosed volume is positive.
+    """
+    centres, vectors = polygon_geometry(mesh.points, mesh.connectivity, mesh.offsets)
+    areas = np.linalg.norm(vectors, axis=1)
+    total = areas.sum()
+    if not total > 0:
+        raise ValueError(f"{mesh.source} has no area: all {len(areas)} cells are degenerate")
+    warnings = []
+    opening = np.linalg.norm(vectors.sum(axis=0)) / total
+    if opening > _CLOSED:
+        warnings.append(
+            f"{mesh.source} is open: its area vectors sum to {opening:.2%} of its area instead of "
+            "0. Coefficients then depend on the zero of the pressure; close the surface to compare "
+            "them"
+        )
+    clashes = _clashing_edges(mesh)
+    if clashes:
+        warnings.append(
+            f"{mesh.source}: {clashes} edges are run through twice in one direction, so that "
+            "neighbouring cells disagree on the outside (or more than two meet); orient them, for "
+            "example with pyvista's compute_normals(consistent_normals=True)"
+        )
+    if orientation == "auto":
+        found = facing(centres, vectors)
+        if found is None:
+            raise ValueError(
+                f"{mesh.source} encloses no volume, so its outside cannot be told; give "
+                "orientation='outward' or 'inward' (--orientation)"
+            )
+        orientation = found
+    vectors = vectors if orientation == "outward" else -vectors
+    if association == "point":
+        vectors, areas = vertex_area_vectors(
+            len(mesh.points), mesh.connectivity, mesh.offsets, vectors
+        )
+    return SurfaceAreas(vectors, areas, tuple(warnings))
+
+
+def facing(centres: np.ndarray, vectors: np.ndarray) -> str | None:
+    """Return whether cells face ``outward`` or ``inward``, by the sign of the enclosed volume.
+
+    None if the volume is too small for the area to tell. It is taken about the middle of the
+    surface, so that small openings do not matter.
+
+    Parameters
+    ----------
+    centres, vectors : numpy.ndarray
+        Centres and area vectors of all cells, (n, 3).
+
+    Examples
+    --------
+    >>> axes = np.concatenate([np.eye(3), -np.eye(3)])  # the six faces of a cube
+    >>> facing(axes, axes), facing(axes, -axes), facing(axes[:1], axes[:1])
+    ('outward', 'inward', None)
+    """
+    areas = np.linalg.norm(vectors, axis=1)
+    total = areas.sum()
+    if not total > 0:
+        return None
+    middle = areas @ centres / total
+    volume = np.einsum("ij,ij->", centres - middle, vectors) / 3
+    if abs(volume) < _FLAT * total**1.5:
+        return None
+    return "outward" if volume > 0 else "inward"
+
+
+def _clashing_edges(mesh: PolygonMesh) -> int:
+    """Return how many directed edges appear more than once."""
+    following = np.arange(len(mesh.connectivity)) + 1
+    following[mesh.offsets[1:] - 1] = mesh.offsets[:-1]
+    start, stop = mesh.connectivity.astype(np.int64), mesh.connectivity[following]
+    keys = np.sort((start * len(mesh.points) + stop)[start != stop])
+    return int(np.count_nonzero(keys[1:] == keys[:-1]))
+
+
+def surface_forces(
+    surface: SurfaceAreas,
+    pressure: np.ndarray,
+    shear: np.ndarray | None,
+    settings: ForceSettings,
+    reference_area: float,
+) -> Forces:
+    """Integrate fields over a surface.
+
+    Parameters
+    ----------
+    surface : SurfaceAreas
+        From :func:`surface_areas`.
+    pressure : numpy.ndarray
+        (N,).
+    shear : numpy.ndarray or None
+        (N, 3).
+    settings : ForceSettings
+        Conventions.
+    reference_area : float
+        See :class:`ForceSettings`.
+
+    Examples
+    --------
+    >>> plate = SurfaceAreas(np.array([[-2.0, 0.0, 0.0]]), np.array([2.0]), ())
+    >>> settings = ForceSettings("p", "tau", shear_sign=-1, speed=2.0)
+    >>> forces = surface_forces(plate, np.array([1.0]), np.array([[0, 0, 4.0]]), settings, 2.0)
+    >>> forces.coefficients
+    {'Cd': 0.5, 'Cs': 0.0, 'Cl': -2.0}
+    """
+    n = len(surface.areas)
+    for name, values, shape in (("pressure", pressure, (n,)), ("shear", shear, (n, 3))):
+        if values is not None and values.shape != shape:
+            raise ValueError(
+                f"{name} has shape {values.shape}, expected {shape}, one row for each of the {n} "
+                "cells or points of the whole surface"
+            )
+    scale = settings.dynamic_pressure * reference_area
+    pressure_part = settings.axes @ -(pressure.astype(np.float64) @ surface.vectors) / scale
+    if shear is None:
+        return Forces(pressure_part, None)
+    stress = settings.shear_sign * (surface.areas @ shear.astype(np.float64))
+    return Forces(pressure_part, settings.axes @ stress / scale)
+
+
+def read_row(path: Path) -> dict[str, float]:
+    """Return the first row of numbers of a CSV file by column, as DrivAerML writes them."""
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file))
+    if len(rows) < 2 or len(rows[0]) != len(rows[1]):
+        raise ValueError(f"{path} must have a header and a row of as many numbers; repair it")
+    return {name.strip(" #"): float(value) for name, value in zip(rows[0], rows[1], strict=True)}
+
+
+def stored_reference_area(source: str | Path) -> float | None:
+    """Return ``aRef`` of the only ``geo_ref_*.csv`` beside a surface file, None without one."""
+    tables = sorted(Path(source).parent.glob("geo_ref_*.csv"))
+    return read_row(tables[0]).get("aRef") if len(tables) == 1 else None
+
+
+def r_squared(prediction: np.ndarray, target: np.ndarray) -> float:
+    """Return the coefficient of determination, NaN for fewer than 2 or equal targets.
+
+    Examples
+    --------
+    >>> r_squared(np.array([1.0, 2.0, 4.0]), np.array([1.0, 2.0, 3.0]))
+    0.5
+    """
+    spread = np.square(target - target.mean()).sum()
+    if len(target) < 2 or spread == 0:
+        return float("nan")
+    return float(1 - np.square(prediction - target).sum() / spread)

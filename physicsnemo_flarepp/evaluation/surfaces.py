@@ -1,0 +1,235 @@
+"""From any surface file to predicted fields on its whole mesh."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyvista as pv
+import torch
+from torch import Tensor
+
+from ..datapipes.readers.meshes import GEOMETRY_FEATURES, PolygonMesh, SurfaceRequest
+from ..datapipes.readers.polygons import polygon_geometry
+from .cases import physical_prediction
+from .conventions import trained_on_builtin_cars
+from .forces import facing, read_row
+from .mesh_files import polygon_mesh, read_surface
+from .runs import Run
+
+SUFFIX_OF_PREDICTIONS = "_predicted"
+# Beyond the training range by this share of its span a model extrapolates.
+_MARGIN = 0.05
+
+
+@dataclass(frozen=True)
+class SurfacePrediction:
+    """Predicted fields on a surface.
+
+    Parameters
+    ----------
+    surface : pyvista.PolyData
+        The mesh with its own data and the predictions as ``<field>_predicted``.
+    polygons : PolygonMesh
+        The same mesh as arrays.
+    association : str
+        Whether values belong to the ``cell`` or ``point`` of the mesh, in their order.
+    values : numpy.ndarray
+        Predictions in physical units, (N, O).
+    warnings : tuple[str, ...]
+        What makes the prediction doubtful.
+    """
+
+    surface: pv.PolyData
+    polygons: PolygonMesh
+    association: str
+    values: np.ndarray
+    warnings: tuple[str, ...]
+
+
+def predict_surface(
+    run: Run,
+    path: str | Path,
+    *,
+    global_values: Mapping[str, float] | None = None,
+    scale: float = 1.0,
+    flip: bool = False,
+    association: str | None = None,
+    progress: bool = True,
+) -> SurfacePrediction:
+    """Predict the fields of a run on every cell (or point) of a surface, by exact streaming.
+
+    Inputs are made as in training: cell centres or points, normals and areas as the model was
+    given them, by the same code.
+
+    Parameters
+    ----------
+    run : Run
+        Trained on surfaces.
+    path : str or Path
+        See :func:`read_surface`.
+    global_values : Mapping[str, float], optional
+        Values of the run's globals by name. Those not given are taken from ``geo_ref_*.csv``
+        beside the surface.
+    scale : float, optional
+        Factor on the coordinates; the result is in the scaled coordinates.
+    flip : bool, optional
+        Turn the cells around first, for a model that was given normals of the other direction.
+    association : str, optional
+        ``cell`` or ``point``; by default what the tokens of training were.
+    progress : bool, optional
+        Show a bar if stderr is a terminal.
+    """
+    channels = run.channels
+    if channels.coordinates != 3 or channels.grid is not None:
+        raise ValueError(
+            f"run {run.name} was trained on points of dimension {channels.coordinates}"
+            f"{'' if channels.grid is None else f' on a grid {channels.grid}'}, not on surfaces; "
+            "use examples/benchmarks_2d/predict.py"
+        )
+    path = Path(path)
+    surface = read_surface(path, scale=scale)
+    if flip:
+        surface = surface.flip_faces()
+    polygons = polygon_mesh(surface, path)
+    association = association or channels.association
+    sample = surface_sample(run, polygons, association, global_values or {})
+    warnings = (
+        *_mesh_warnings(run, polygons, association),
+        *_range_warnings(run, sample["coordinates"].numpy(), path),
+    )
+    values = physical_prediction(run, sample, progress=progress).numpy()
+    data = surface.cell_data if association == "cell" else surface.point_data
+    for field in channels.fields:
+        column = values[:, channels.columns(field)]
+        data[field + SUFFIX_OF_PREDICTIONS] = column[:, 0] if column.shape[1] == 1 else column
+    return SurfacePrediction(surface, polygons, association, values, warnings)
+
+
+def surface_sample(
+    run: Run, mesh: PolygonMesh, association: str, global_values: Mapping[str, float]
+) -> dict[str, Tensor]:
+    """Return the inputs of a run at all cells or points of a mesh, in physical units."""
+    channels = run.channels
+    stored = [name for name in channels.features if name not in GEOMETRY_FEATURES]
+    absent = [name for name in stored if name not in mesh.data[association]]
+    if absent:
+        raise ValueError(
+            f"{mesh.source} has no {association} data {', '.join(absent)}, which run {run.name} "
+            f"takes as input; it has {', '.join(mesh.data[association]) or 'none'}. Add the arrays "
+            "to the file"
+        )
+    request = SurfaceRequest((), tuple(channels.features), association=association)
+    table = mesh.table(request, _globals(run, mesh.source, global_values))
+    rows = slice(0, table.n_tokens)
+    sample = {"coordinates": table.read("coordinates", rows)}
+    if channels.features:
+        sample["features"] = table.read("features", rows)
+    if channels.globals:
+        sample["globals"] = table.read_globals()
+    return {key: torch.from_numpy(value) for key, value in sample.items()}
+
+
+def _globals(run: Run, source: Path, given: Mapping[str, float]) -> dict[str, np.ndarray]:
+    wanted = run.channels.globals
+    unknown = sorted(set(given) - set(wanted))
+    if unknown:
+        raise ValueError(
+            f"run {run.name} has no global value {', '.join(unknown)}; its global values are "
+            f"{', '.join(wanted) or 'none'}"
+        )
+    tables = sorted(source.parent.glob("geo_ref_*.csv"))
+    beside = read_row(tables[0]) if len(tables) == 1 else {}
+    values = {**beside, **given}
+    absent = [name for name in wanted if name not in values]
+    if absent:
+        raise ValueError(
+            f"run {run.name} needs the global values {', '.join(absent)}, which are neither given "
+            f"nor in a geo_ref_*.csv beside {source}; give each with --global {absent[0]}=<number>"
+        )
+    return {name: np.asarray(values[name], dtype=np.float64) for name in wanted}
+
+
+def _mesh_warnings(run: Run, mesh: PolygonMesh, association: str) -> list[str]:
+    warnings = []
+    centres, vectors = polygon_geometry(mesh.points, mesh.connectivity, mesh.offsets)
+    flat = int(np.count_nonzero(~vectors.any(axis=1)))
+    if flat:
+        warnings.append(
+            f"{mesh.source}: {flat} cells have no area; they are predicted like any other, with a "
+            "normal of 0, and add nothing to forces"
+        )
+    if association == "point":
+        loose = len(mesh.points) - len(np.unique(mesh.connectivity))
+        if loose:
+            warnings.append(
+                f"{mesh.source}: {loose} points belong to no cell; they take part in the "
+                "prediction like any other. Remove them, for example with pyvista's clean(), "
+                "unless training had such points"
+            )
+    if "normals" in run.channels.features:
+        warnings += _normals_warnings(run, mesh, facing(centres, vectors))
+    return warnings
+
+
+def _normals_warnings(run: Run, mesh: PolygonMesh, direction: str | None) -> list[str]:
+    """Say which way normals point, unless it is known to be that of training."""
+    direction = direction or "no definite way"
+    if not trained_on_builtin_cars(run):
+        return [
+            f"{mesh.source}: its cells face {direction}, and run {run.name} takes normals as "
+            "input. Patches that OpenFOAM writes face inward, CAD surfaces mostly outward: if the "
+            "training surfaces faced the other way, give --flip"
+        ]
+    if direction != "outward":
+        return [
+            f"{mesh.source}: its cells face {direction}, but the cars of training face outward, "
+            f"and run {run.name} takes normals as input; give --flip"
+        ]
+    return []
+
+
+def training_range(run: Run) -> tuple[np.ndarray, np.ndarray, str] | None:
+    """Return lowest and highest training coordinates and how they are known, None if not.
+
+    Of a unit box the normaliser holds the range itself; of mean and deviation, a range of 4
+    deviations is taken.
+    """
+    kind = run.normalization_kind("coordinates")
+    affine = run.normalizer.affine.get("coordinates")
+    if affine is None or affine.shift.ndim != 1:
+        return None
+    shift, scale = affine.shift.double().numpy(), affine.scale.double().numpy()
+    if kind == "unit_box":
+        return shift, shift + scale, "range"
+    if kind == "gaussian":
+        return shift - 4 * scale, shift + 4 * scale, "mean and 4 standard deviations"
+    return None
+
+
+def _range_warnings(run: Run, coordinates: np.ndarray, source: Path) -> list[str]:
+    known = training_range(run)
+    if known is None:
+        return []
+    low, high, how = known
+    span = np.maximum(high - low, 1e-12)
+    mesh_low, mesh_high = coordinates.min(axis=0), coordinates.max(axis=0)
+    outside = np.maximum(low - mesh_low, mesh_high - high) / span
+    if (outside <= _MARGIN).all():
+        return []
+    ranges = "; ".join(
+        f"{axis} {mesh_low[i]:.4g} to {mesh_high[i]:.4g} (training {low[i]:.4g} to {high[i]:.4g})"
+        for i, axis in enumerate("xyz")
+        if outside[i] > _MARGIN
+    )
+    size = float(np.max(mesh_high - mesh_low) / np.max(span))
+    if 300 < size < 3000:
+        advice = "It looks like millimetres: give --scale 0.001"
+    elif 30 < size <= 300:
+        advice = "It looks like centimetres: give --scale 0.01"
+    else:
+        advice = "Move or scale it to where the training surfaces are"
+    return [
+        f"{source} reaches outside the coordinates of training ({how}): {ranges}. The prediction "
+        f"is an extrapolation. {advice}"
+    ]

@@ -1,0 +1,175 @@
+"""From a config to everything that a training loop needs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf
+from physicsnemo.core import Module
+from tensordict import TensorDict
+from torch.distributed import DeviceMesh
+from torch.optim.swa_utils import AveragedModel
+
+from ..datapipes import build_dataloaders
+from ..datapipes.loaders import Loaders
+from ..parallel import enable_context_parallel, initialize, make_mesh
+from .feeding import InputLayout, build_model, input_adapter
+from .metrics import field_widths
+from .optimizers import make_average, make_optimizer, make_schedule
+from .settings import TrainingConfig
+from .steps import FieldLoss, TrainStep
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where this process stands among all.
+
+    Parameters
+    ----------
+    rank, size : int
+        Of this process, and of the whole job.
+    mesh : DeviceMesh
+        The ranks as ("data", "context").
+    device : torch.device
+        Where this process computes.
+    """
+
+    rank: int
+    size: int
+    mesh: DeviceMesh
+    device: torch.device
+
+    @property
+    def context_group(self) -> torch.distributed.ProcessGroup | None:
+        """The ranks that share a sample, None if it is whole."""
+        return self.mesh["context"].get_group() if self.mesh["context"].size() > 1 else None
+
+    @property
+    def data_group(self) -> torch.distributed.ProcessGroup:
+        """The ranks that hold the same part of different samples."""
+        return self.mesh["data"].get_group()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A run, assembled.
+
+    Parameters
+    ----------
+    loaders : Loaders
+        Train and test batches and the normaliser.
+    model : physicsnemo.core.Module
+        The model, bare.
+    step : TrainStep
+        The optimisation step and what it owns.
+    evaluation : FieldLoss
+        Predicts with the averaged weights.
+    fields : dict[str, int]
+        What has an error of its own, a field or all of them together, and its channels.
+    steps_per_epoch : int
+        Optimisation steps of this and every other rank in an epoch.
+    """
+
+    loaders: Loaders
+    model: Module
+    step: TrainStep
+    evaluation: FieldLoss
+    fields: dict[str, int]
+    steps_per_epoch: int
+
+    @property
+    def average(self) -> AveragedModel:
+        """The moving average of the weights."""
+        return self.step.average
+
+
+def start_ranks(cfg: DictConfig) -> Ranks:
+    """Start the process group, of one process or of many, and choose the device."""
+    manager = initialize()
+    mesh = make_mesh(cfg.parallel.context)
+    device = manager.device if cfg.device == "auto" else torch.device(cfg.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {cfg.device!r}, but no CUDA device is present; use 'auto'")
+    torch.backends.cuda.matmul.allow_tf32 = cfg.training.tf32
+    torch.backends.cudnn.allow_tf32 = cfg.training.tf32
+    return Ranks(manager.rank, manager.world_size, mesh, device)
+
+
+def load_data(cfg: DictConfig, ranks: Ranks, normalizer: Path | None = None) -> Loaders:
+    """Return the loaders of this rank, with the stored normaliser if one is given."""
+    mesh = ranks.mesh
+    placed = {
+        "seed": cfg.seed,
+        "device": str(ranks.device) if ranks.device.type == "cuda" else None,
+        "pin_memory": ranks.device.type == "cuda",
+        "parallel": {
+            "data_rank": mesh["data"].get_local_rank(),
+            "data_size": mesh["data"].size(),
+            "context_rank": mesh["context"].get_local_rank(),
+            "context_size": mesh["context"].size(),
+        },
+    }
+    if normalizer is not None:
+        placed["normalization"] = {"load": str(normalizer)}
+    return build_dataloaders({**OmegaConf.to_container(cfg.data, resolve=True), **placed})
+
+
+def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Parts:
+    """Build model, optimiser and steps; the weights depend on the seed, not on the rank."""
+    settings: TrainingConfig = cfg.training
+    reader = loaders.train.dataset.reader
+    whole = reader.n_points is None
+    grid = reader.grid if whole else None
+    torch.manual_seed(cfg.seed)
+    model = build_model(cfg.model, InputLayout.of_batch(_first_batch(loaders), grid))
+    model = model.to(ranks.device)
+    if ranks.context_group is not None:
+        enable_context_parallel(model, ranks.context_group)
+    _seed_rank(cfg.seed, ranks.rank)
+
+    fields = field_widths(reader)
+    if settings.field_norms == "joint":
+        fields = {" ".join(fields): sum(fields.values())}
+    widths = tuple(fields.values())
+    steps_per_epoch = -(-len(loaders.train) // settings.accumulate)
+    optimizer = make_optimizer(model, settings)
+    average = make_average(model, settings.ema_decay)
+    compiled = settings.compile is True or (
+        settings.compile == "auto" and ranks.device.type == "cuda"
+    )
+    context = ranks.context_group
+    loss = FieldLoss(
+        torch.compile(model) if compiled else model,
+        input_adapter(model),
+        loaders.normalizer,
+        widths,
+        settings,
+        grid,
+        context,
+    )
+    evaluation = FieldLoss(
+        average.module, loss.adapter, loaders.normalizer, widths, settings, grid, context
+    )
+    step = TrainStep(
+        loss,
+        model,
+        optimizer,
+        make_schedule(optimizer, settings, settings.epochs * steps_per_epoch),
+        torch.amp.GradScaler(ranks.device.type, enabled=settings.precision == "fp16"),
+        average,
+        settings.clip_norm,
+        ranks.mesh,
+    )
+    return Parts(loaders, model, step, evaluation, fields, steps_per_epoch)
+
+
+def _first_batch(loaders: Loaders) -> TensorDict:
+    """Return one sample as a batch, read directly so that no loader thread starts."""
+    dataset = loaders.train.dataset
+    return loaders.train.collate_fn([dataset[0]])
+
+
+def _seed_rank(seed: int, rank: int) -> None:
+    """Give every rank its own noise (dropout, Gumbel), once the weights are drawn."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))

@@ -1,0 +1,154 @@
+"""Files that are on the disk, whole and checksummed, or not there at all."""
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+_CHUNK = 1 << 20
+
+
+class Fingerprint(NamedTuple):
+    """Size in bytes and SHA-256 of a file, as written."""
+
+    size: int
+    sha256: str
+
+
+class Sink:
+    """A binary file to write to in order, which hashes what passes and remembers a failure.
+
+    ``torch.save`` turns an error of ``write`` (a full disk, an interrupt) into a RuntimeError
+    about positions inside the archive; :func:`write_durably` raises the remembered one instead.
+    """
+
+    def __init__(self, descriptor: int):
+        self.failure: BaseException | None = None
+        self.size = 0
+        self._descriptor = descriptor
+        self._hash = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        """Write all of ``data``."""
+        if self.failure is not None:
+            raise self.failure
+        view = memoryview(data).cast("B")
+        try:
+            written = 0
+            while written < len(view):
+                written += os.write(self._descriptor, view[written : written + _CHUNK])
+        except BaseException as error:
+            self.failure = error
+            raise
+        self._hash.update(view)
+        self.size += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """Do nothing: no byte waits in this object."""
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Size and hash of everything written."""
+        return Fingerprint(self.size, self._hash.hexdigest())
+
+
+def fingerprint(path: Path) -> Fingerprint:
+    """Read a file and return its size and hash.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "three")
+    ...     written = write_durably(path, lambda sink: sink.write(b"abc"))
+    ...     fingerprint(path) == written, written.size
+    (True, 3)
+    """
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Fingerprint(file.tell(), digest)
+
+
+def write_durably(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
+    """Write a new file and wait until the disk has it.
+
+    Parameters
+    ----------
+    path : Path
+        The file; what was there is lost, so give a temporary one and rename it.
+    write : Callable
+        Gets a :class:`Sink` and writes the contents in order.
+
+    Returns
+    -------
+    Fingerprint
+        Of what was meant to be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        sink = Sink(descriptor)
+        try:
+            write(sink)
+        except BaseException as error:
+            if sink.failure is None or sink.failure is error:
+                raise
+            raise sink.failure from error
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return sink.fingerprint
+
+
+def replace_file(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
+    """Write a file atomically: readers see the old one or the whole new one.
+
+    Parameters
+    ----------
+    path : Path
+        The file; its folder must exist.
+    write : Callable
+        As in :func:`write_durably`.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with explained(path):
+            written = write_durably(temporary, write)
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return written
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the disk has the names in a folder (a rename is durable only then)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Let an OSError say what could not be written, how much space is free, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        place = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+        free = shutil.disk_usage(place).free / 1e6
+        hint = "make the folder writable"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            hint = "free some space, or keep fewer checkpoints"
+        raise type(error)(
+            error.errno,
+            f"cannot write {path}: {error.strerror or error}; {free:.1f} MB are free on its disk. "
+            f"What was saved before is untouched; {hint} and start again",
+        ) from error

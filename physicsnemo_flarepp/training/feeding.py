@@ -1,0 +1,338 @@
+"""What a model is fed: its sizes from the data, and the arguments of ``forward`` from a batch.
+
+Every model family has its own idea of where coordinates, features and globals go. One entry of
+:data:`FEEDS` states it: the sizes that the constructor needs, and the tensors that ``forward``
+gets. The trainer then treats all models alike: ``model(**adapter(batch))``.
+"""
+
+import difflib
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from hydra.errors import HydraException
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+from physicsnemo.core import Module
+from tensordict import TensorDict
+from torch import Tensor
+
+GRID = "grid"
+
+
+@dataclass(frozen=True)
+class InputLayout:
+    """Channels of the entries of a batch, 0 for an entry that is absent.
+
+    Parameters
+    ----------
+    coordinates, features, globals, fields : int
+        Channels d, f, g and o.
+    grid : tuple of int or None
+        Shape of the grid that the tokens of every case form; None for point sets, and for draws
+        of points from a grid.
+
+    Examples
+    --------
+    >>> batch = {"coordinates": torch.rand(1, 5, 3), "fields": torch.rand(1, 5, 1)}
+    >>> InputLayout.of_batch(batch)
+    InputLayout(coordinates=3, features=0, globals=0, fields=1, grid=None)
+    """
+
+    coordinates: int
+    features: int
+    globals: int
+    fields: int
+    grid: tuple[int, ...] | None = None
+
+    @classmethod
+    def of_batch(
+        cls, batch: TensorDict | Mapping[str, Tensor], grid: tuple[int, ...] | None = None
+    ) -> "InputLayout":
+        """Return the layout of a batch of the loaders; see :class:`PadCollator`."""
+        present = batch.keys()
+        return cls(
+            **{
+                key: batch[key].shape[-1] if key in present else 0
+                for key in ("coordinates", "features", "globals", "fields")
+            },
+            grid=None if grid is None else tuple(grid),
+        )
+
+
+@dataclass(frozen=True)
+class Feed:
+    """How one model family is fed.
+
+    Parameters
+    ----------
+    sizes : Callable
+        ``sizes(layout, arguments)`` gives the sizes that follow from the data as
+        constructor arguments; `arguments` are those of the config.
+    inputs : Callable
+        ``inputs(model, batch)`` gives the keyword arguments of ``forward``.
+    """
+
+    sizes: Callable[[InputLayout, Mapping[str, Any]], dict[str, int | None]]
+    inputs: Callable[[Module, TensorDict], dict[str, Tensor]]
+
+
+def build_model(cfg: Mapping[str, Any] | DictConfig, layout: InputLayout) -> Module:
+    """Build the model of a config for data of a given layout.
+
+    Sizes that follow from the data (``functional_dim``, ``embedding_dim``, ``out_dim``, ...) are
+    filled in; a size in the config must agree with the data. ``structured_shape: grid`` stands
+    for the grid of the data.
+
+    Parameters
+    ----------
+    cfg : Mapping or DictConfig
+        ``_target_``, the path of a class in :data:`FEEDS` or of a subclass, and its arguments.
+    layout : InputLayout
+        Layout of the batches.
+
+    Returns
+    -------
+    physicsnemo.core.Module
+        The model, on the CPU.
+
+    Examples
+    --------
+    >>> cfg = {"_target_": "physicsnemo_flarepp.FlarePP", "n_layers": 1, "n_hidden": 32}
+    >>> model = build_model(cfg, InputLayout(coordinates=3, features=3, globals=0, fields=4))
+    >>> model.functional_dim, model.embedding_dim, model.out_dim
+    (6, None, 4)
+    """
+    arguments = OmegaConf.to_container(OmegaConf.create(cfg), resolve=True)
+    cls = _model_class(arguments.pop("_target_", None))
+    feed = _feed(cls)
+    _check_known(cls, arguments)
+    if arguments.get("time_input"):
+        raise ValueError(
+            "model.time_input is True, but batches carry no time of their own: time is a feature "
+            "channel (as in plasticity); set time_input to false"
+        )
+    for name, value in feed.sizes(layout, arguments).items():
+        given = arguments.get(name)
+        if given is not None and given != value:
+            raise ValueError(
+                f"model.{name} is {given}, but the data needs {value} ({layout}); remove it from "
+                "the config, it is filled in from the data"
+            )
+        arguments[name] = value
+    if arguments.get("structured_shape") is not None:
+        arguments["structured_shape"] = _grid_shape(arguments["structured_shape"], layout)
+    return cls(**arguments)
+
+
+def input_adapter(model: Module) -> Callable[[TensorDict], dict[str, Tensor]]:
+    """Return the function from a batch to the keyword arguments of ``model.forward``.
+
+    It only slices, expands and concatenates tensors where they are: nothing waits for the device.
+    A wrapped model (DistributedDataParallel, ``torch.compile``) is called with the same arguments;
+    pass the bare model here.
+
+    Parameters
+    ----------
+    model : physicsnemo.core.Module
+        Model of a class in :data:`FEEDS` or a subclass.
+
+    Returns
+    -------
+    Callable
+        ``model(**adapter(batch))`` is the normalised prediction, (B, N, o).
+
+    Examples
+    --------
+    >>> batch = {"coordinates": torch.rand(2, 5, 3), "globals": torch.rand(2, 4)}
+    >>> layout = InputLayout(coordinates=3, features=0, globals=4, fields=1)
+    >>> model = build_model({"_target_": "physicsnemo_flarepp.FlarePP", "n_layers": 1}, layout)
+    >>> {name: tuple(value.shape) for name, value in input_adapter(model)(batch).items()}
+    {'fx': (2, 1, 4), 'embedding': (2, 5, 3)}
+    """
+    return partial(_feed(type(model)).inputs, model)
+
+
+def _backbone_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
+    tokens = layout.coordinates + layout.features
+    if arguments.get("unified_pos"):
+        function, embedding = tokens + layout.globals, None
+    elif layout.globals:
+        function, embedding = layout.globals, tokens
+    else:
+        function, embedding = tokens, None
+    return {"functional_dim": function, "embedding_dim": embedding, "out_dim": layout.fields}
+
+
+def _backbone_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
+    """Tokens in one in-projection, as in the paper; globals as one row that is broadcast."""
+    if model.unified_pos:
+        inputs = {"fx": _join(batch, "coordinates", "features", "globals")}
+    elif "globals" in batch.keys():
+        inputs = {
+            "fx": batch["globals"][:, None],
+            "embedding": _join(batch, "coordinates", "features"),
+        }
+    else:
+        inputs = {"fx": _join(batch, "coordinates", "features")}
+    if "token_mask" in batch.keys():
+        inputs["token_mask"] = batch["token_mask"]
+    return inputs
+
+
+def _transolver_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
+    values = layout.features + layout.globals
+    if arguments.get("unified_pos"):
+        function, embedding = layout.coordinates + values, None
+    else:
+        function, embedding = values or layout.coordinates, layout.coordinates
+    return {"functional_dim": function, "embedding_dim": embedding, "out_dim": layout.fields}
+
+
+def _transolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
+    """Coordinates as embedding, the rest as function; PhysicsNeMo's FLARE and Transolver."""
+    _check_tokens(model, batch)
+    if model.unified_pos:
+        return {"fx": _join(batch, "coordinates", "features", "globals")}
+    if "features" in batch.keys() or "globals" in batch.keys():
+        function = _join(batch, "features", "globals")
+    else:
+        function = batch["coordinates"]
+    return {"fx": function, "embedding": batch["coordinates"]}
+
+
+def _geotransolver_sizes(
+    layout: InputLayout, arguments: Mapping[str, Any]
+) -> dict[str, int | None]:
+    if arguments.get("include_local_features") and layout.coordinates != 3:
+        raise ValueError(
+            "model.include_local_features is True, but its neighbour search needs 3 coordinates "
+            f"and the data has {layout.coordinates}; set it to false"
+        )
+    return {
+        "functional_dim": layout.coordinates + layout.features,
+        "geometry_dim": layout.coordinates,
+        "global_dim": layout.globals or None,
+        "out_dim": layout.fields,
+    }
+
+
+def _geotransolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
+    """Tokens, and as context the point cloud of the case and its globals."""
+    _check_tokens(model, batch)
+    inputs = {
+        "local_embedding": _join(batch, "coordinates", "features"),
+        "local_positions": batch["coordinates"],
+        "geometry": batch["coordinates"],
+    }
+    if "globals" in batch.keys():
+        inputs["global_embedding"] = batch["globals"][:, None]
+    return inputs
+
+
+# By the path of the class, so that only the model in use is imported; subclasses are fed alike.
+FEEDS: dict[str, Feed] = {
+    "physicsnemo_flarepp.models.backbone.MixerBackbone": Feed(_backbone_sizes, _backbone_inputs),
+    "physicsnemo.models.transolver.transolver.Transolver": Feed(
+        _transolver_sizes, _transolver_inputs
+    ),
+    "physicsnemo.models.geotransolver.geotransolver.GeoTransolver": Feed(
+        _geotransolver_sizes, _geotransolver_inputs
+    ),
+}
+
+
+def _join(batch: TensorDict, *keys: str) -> Tensor:
+    """Concatenate the entries that are present along channels, with globals at every token."""
+    present = batch.keys()
+    n_tokens = batch["coordinates"].shape[1]
+    parts = [
+        batch[key][:, None].expand(-1, n_tokens, -1) if key == "globals" else batch[key]
+        for key in keys
+        if key in present
+    ]
+    return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
+
+
+def _check_tokens(model: Module, batch: TensorDict) -> None:
+    """Raise on padding, and on tokens that are not the grid that a convolution runs over."""
+    if "token_mask" in batch.keys():
+        raise ValueError(
+            f"{type(model).__name__} takes no token_mask, but the cases of this batch differ in "
+            "length and were padded; set data.batch_size and data.batch_size_test to 1, draw the "
+            "same number of tokens with data.n_points and data.n_points_test, or use "
+            "physicsnemo_flarepp.MixerBackbone"
+        )
+    n_tokens = batch["coordinates"].shape[1]
+    shape = model.structured_shape
+    if shape is not None and n_tokens != math.prod(shape):
+        raise ValueError(
+            f"{type(model).__name__} was built for the grid {tuple(shape)} of {math.prod(shape)} "
+            f"tokens, but the batch has {n_tokens}; set data.n_points to null and use no context "
+            "parallelism, or set model.structured_shape to null"
+        )
+
+
+def _model_class(target: str | None) -> type[Module]:
+    if target is None:
+        raise ValueError(
+            "the model config has no `_target_`; give the path of a class, for example "
+            "physicsnemo_flarepp.FlarePP"
+        )
+    try:
+        return get_class(target)
+    except (HydraException, ImportError, ValueError) as error:
+        raise ValueError(
+            f"model._target_ {target!r} cannot be imported ({error}); known are {_known()}"
+        ) from error
+
+
+def _known() -> str:
+    return f"{', '.join(FEEDS)} and their subclasses, such as physicsnemo_flarepp.FlarePP"
+
+
+def _feed(cls: type[Module]) -> Feed:
+    """Return the entry of the class or of its nearest ancestor."""
+    for ancestor in cls.__mro__:
+        path = f"{ancestor.__module__}.{ancestor.__qualname__}"
+        if path in FEEDS:
+            return FEEDS[path]
+    raise ValueError(
+        f"how to feed {cls.__module__}.{cls.__qualname__} is not known; known are {_known()}. To "
+        "add a class, give physicsnemo_flarepp.training.feeding.FEEDS an entry: its path -> "
+        "Feed(sizes, inputs). A wrapped model (DDP, torch.compile) must be unwrapped first"
+    )
+
+
+def _check_known(cls: type[Module], arguments: Mapping[str, Any]) -> None:
+    """Raise on arguments that the constructor does not have."""
+    accepted = list(inspect.signature(cls.__init__).parameters)[1:]
+    unknown = [name for name in arguments if name not in accepted]
+    if unknown:
+        close = {name: difflib.get_close_matches(name, accepted, n=3) for name in unknown}
+        hints = "; ".join(
+            f"{name!r} (did you mean {' or '.join(map(repr, near))}?)" if near else repr(name)
+            for name, near in close.items()
+        )
+        raise ValueError(
+            f"model: {cls.__name__} has no argument {hints}. Its arguments are {accepted}"
+        )
+
+
+def _grid_shape(given: Any, layout: InputLayout) -> tuple[int, ...]:
+    """Return the grid of the data, which `given` must be or stand for."""
+    if layout.grid is None:
+        raise ValueError(
+            f"model.structured_shape is {given!r}, but the tokens of the data form no grid; set it "
+            "to null"
+        )
+    if given != GRID and tuple(given) != layout.grid:
+        raise ValueError(
+            f"model.structured_shape is {given!r}, but the grid of the data is {layout.grid}; "
+            f"set it to {GRID!r}"
+        )
+    return layout.grid

@@ -1,0 +1,64 @@
+"""AdamW, its schedule, and the moving average of the weights."""
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from .settings import TrainingConfig
+
+# The layers whose weights are matrices. Norms, biases, seeds, queries and temperatures are not
+# decayed: shrinking them towards 0 would pull them from where they start, not regularise.
+_DECAYED_LAYERS = (
+    nn.Linear,
+    nn.modules.conv._ConvNd,
+)
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
+    """Return the parameters in two groups, those that decay and those that do not.
+
+    Examples
+    --------
+    >>> layers = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
+    >>> [len(group["params"]) for group in parameter_groups(layers, 0.1)]
+    [1, 3]
+    """
+    decayed = {id(layer.weight) for layer in model.modules() if isinstance(layer, _DECAYED_LAYERS)}
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in parameters if id(p) in decayed], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if id(p) not in decayed], "weight_decay": 0.0},
+    ]
+
+
+def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.AdamW:
+    """Return AdamW as the paper sets it; the fused kernel needs no host synchronisation."""
+    return torch.optim.AdamW(
+        parameter_groups(model, settings.weight_decay),
+        lr=settings.learning_rate,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        fused=True,
+    )
+
+
+def make_schedule(
+    optimizer: torch.optim.Optimizer, settings: TrainingConfig, total_steps: int
+) -> torch.optim.lr_scheduler.OneCycleLR:
+    """Return the one-cycle schedule over `total_steps`, with torch's cycling of beta_1."""
+    return torch.optim.lr_scheduler.OneCycleLR(
+        optimizer,
+        max_lr=settings.learning_rate,
+        total_steps=total_steps,
+        pct_start=settings.pct_start,
+        div_factor=settings.div_factor,
+        final_div_factor=settings.final_div_factor,
+    )
+
+
+def make_average(model: nn.Module, decay: float) -> AveragedModel:
+    """Return the exponential moving average of `model`; a decay of 0 follows the weights.
+
+    Its counter stays on the host, where torch reads it at every update.
+    """
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))

@@ -1,0 +1,136 @@
+"""What a run tells while it trains: a live bar on a terminal, sparse lines elsewhere."""
+
+import time
+from dataclasses import dataclass
+
+import psutil
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+QUIET_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """State of a run at one step.
+
+    Parameters
+    ----------
+    step, epoch : int
+        Steps and epochs begun.
+    loss, learning_rate : float
+        Of the step.
+    tokens_per_second : float
+        Over the last steps, on all ranks.
+    memory_mb : float
+        Peak of the device, or the process's resident memory on a CPU.
+    """
+
+    step: int
+    epoch: int
+    loss: float
+    learning_rate: float
+    tokens_per_second: float
+    memory_mb: float
+
+
+def used_memory_mb(device: torch.device) -> float:
+    """Return the peak allocation on a CUDA device, else the resident memory of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return psutil.Process().memory_info().rss / 2**20
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people.
+
+    Examples
+    --------
+    >>> duration(42), duration(200), duration(7300)
+    ('42 s', '3 min 20 s', '2 h 2 min')
+    """
+    seconds = int(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+
+
+class Reporter:
+    """Shows the progress of a run; silent on ranks other than the first.
+
+    Parameters
+    ----------
+    epochs : int
+        Length of the run; set ``total_steps`` once the data is known.
+    enabled : bool
+        Whether this rank talks.
+    console : rich.console.Console, optional
+        Where it talks to.
+    """
+
+    def __init__(self, epochs: int, enabled: bool, console: Console | None = None) -> None:
+        # Not on a terminal rich would wrap lines at 80 columns.
+        self.console = console or Console(soft_wrap=True, highlight=False)
+        self.enabled = enabled
+        self.total_steps = 0
+        self.epochs = epochs
+        self._error = ""
+        self._first: tuple[int, float] | None = None
+        self._last_line = time.monotonic()
+        self._bar = Progress(
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not (enabled and self.console.is_terminal),
+        )
+        self._task = None
+
+    def __enter__(self) -> "Reporter":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        if self.enabled:
+            self.console.print(text, markup=False, soft_wrap=True)
+
+    def show(self, status: Status) -> None:
+        """Show the state of a step."""
+        text = (
+            f"loss {status.loss:.4f}{self._error}  lr {status.learning_rate:.1e}  "
+            f"{status.tokens_per_second:,.0f} tokens/s  {status.memory_mb:,.0f} MB"
+        )
+        epoch = f"{status.epoch + 1}/{self.epochs}"
+        if self._task is None:
+            self._task = self._bar.add_task("", total=self.total_steps, epoch=epoch, text=text)
+        self._bar.update(self._task, completed=status.step, epoch=epoch, text=text)
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (status.step, now)
+        if not self.console.is_terminal and now - self._last_line > QUIET_SECONDS:
+            self._last_line = now
+            left = self._seconds_left(status.step, now)
+            self.say(f"epoch {epoch}  step {status.step}/{self.total_steps}  {text}  {left} left")
+
+    def evaluated(self, epoch: int, error: float, mean_predictor: float) -> None:
+        """Show the test error after an epoch."""
+        self._error = f"  test {100 * error:.2f} %"
+        if not self.console.is_terminal:
+            self.say(
+                f"epoch {epoch}/{self.epochs}  test error {100 * error:.2f} % "
+                f"(predicting the training mean: {100 * mean_predictor:.1f} %)"
+            )
+
+    def _seconds_left(self, step: int, now: float) -> str:
+        first_step, since = self._first
+        if step == first_step:
+            return "unknown"
+        return duration((now - since) / (step - first_step) * (self.total_steps - step))

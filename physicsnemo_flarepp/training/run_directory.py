@@ -1,0 +1,141 @@
+"""The directory of a run: config, versions, metrics, TensorBoard, normaliser, table."""
+
+import csv
+import json
+import platform
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch.utils.tensorboard import SummaryWriter
+
+from ..datapipes.normalization import Normalizer
+
+_PACKAGES = (
+    "physicsnemo-flarepp",
+    "nvidia-physicsnemo",
+    "torch",
+    "numpy",
+    "scipy",
+    "hydra-core",
+    "tensordict",
+    "pyvista",
+    "vtk",
+)
+
+
+def package_versions() -> dict[str, str | None]:
+    """Return what the run depends on, for its record."""
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    versions["cuda"] = torch.version.cuda
+    versions["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    versions["platform"] = platform.platform()
+    return versions
+
+
+class RunDirectory:
+    """Writes what a run leaves behind; one process of a run has one.
+
+    Parameters
+    ----------
+    path : str or Path
+        The directory.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = RunDirectory(folder)
+    ...     run.log([{"kind": "step", "step": step} for step in (1, 2, 3)])
+    ...     run.forget_after(step=2)
+    ...     [row["step"] for row in read_metrics(folder)]
+    [1, 2]
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._board: SummaryWriter | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints are."""
+        return self.path / "checkpoints"
+
+    def clear(self) -> None:
+        """Delete the files of an earlier run, and only those."""
+        for name in ("checkpoints", "tensorboard", "figures"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in ("metrics.jsonl", "config.yaml", "versions.json", "normalizer.safetensors"):
+            (self.path / name).unlink(missing_ok=True)
+        for name in ("model.mdlus", "table.md", "errors.csv", "command.txt"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def begin(self, cfg: DictConfig, normalizer: Normalizer) -> None:
+        """Record the config, the command, the versions and the normaliser."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(cfg, self.path / "config.yaml")
+        versions = json.dumps(package_versions(), indent=2)
+        (self.path / "versions.json").write_text(versions + "\n")
+        (self.path / "command.txt").write_text(" ".join(sys.argv) + "\n")
+        normalizer.save(self.path / "normalizer.safetensors")
+
+    def forget_after(self, step: int) -> None:
+        """Drop metrics of steps that a resumed run does again."""
+        metrics = self.path / "metrics.jsonl"
+        if not metrics.exists():
+            return
+        kept = [row for row in read_metrics(self.path) if row["step"] <= step]
+        draft = metrics.with_suffix(".partial")
+        draft.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        draft.replace(metrics)
+
+    def log(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Append `rows` to the metrics and their numbers to TensorBoard."""
+        with open(self.path / "metrics.jsonl", "a") as file:
+            file.write("".join(json.dumps(row) + "\n" for row in rows))
+        if self._board is None:
+            self._board = SummaryWriter(self.path / "tensorboard")
+        for row in rows:
+            for name, value in row.items():
+                if isinstance(value, float):
+                    self._board.add_scalar(f"{row['kind']}/{name}", value, row["step"])
+        self._board.flush()
+
+    def write_errors(
+        self, case_ids: Sequence[str], fields: Sequence[str], errors: Iterable[Sequence[float]]
+    ) -> None:
+        """Write the relative L2 error of every test case and field."""
+        with open(self.path / "errors.csv", "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["case", *fields])
+            writer.writerows([case, *row] for case, row in zip(case_ids, errors, strict=True))
+
+    def close(self) -> None:
+        """Close TensorBoard's file."""
+        if self._board is not None:
+            self._board.close()
+
+
+def read_metrics(directory: str | Path) -> list[dict]:
+    """Return the rows of a run's ``metrics.jsonl``; a last line cut by a kill is left out."""
+    path = Path(directory) / "metrics.jsonl"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; give the directory of a training run")
+    lines = path.read_text().splitlines()
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
+    return rows

@@ -1,0 +1,301 @@
+"""The training loop: epochs, evaluation, checkpoints, and going on after a stop."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from omegaconf import DictConfig, OmegaConf
+from tensordict import TensorDict
+from torch import Tensor
+
+from ..ops import all_reduce
+from .assembly import Parts, Ranks
+from .checkpoints import CheckpointStore
+from .interrupts import StopRequest
+from .metrics import case_errors, gather_errors
+from .progress import Reporter, Status, used_memory_mb
+from .random_state import gather_random_states, restore_own_random_state
+from .run_directory import RunDirectory
+
+
+class NonFiniteLoss(RuntimeError):
+    """The loss or a weight became NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class PendingStep:
+    """A step whose loss is still on the device."""
+
+    step: int
+    epoch: int
+    learning_rate: float
+    loss: Float[Tensor, ""]
+    cases: list[Tensor]
+
+
+class Trainer:
+    """Runs a training from wherever it stands to its end, or to a request to stop.
+
+    Parameters
+    ----------
+    cfg : DictConfig
+        The checked config.
+    ranks : Ranks
+        Where this process stands.
+    parts : Parts
+        The assembled run.
+    directory : RunDirectory
+        Where rank 0 writes.
+    reporter : Reporter
+        Where progress is shown.
+    """
+
+    def __init__(
+        self,
+        cfg: DictConfig,
+        ranks: Ranks,
+        parts: Parts,
+        directory: RunDirectory,
+        reporter: Reporter,
+    ) -> None:
+        self.cfg = cfg
+        self.settings = cfg.training
+        self.ranks = ranks
+        self.parts = parts
+        self.directory = directory
+        self.reporter = reporter
+        self.store = CheckpointStore(directory.checkpoints, keep=self.settings.keep_checkpoints)
+        self.epoch = 0
+        self.step_in_epoch = 0
+        self.errors: Float[Tensor, "cases F"] | None = None
+        self._pending: list[PendingStep] = []
+        self._tokens = 0
+        self._since = time.perf_counter()
+
+    @property
+    def step(self) -> int:
+        """Optimisation steps done."""
+        return self.epoch * self.parts.steps_per_epoch + self.step_in_epoch
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to train."""
+        return self.epoch == self.settings.epochs
+
+    # Going on ------------------------------------------------------------------------------
+
+    def resume(self, state: dict) -> None:
+        """Take up the state of a checkpoint."""
+        step = self.parts.step
+        self.parts.model.load_state_dict(state["model"])
+        step.average.load_state_dict(state["average"])
+        step.optimizer.load_state_dict(state["optimizer"])
+        step.schedule.load_state_dict(state["schedule"])
+        step.scaler.load_state_dict(state["scaler"])
+        self.epoch, self.step_in_epoch = state["epoch"], state["step_in_epoch"]
+        restore_own_random_state(state["random"])
+        if self.ranks.rank == 0:
+            self.directory.forget_after(self.step)
+
+    def _state(self) -> dict:
+        step = self.parts.step
+        return {
+            "config": OmegaConf.to_container(self.cfg),
+            "model": self.parts.model.state_dict(),
+            "average": step.average.state_dict(),
+            "optimizer": step.optimizer.state_dict(),
+            "schedule": step.schedule.state_dict(),
+            "scaler": step.scaler.state_dict(),
+            "epoch": self.epoch,
+            "step_in_epoch": self.step_in_epoch,
+            "random": gather_random_states(),
+        }
+
+    def save(self, metric: float | None = None, *, required: bool = False) -> None:
+        """Write a checkpoint; a full disk costs a warning unless it is `required`."""
+        self._flush()
+        self._check_weights()
+        state = self._state()
+        if self.ranks.rank != 0:
+            return
+        try:
+            module = self.parts.average.module
+            self.store.save(self.step, state, module, epoch=self.epoch, metric=metric)
+        except OSError as error:
+            if required:
+                raise
+            self.reporter.say(f"WARNING no checkpoint at step {self.step}: {error}")
+
+    # Training ------------------------------------------------------------------------------
+
+    def run(self) -> str | None:
+        """Train to the end; return the name of the signal if one stopped the run before."""
+        with StopRequest() as stop:
+            while not self.is_complete:
+                stopped = self._train_epoch(stop)
+                if not stopped:
+                    self._end_epoch()
+                    stopped = not self.is_complete and self._stop_agreed(stop, looks=True)
+                if stopped:
+                    self.save(required=True)
+                    return stop.signal_name or "SIGTERM"
+        return None
+
+    def _train_epoch(self, stop: StopRequest) -> bool:
+        """Do the rest of an epoch; return whether it was asked to stop."""
+        self._since = time.perf_counter()
+        for batches in self._batches():
+            learning_rate = self.parts.step.schedule.get_last_lr()[0]
+            loss = self.parts.step(batches)
+            self.step_in_epoch += 1
+            cases = [batch["case_index"] for batch in batches]
+            self._pending.append(PendingStep(self.step, self.epoch, learning_rate, loss, cases))
+            self._tokens += sum(batch["tokens"].numel() for batch in batches)
+            if self.step_in_epoch == self.parts.steps_per_epoch:
+                return False
+            looks = len(self._pending) == self.settings.log_every
+            if looks:
+                self._flush()
+            if self._stop_agreed(stop, looks):
+                return True
+            every = self.settings.checkpoint_every
+            if every is not None and self.step % every == 0:
+                self.save()
+        return False
+
+    def _batches(self) -> Iterator[tuple[TensorDict, ...]]:
+        """Give the batches of the steps that are left in this epoch."""
+        loader = self.parts.loaders.train
+        loader.set_epoch(self.epoch)
+        batches_done = self.step_in_epoch * self.settings.accumulate
+        loader.sampler.skip(batches_done * loader.batch_size)
+        batches = iter(loader)
+        while group := tuple(itertools.islice(batches, self.settings.accumulate)):
+            yield group
+
+    def _stop_agreed(self, stop: StopRequest, looks: bool) -> bool:
+        """Tell whether all ranks stop here; several ranks ask each other when they look."""
+        if self.ranks.size == 1:
+            return stop.requested
+        return looks and stop.agree(self.ranks.device)
+
+    def _end_epoch(self) -> None:
+        """Evaluate and save what is due after a whole epoch."""
+        self.epoch, self.step_in_epoch = self.epoch + 1, 0
+        metric = None
+        if self.epoch % self.settings.evaluate_every == 0 or self.is_complete:
+            metric = self.evaluate()
+        every = self.settings.checkpoint_every
+        due = every is None or self.step % every == 0
+        if due or metric is not None:
+            self.save(metric, required=self.is_complete)
+
+    # Looking -------------------------------------------------------------------------------
+
+    def evaluate(self) -> float:
+        """Log the errors of the averaged weights on the test set; return their mean."""
+        self._flush()
+        self.parts.average.eval()
+        self.errors = self._test_errors(self.parts.evaluation.predict)
+        means = self.errors.mean(0)
+        error = means.mean().item()
+        baseline = self.mean_predictor_error
+        if self.ranks.rank == 0:
+            row = {
+                "kind": "evaluation",
+                "step": self.step,
+                "epoch": self.epoch,
+                "error": error,
+                "errors": dict(zip(self.parts.fields, means.tolist(), strict=True)),
+                "mean_predictor_error": baseline,
+            }
+            self.directory.log([row])
+        self.reporter.evaluated(self.epoch, error, baseline)
+        return error
+
+    @property
+    def mean_predictor_error(self) -> float:
+        """Test error of predicting what normalises to 0: the mean over the training set."""
+        if not hasattr(self, "_mean_predictor_error"):
+            errors = self._test_errors(lambda batch: torch.zeros_like(batch["fields"]))
+            self._mean_predictor_error = errors.mean().item()
+        return self._mean_predictor_error
+
+    def _test_errors(self, predict) -> Float[Tensor, "cases F"]:
+        loaders = self.parts.loaders
+        cases, errors = case_errors(
+            predict,
+            loaders.test,
+            loaders.normalizer,
+            tuple(self.parts.fields.values()),
+            self.ranks.context_group,
+        )
+        return gather_errors(cases, errors, self.ranks.data_group)
+
+    def _flush(self) -> None:
+        """Read the losses of the last steps from the device: the run's only wait for it."""
+        if not self._pending:
+            return
+        losses = torch.stack([pending.loss for pending in self._pending])
+        data_size = self.ranks.mesh["data"].size()
+        if data_size > 1:
+            losses = all_reduce(losses / data_size, "sum", self.ranks.data_group)
+        values = losses.tolist()
+        pending, self._pending = self._pending, []
+        for entry, value in zip(pending, values, strict=True):
+            if not torch.isfinite(torch.tensor(value)):
+                self._fail(f"the loss is {value} at step {entry.step}", entry.cases)
+        seconds = time.perf_counter() - self._since
+        speed = self._tokens * self.ranks.size / seconds
+        self._tokens, self._since = 0, time.perf_counter()
+        last = pending[-1]
+        memory = used_memory_mb(self.ranks.device)
+        if self.ranks.rank == 0:
+            rows = [
+                {
+                    "kind": "step",
+                    "step": entry.step,
+                    "epoch": entry.epoch,
+                    "loss": value,
+                    "learning_rate": entry.learning_rate,
+                }
+                for entry, value in zip(pending, values, strict=True)
+            ]
+            rows[-1] |= {
+                "tokens_per_second": speed,
+                "seconds_per_step": seconds / len(pending),
+                "memory_mb": memory,
+            }
+            self.directory.log(rows)
+        self.reporter.show(
+            Status(last.step, last.epoch, values[-1], last.learning_rate, speed, memory)
+        )
+
+    def _check_weights(self) -> None:
+        """Never save weights that are not finite."""
+        sums = torch.stack([p.detach().sum() for p in self.parts.model.parameters()])
+        if not bool(torch.isfinite(sums).all()):
+            names = [name for name, _ in self.parts.model.named_parameters()]
+            bad = [n for n, ok in zip(names, torch.isfinite(sums).tolist(), strict=True) if not ok]
+            self._fail(f"the weights {', '.join(bad[:3])} are not finite at step {self.step}", [])
+
+    def _fail(self, what: str, cases: list[Tensor]) -> None:
+        """Stop all ranks with what went wrong, on which cases, and where to go back to."""
+        reader = self.parts.loaders.train.dataset.reader
+        indices = torch.cat(cases).tolist() if cases else []
+        lists = [indices]
+        if self.ranks.size > 1:
+            lists = [None] * self.ranks.size
+            dist.all_gather_object(lists, indices)
+        ids = sorted({reader.case_ids[index] for part in lists for index in part})
+        entries = self.store.entries()
+        good = f"the last good checkpoint is {entries[0].path}" if entries else "no checkpoint yet"
+        on = f" on the cases {', '.join(ids)}" if ids else ""
+        raise NonFiniteLoss(
+            f"{what}{on}; {good}. Lower training.learning_rate, use training.precision=fp32 or "
+            "bf16, or look at those cases; the same command goes on from the checkpoint"
+        )

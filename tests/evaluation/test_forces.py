@@ -1,0 +1,190 @@
+"""Forces against closed forms, and against the numbers that the solver of the cars wrote."""
+
+import numpy as np
+import pytest
+import pyvista as pv
+
+from physicsnemo_flarepp.datapipes.synthetic.car_body import sample_shape
+from physicsnemo_flarepp.datapipes.synthetic.cars import solve_shape, write_run
+from physicsnemo_flarepp.evaluation.forces import (
+    ForceSettings,
+    r_squared,
+    read_row,
+    stored_reference_area,
+    surface_areas,
+    surface_forces,
+)
+from physicsnemo_flarepp.evaluation.mesh_files import polygon_mesh
+from physicsnemo_flarepp.evaluation.silhouettes import frontal_area
+
+X = np.array([1.0, 0.0, 0.0])
+
+
+def settings(**changes):
+    return ForceSettings(
+        **{"pressure": "p", "shear": "tau", "shear_sign": 1, "speed": 2.0, **changes}
+    )
+
+
+def ellipsoid():
+    return pv.Icosphere(nsub=4).scale((2.0, 1.0, 0.5))
+
+
+def values_at(mesh, association, function):
+    places = mesh.points if association == "point" else mesh.cell_centers().points
+    return function(*places.astype(np.float64).T)
+
+
+def forces(mesh, association, pressure, shear=None, area=1.0, **changes):
+    chosen = settings(**changes)
+    surface = surface_areas(polygon_mesh(mesh, "mesh"), association, chosen.orientation)
+    return surface_forces(surface, pressure, shear, chosen, area)
+
+
+@pytest.mark.parametrize("association", ["cell", "point"])
+def test_uniform_pressure_on_a_closed_surface_gives_no_force(association):
+    mesh = ellipsoid()
+    pressure = values_at(mesh, association, lambda x, y, z: 7.0 + 0 * x)
+    np.testing.assert_allclose(forces(mesh, association, pressure).total, 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("association", ["cell", "point"])
+@pytest.mark.parametrize("axis, expected", [(0, "Cd"), (1, "Cs"), (2, "Cl")])
+def test_linear_pressure_gives_buoyancy(association, axis, expected):
+    mesh = ellipsoid()
+    pressure = values_at(mesh, association, lambda *xyz: 3.0 * xyz[axis])
+    # Gauss: the integral of -p n over the surface is minus the gradient of p times the volume.
+    coefficient = -3.0 * mesh.volume / (0.5 * 2.0**2 * 4.0)
+    found = forces(mesh, association, pressure, area=4.0).coefficients
+    assert found.pop(expected) == pytest.approx(coefficient, rel=1e-5)
+    np.testing.assert_allclose(list(found.values()), 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("association", ["cell", "point"])
+def test_constant_shear_gives_its_value_times_the_area(association, sign):
+    mesh = ellipsoid()
+    n = mesh.n_points if association == "point" else mesh.n_cells
+    shear = np.tile([0.1, 0.2, 0.3], (n, 1))
+    found = forces(mesh, association, np.zeros(n), shear, shear_sign=sign, density=1.2)
+    np.testing.assert_allclose(
+        found.shear, sign * np.array([0.1, 0.2, 0.3]) * mesh.area / (0.6 * 4), rtol=1e-5
+    )
+    assert not found.pressure.any()
+
+
+def test_axes_turn_the_coefficients():
+    mesh = ellipsoid()
+    pressure = values_at(mesh, "cell", lambda x, y, z: -x)
+    turned = forces(mesh, "cell", pressure, drag_axis=(0, 0, 2), lift_axis=(-3, 0, 0))
+    np.testing.assert_allclose(turned.total, [0, 0, -mesh.volume / 2], atol=1e-5)
+
+
+def test_orientation_is_found_from_the_volume_and_can_be_given():
+    mesh = ellipsoid().translate((50, -20, 3))
+    inward = mesh.flip_faces()
+    pressure = values_at(mesh, "cell", lambda x, y, z: z)
+    expected = forces(mesh, "cell", pressure).total
+    np.testing.assert_allclose(forces(inward, "cell", pressure).total, expected, atol=1e-9)
+    told = forces(inward, "cell", pressure, orientation="outward").total
+    np.testing.assert_allclose(told, -expected, atol=1e-9)
+
+
+def test_an_open_surface_is_used_with_a_warning():
+    bowl = ellipsoid().clip("x", origin=(1.5, 0, 0))
+    surface = surface_areas(polygon_mesh(bowl, "bowl.stl"), "cell")
+    assert len(surface.warnings) == 1 and "bowl.stl is open" in surface.warnings[0]
+    assert not surface_areas(polygon_mesh(ellipsoid(), "whole"), "cell").warnings
+
+
+def test_a_flipped_cell_is_reported():
+    mesh = ellipsoid()
+    faces = mesh.regular_faces.copy()
+    faces[100] = faces[100, ::-1]
+    flipped = pv.PolyData.from_regular_faces(mesh.points, faces)
+    warnings = surface_areas(polygon_mesh(flipped, "flipped"), "cell").warnings
+    assert any("3 edges are run through twice" in text for text in warnings)
+
+
+def test_a_flat_sheet_needs_an_orientation():
+    sheet = polygon_mesh(pv.Plane(), "sheet")
+    with pytest.raises(ValueError, match="encloses no volume.*orientation='outward'"):
+        surface_areas(sheet, "cell")
+    vectors = surface_areas(sheet, "cell", "inward").vectors
+    np.testing.assert_allclose(vectors.sum(0), [0, 0, -1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"shear_sign": 0}, "shear_sign is 0"),
+        ({"speed": 0.0}, "speed is 0.0"),
+        ({"reference_area": -1.0}, "reference_area is -1.0"),
+        ({"orientation": "up"}, "orientation is 'up'"),
+        ({"lift_axis": (1, 0, 1)}, "must be orthogonal"),
+    ],
+)
+def test_bad_settings_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        settings(**changes)
+
+
+def test_values_of_a_sample_are_refused():
+    with pytest.raises(ValueError, match=r"pressure has shape \(10,\), expected"):
+        forces(ellipsoid(), "cell", np.zeros(10))
+
+
+def test_true_fields_of_a_car_give_the_forces_its_solver_wrote(tmp_path):
+    folder = tmp_path / "run_3"
+    write_run(folder, 3, solve_shape(sample_shape(np.random.default_rng(5))))
+    source = folder / "boundary_3.vtp"
+    car = pv.read(source)
+    chosen = ForceSettings("pMeanTrim", "wallShearStressMeanTrim", shear_sign=1, speed=38.889)
+    surface = surface_areas(polygon_mesh(car, source), "cell")
+    assert not surface.warnings
+    found = surface_forces(
+        surface,
+        car["pMeanTrim"],
+        car["wallShearStressMeanTrim"],
+        chosen,
+        stored_reference_area(source),
+    ).coefficients
+    written = read_row(folder / "force_mom_3.csv")
+    assert found["Cd"] == pytest.approx(written["Cd"], abs=2e-6)
+    assert found["Cl"] == pytest.approx(written["Cl"], abs=2e-6)
+    assert found["Cs"] == pytest.approx(0, abs=2e-6)
+    # The cars' aRef counts forward-facing cells; nothing of this body hides anything else.
+    assert frontal_area(polygon_mesh(car, source), X) == pytest.approx(
+        stored_reference_area(source), rel=1e-3
+    )
+
+
+def test_reference_area_is_none_without_a_table(tmp_path):
+    assert stored_reference_area(tmp_path / "car.stl") is None
+
+
+def test_silhouette_of_a_sphere_from_any_side():
+    sphere = polygon_mesh(pv.Icosphere(radius=2.0, nsub=5, center=(9, 9, 9)), "sphere")
+    for axis in (X, np.array([0.0, 0.0, -2.0]), np.array([1.0, 1.0, 1.0])):
+        assert frontal_area(sphere, axis) == pytest.approx(4 * np.pi, rel=1e-3)
+
+
+def test_silhouette_counts_hidden_parts_once_and_holes_not_at_all():
+    ring = pv.ParametricTorus(ringradius=2.0, crosssectionradius=0.5, u_res=200, v_res=100)
+    mesh = polygon_mesh(ring.triangulate(), "ring")
+    through = frontal_area(mesh, np.array([0.0, 0.0, 1.0]))
+    assert through == pytest.approx(np.pi * (2.5**2 - 1.5**2), rel=2e-3)
+    side = frontal_area(mesh, X)
+    assert side == pytest.approx(4.0 + np.pi * 0.5**2, rel=2e-3)
+
+
+def test_silhouette_takes_polygons():
+    box = polygon_mesh(pv.Box((0, 1, 0, 2, 0, 3)).merge(pv.Box((4, 5, 1, 4, 0, 3))), "boxes")
+    assert frontal_area(box, X) == pytest.approx(12.0, rel=1e-6)
+
+
+def test_r_squared_of_the_mean_is_zero():
+    target = np.array([1.0, 5.0, 3.0])
+    assert r_squared(np.full(3, 3.0), target) == pytest.approx(0)
+    assert r_squared(target, target) == 1
+    assert np.isnan(r_squared(np.ones(1), np.ones(1)))
