@@ -7,7 +7,7 @@ than the chosen routes x N is formed: the log-normalisers are those of the strea
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
@@ -52,6 +52,13 @@ class RoutingWeights:
     encode: Float[Tensor, "R N"]
     decode: Float[Tensor, "R N"]
     n_routes: int
+
+    def cpu(self) -> "RoutingWeights":
+        """Give the same weights on the host, as figures need them."""
+        moved = {
+            name: getattr(self, name).cpu() for name in ("routes", "masses", "encode", "decode")
+        }
+        return replace(self, **moved)
 
 
 @torch.no_grad()

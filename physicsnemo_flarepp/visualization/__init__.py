@@ -10,6 +10,7 @@ from .parity import Parity, plot_parity
 from .presets import Preset, preset_for
 from .rendering import RenderingUnavailable, require_rendering
 from .routing import QueryChange, RoutingMaps, plot_query_change, plot_routing
+from .sheets import with_units, write_png
 from .spectrum import Spectrum, plot_spectrum
 from .theme import DARK, LIGHT, Theme
 from .training_curves import TrainingCurves, plot_training
@@ -45,4 +46,6 @@ __all__ = [
     "preset_for",
     "require_rendering",
     "triangulate_cloud",
+    "with_units",
+    "write_png",
 ]

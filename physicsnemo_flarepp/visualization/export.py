@@ -83,7 +83,12 @@ def export_fields(
             association_of(mesh, len(values), association)
         except ValueError as error:
             raise ValueError(f"field {name!r}: {error}") from None
-    where = association_of(mesh, len(next(iter(fields.values()))), association)
+        first, known = next(iter(fields.items()))
+        if len(values) != len(known):
+            raise ValueError(
+                f"field {name!r} has {len(values)} values, but {first!r} has {len(known)}"
+            )
+    where = association_of(mesh, len(known), association)
     if surface:
         bare = pv.PolyData()
         bare.copy_structure(mesh)

@@ -19,6 +19,8 @@ class Preset:
         Units of channels, by the channel's own name.
     crop : tuple of float or None
         Part of planar meshes to look at.
+    source : str or None
+        Feature channel that a gallery shows as the input; None for the geometry.
     cameras : tuple of str or None
         Views of surfaces; None for planar sets.
     """
@@ -26,6 +28,7 @@ class Preset:
     labels: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     crop: Crop | None = None
+    source: str | None = None
     cameras: tuple[str, ...] | None = None
 
 
@@ -50,10 +53,10 @@ _VEHICLE = Preset(
 PRESETS: Mapping[str, Preset] = {
     "elasticity": Preset(labels={"stress": "stress σ"}),
     "elasticity (built in)": Preset(labels={"stress": "stress σ"}, units={"stress": "kPa"}),
-    "darcy": Preset(labels={"a": "permeability a", "u": "pressure u"}),
+    "darcy": Preset(labels={"a": "permeability a", "u": "pressure u"}, source="a"),
     "airfoil": Preset(labels={"mach": "Mach number"}, crop=(-0.5, 1.5, -0.7, 0.7)),
     "pipe": Preset(labels={"u_x": "velocity u$_x$"}),
-    "plasticity": Preset(),
+    "plasticity": Preset(source="die"),
     "cars": _VEHICLE,
     "drivaerml_40k": _VEHICLE,
 }

@@ -132,6 +132,8 @@ def make_canvas(
     (True, 'point', 2, 11)
     """
     association = association_of(mesh, n_tokens, association)
+    if is_cloud(mesh):
+        association = "point"  # files of cell centres say "cell", but here they are points
     mask = _checked_mask(mask, n_tokens)
     bounds = np.reshape(mesh.bounds, (3, 2))
     spans = bounds[:, 1] - bounds[:, 0]
