@@ -2,11 +2,14 @@
 
 from .cases import CasePrediction, predict_case
 from .conventions import force_settings
+from .curve_figures import draw_parity, draw_training
 from .errors import CaseErrors, case_errors
+from .figures import draw_comparison, draw_gallery, draw_run, export_case
 from .forces import ForceSettings, surface_areas, surface_forces
 from .mesh_files import read_surface, save_mesh
 from .points import case_mesh, predict_points
 from .reports import Report, evaluate_run, format_report, report_runs, write_report
+from .routing_figures import draw_routing, draw_spectrum
 from .runs import Run, load_run
 from .summaries import describe_prediction
 from .surfaces import predict_surface
@@ -20,7 +23,15 @@ __all__ = [
     "case_errors",
     "case_mesh",
     "describe_prediction",
+    "draw_comparison",
+    "draw_gallery",
+    "draw_parity",
+    "draw_routing",
+    "draw_run",
+    "draw_spectrum",
+    "draw_training",
     "evaluate_run",
+    "export_case",
     "force_settings",
     "format_report",
     "load_run",

@@ -126,6 +126,13 @@ class TokenPasses:
 
     def gather(self) -> tuple[Latents, ...]:
         """Give the latents of every block; leaves the input of the last block in the stream."""
+        return tuple(latents for _, latents, _ in self.blocks())
+
+    def blocks(self) -> Iterator[tuple[int, Latents, Float[Tensor, "B H M"]]]:
+        """Yield number, latents and the last gather's log-normaliser of each block.
+
+        While a block is yielded, :meth:`stored` gives the hidden states that enter it.
+        """
         latents: list[Latents] = []
         for number, block in enumerate(self.model.blocks):
             mixer = block.mixer
@@ -134,7 +141,7 @@ class TokenPasses:
                 out, lse = self._gather_all(block, closed, number, latents)
                 closed += (mixer.close(out, lse, closed),)
             latents.append(closed)
-        return tuple(latents)
+            yield number, closed, lse
 
     def _gather_all(
         self, block: torch.nn.Module, closed: Latents, number: int, latents: list[Latents]
@@ -143,7 +150,7 @@ class TokenPasses:
         group = block.mixer.context_group
         total = RunningGather()
         if closed:
-            self._add_all(total, block, self._stored(), closed)
+            self._add_all(total, block, self.stored(), closed)
         elif number > 0:
             self._add_all(total, block, self._entering(number, latents), closed)
         else:
@@ -170,7 +177,7 @@ class TokenPasses:
         self, number: int, latents: list[Latents]
     ) -> Iterator[tuple[int, Tensor, Tensor | None]]:
         """Yield the hidden states before block ``number`` and keep those that are used again."""
-        states = self._embedded() if number == 0 else self._stored()
+        states = self._embedded() if number == 0 else self.stored()
         for index, x, mask in states:
             if number > 0:
                 x = update_tokens(self.model.blocks[number - 1], x, latents[number - 1])
@@ -185,7 +192,9 @@ class TokenPasses:
         for index, (fx, embedding, mask) in self.transfers.prefetch(load, len(self.ranges)):
             yield index, self.model.embed(fx, embedding, self.inputs.time, mask), mask
 
-    def _stored(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+    def stored(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+        """Yield number, hidden states and mask of each chunk as they are in the stream."""
+
         def load(index: int):
             return self.residual.read(index), self.inputs.load_mask(*self.ranges[index])
 

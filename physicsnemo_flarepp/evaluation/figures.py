@@ -1,0 +1,320 @@
+"""Figures of trained runs: the pictures of ``visualization``, with the data of run directories."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..visualization import (
+    LIGHT,
+    Comparison,
+    Exhibit,
+    Gallery,
+    Preset,
+    RenderingUnavailable,
+    Theme,
+    choose_case,
+    export_fields,
+    export_html,
+    fields_of_comparison,
+    plot_comparison,
+    plot_gallery,
+    preset_for,
+    require_rendering,
+    with_units,
+)
+from .cases import CasePrediction, predict_case
+from .curve_figures import draw_training
+from .errors import CaseErrors, case_errors
+from .runs import Run, load_run
+
+FIGURES = "figures"
+
+
+def run_names(runs: Sequence[Run], labels: Sequence[str] | None = None) -> list[str]:
+    """Give each run a name of its own: `labels`, or directory names, longer where they clash.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        The runs of a figure.
+    labels : sequence of str, optional
+        Names to use instead.
+    """
+    if not runs:
+        raise ValueError("runs is empty; give at least one run")
+    names = list(labels) if labels is not None else [run.name for run in runs]
+    if labels is None and len(set(names)) < len(names):
+        names = [str(run.directory) for run in runs]
+    if len(names) != len(runs) or len(set(names)) < len(names):
+        raise ValueError(
+            f"{len(runs)} runs have the names {names}; give each run once, with a label of its own"
+        )
+    return names
+
+
+def preset_of(run: Run, case: CasePrediction) -> Preset:
+    """Give how the data of a run is shown."""
+    data = run.config.data
+    name, builtin = data.get("benchmark") or data.get("builtin"), data.get("builtin")
+    return preset_for(name, builtin=builtin is not None, dimension=case.coordinates.shape[1])
+
+
+def predict_with_all(
+    runs: Sequence[Run], names: Sequence[str], case_id: str
+) -> dict[str, CasePrediction]:
+    """Give the predictions of one case by all runs, or raise if it is not the same case in each.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        The runs.
+    names : sequence of str
+        Their names.
+    case_id : str
+        Id of the test case.
+    """
+    found = {
+        n: predict_case(run, case_id, progress=False) for n, run in zip(names, runs, strict=True)
+    }
+    first, *others = names
+    one = found[first]
+    for name in others:
+        other = found[name]
+        for what, mine, theirs in (
+            ("fields", one.field_names, other.field_names),
+            ("association", one.association, other.association),
+            ("number of tokens", len(one.coordinates), len(other.coordinates)),
+        ):
+            if mine != theirs:
+                raise ValueError(
+                    f"case {case_id!r} of run {name!r} has the {what} {theirs}, but run {first!r} "
+                    f"has {mine}; compare runs that were trained on the same data"
+                )
+        size = np.ptp(one.coordinates, axis=0).max()
+        if not np.allclose(one.coordinates, other.coordinates, atol=1e-4 * size):
+            raise ValueError(
+                f"case {case_id!r} has other coordinates in run {name!r} than in run {first!r}: "
+                "they were trained on different data"
+            )
+        # Both targets went through a normaliser and back.
+        scale = np.abs(one.target).max()
+        if not np.allclose(one.target, other.target, rtol=1e-3, atol=1e-3 * scale):
+            raise ValueError(
+                f"case {case_id!r} has another target in run {name!r} than in run {first!r}: they "
+                "were trained on different data"
+            )
+    return found
+
+
+def field_values(case: CasePrediction, field: str, values: np.ndarray) -> np.ndarray:
+    """Give one number per token for a field: its channel, or the length of a vector."""
+    if field in case.field_names:
+        return values[:, case.field_names.index(field)]
+    if field not in case.channels.fields:
+        known = [*case.channels.fields, *case.field_names]
+        raise ValueError(f"field {field!r} is not known; choose among {list(dict.fromkeys(known))}")
+    return np.linalg.norm(values[:, case.channels.columns(field)], axis=1)
+
+
+def draw_comparison(
+    runs: Sequence[Run],
+    case: str = "median",
+    directory: str | os.PathLike | None = None,
+    *,
+    fields: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
+    errors: CaseErrors | None = None,
+    cameras: Sequence[str] | None = None,
+    formats: Sequence[str] = ("png",),
+    html: bool = False,
+    theme: Theme = LIGHT,
+) -> list[Comparison]:
+    """Draw one test case as all runs predict it, and write its fields for ParaView.
+
+    Writes ``comparison_<case>_<field>.png`` (and further `formats`) and ``case_<id>.vtp`` or
+    ``.vtu``.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        From :func:`load_run`; the first one chooses the case.
+    case : str
+        ``median``, ``worst``, ``best`` by the first run's error, or an id.
+    directory : path-like, optional
+        Where to write; by default ``figures`` of the first run.
+    fields : sequence of str, optional
+        Fields or single channels; all fields by default. Vectors are shown by their length.
+    labels : sequence of str, optional
+        Names of the runs in the figure.
+    errors : CaseErrors, optional
+        Of the first run, if they are known already.
+    cameras : sequence of str, optional
+        Views of a surface, instead of the usual four.
+    formats : sequence of str
+        ``png``, ``pdf``, ``svg``.
+    html : bool
+        Write interactive pages as well; needs the extra ``html``.
+    theme : Theme
+        Look of the figures.
+
+    Returns
+    -------
+    list of Comparison
+        One per field.
+    """
+    names = run_names(runs, labels)
+    require_rendering()
+    directory = Path(directory or runs[0].directory / FIGURES)
+    case_id = _chosen(runs[0], case, errors)
+    found = predict_with_all(runs, names, case_id)
+    one = found[names[0]]
+    preset, mesh = preset_of(runs[0], one), one.mesh
+    reason = "" if case == case_id else f", {case} error of {names[0]}"
+    drawn = []
+    for field in fields or list(one.channels.fields):
+        stem = _file_name(f"comparison_{case}_{field}")
+        reference = field_values(one, field, one.target)
+        shown = {n: field_values(c, field, c.prediction) for n, c in found.items()}
+        vector = field not in one.field_names
+        label = preset.labels.get(field, field)
+        picture = plot_comparison(
+            mesh,
+            reference,
+            shown,
+            field=f"|{label}|" if vector else label,
+            units=preset.units.get(field),
+            association=one.association,
+            cameras=cameras or preset.cameras,
+            crop=preset.crop,
+            title=f"case {case_id}{reason}",
+            theme=theme,
+            path=[directory / f"{stem}.{suffix}" for suffix in formats],
+        )
+        drawn.append(picture)
+        if html:
+            for name, values in {"reference": reference, **shown}.items():
+                export_html(
+                    directory / f"{stem}_{_file_name(name)}.html",
+                    mesh,
+                    values,
+                    association=one.association,
+                    limits=picture.field_limits,
+                    theme=theme,
+                )
+    export_case(found, directory)
+    return drawn
+
+
+def export_case(found: Mapping[str, CasePrediction], directory: str | os.PathLike) -> Path:
+    """Write targets, predictions and errors of a case, all fields, for ParaView.
+
+    Parameters
+    ----------
+    found : Mapping[str, CasePrediction]
+        The case as predicted by each run, by the names of the runs.
+    directory : path-like
+        Where ``case_<id>.vtp`` or ``.vtu`` goes.
+    """
+    one = next(iter(found.values()))
+    arrays: dict[str, np.ndarray] = {}
+    for field in one.channels.fields:
+        columns = one.channels.columns(field)
+        arrays |= fields_of_comparison(
+            field, one.target[:, columns], {n: c.prediction[:, columns] for n, c in found.items()}
+        )
+    for i, name in enumerate(one.feature_names):
+        arrays.setdefault(name, one.features[:, i])
+    path = Path(directory) / _file_name(f"case_{one.case_id}")
+    return export_fields(path, one.mesh, arrays, association=one.association)
+
+
+def draw_gallery(
+    runs: Sequence[Run],
+    directory: str | os.PathLike,
+    *,
+    labels: Sequence[str] | None = None,
+    formats: Sequence[str] = ("png",),
+    theme: Theme = LIGHT,
+) -> Gallery:
+    """Draw input and target of a test case for each data set to ``gallery.png``.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        One per data set; its first test case and first field are shown.
+    directory : path-like
+        Where to write.
+    labels : sequence of str, optional
+        Titles of the columns; the names of the runs by default.
+    formats, theme
+        As in :func:`draw_comparison`.
+    """
+    exhibits = []
+    for run, name in zip(runs, run_names(runs, labels), strict=True):
+        case = predict_case(run, 0, progress=False)
+        preset = preset_of(run, case)
+        field = next(iter(case.channels.fields))
+        source = None
+        if preset.source in case.feature_names:
+            source = case.features[:, case.feature_names.index(preset.source)]
+        exhibits.append(
+            Exhibit(
+                title=name,
+                mesh=case.mesh,
+                target=field_values(case, field, case.target),
+                target_label=with_units(preset.labels.get(field, field), preset.units.get(field)),
+                source=source,
+                source_label=preset.labels.get(preset.source, preset.source or "geometry"),
+                association=case.association,
+                crop=preset.crop,
+            )
+        )
+    paths = [Path(directory) / f"gallery.{suffix}" for suffix in formats]
+    return plot_gallery(exhibits, theme=theme, path=paths)
+
+
+def draw_run(directory: str | os.PathLike) -> list[Path]:
+    """Draw what a finished run leaves in its ``figures``: training curves and the median case.
+
+    Where no OpenGL can be had, the curves are drawn, and a message says why the rest is missing.
+
+    Parameters
+    ----------
+    directory : path-like
+        The run directory.
+
+    Returns
+    -------
+    list of Path
+        The files written.
+    """
+    directory = Path(directory)
+    target = directory / FIGURES
+    written = list(draw_training([directory], target).paths)
+    try:
+        require_rendering()
+    except RenderingUnavailable as reason:
+        print(f"no figures of fields: {reason}")
+        return written
+    run = load_run(directory)
+    for picture in draw_comparison([run], "median", target):
+        written += picture.paths
+    print(f"figures: {target}")
+    return written
+
+
+def _chosen(run: Run, case: str, errors: CaseErrors | None) -> str:
+    ids = run.loaders.test.dataset.reader.case_ids
+    if case in ids:
+        return case  # no need to evaluate all cases
+    table = case_errors(run, progress=False) if errors is None else errors
+    try:
+        return table.case_ids[choose_case(case, table.case_ids, table.per_case)]
+    except ValueError as error:
+        raise ValueError(f"run {run.name!r}: {error}") from None
+
+
+def _file_name(words: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-+" else "_" for c in words)

@@ -1,0 +1,138 @@
+"""How the routes of a trained model lie on a case: maps, queries, spectra."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from ..datapipes import PadCollator
+from ..inference import routing_queries, routing_spectra, routing_weights
+from ..visualization import (
+    LIGHT,
+    QueryChange,
+    RoutingMaps,
+    Spectrum,
+    Theme,
+    plot_query_change,
+    plot_routing,
+    plot_spectrum,
+)
+from ..visualization.spectrum import effective_rank
+from .cases import find_case, predict_case
+from .figures import preset_of, run_names
+from .runs import Run
+
+
+def model_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:
+    """Give what the model of a run is called with on a test case: fx, embedding, time."""
+    sample, _ = run.loaders.test.dataset[find_case(run, case)]
+    arguments = run.adapter(PadCollator()([(sample, {"index": 0})]))
+    return {key: arguments[key] for key in ("fx", "embedding", "time") if key in arguments}
+
+
+def telling_heads(spectra: np.ndarray) -> list[tuple[int, int]]:
+    """Give (block, head) of the head of each block that spreads over the most routes.
+
+    Examples
+    --------
+    >>> spectra = np.array([[[1.0, 0.0], [1.0, 1.0]], [[1.0, 0.9], [1.0, 0.0]]])
+    >>> telling_heads(spectra)
+    [(0, 1), (1, 0)]
+    """
+    return [(block, int(np.argmax(effective_rank(heads)))) for block, heads in enumerate(spectra)]
+
+
+def draw_routing(
+    run: Run,
+    case: int | str,
+    directory: str | os.PathLike,
+    *,
+    heads: Sequence[tuple[int, int]] | None = None,
+    routes: int = 4,
+    other_case: int | str | None = None,
+    camera: str = "three-quarter",
+    formats: Sequence[str] = ("png",),
+    theme: Theme = LIGHT,
+) -> tuple[RoutingMaps, QueryChange | None]:
+    """Draw where routes draw from and return to (``routing.png``), and how queries change.
+
+    Parameters
+    ----------
+    run : Run
+        With the mixer flarepp or flare.
+    case : int or str
+        Test case, by position or id.
+    directory : path-like
+        Where to write.
+    heads : sequence of (int, int), optional
+        (block, head) to show, counted from 0; by default in each block the head of the highest
+        effective rank, because the others average over the whole case.
+    routes : int
+        Routes per head, of the greatest mass.
+    other_case : int or str, optional
+        A second test case: the change of the queries between both goes to ``queries.png``.
+    camera : str
+        View of a surface.
+    formats, theme
+        As in :func:`draw_comparison`.
+    """
+    directory = Path(directory)
+    inputs = model_inputs(run, case)
+    shown = predict_case(run, case, progress=False)
+    if heads is None:
+        heads = telling_heads(routing_spectra(run.model, **inputs).cpu().numpy())
+    weights = []
+    for block, head in heads:
+        found = routing_weights(run.model, **inputs, block=block, head=head, routes=routes)
+        weights.append(found.cpu())
+    maps = plot_routing(
+        shown.mesh,
+        weights,
+        association=shown.association,
+        camera=camera,
+        crop=preset_of(run, shown).crop,
+        title=f"{run.name}, case {shown.case_id}",
+        theme=theme,
+        path=[directory / f"routing.{suffix}" for suffix in formats],
+    )
+    if other_case is None:
+        return maps, None
+    ids = run.loaders.test.dataset.reader.case_ids
+    both = [routing_queries(run.model, **model_inputs(run, c)) for c in (case, other_case)]
+    change = plot_query_change(
+        *(queries.cpu().numpy() for queries in both),
+        cases=(shown.case_id, ids[find_case(run, other_case)]),
+        theme=theme,
+        path=[directory / f"queries.{suffix}" for suffix in formats],
+    )
+    return maps, change
+
+
+def draw_spectrum(
+    runs: Sequence[Run],
+    case: int | str,
+    directory: str | os.PathLike,
+    *,
+    labels: Sequence[str] | None = None,
+    formats: Sequence[str] = ("png",),
+    theme: Theme = LIGHT,
+) -> Spectrum:
+    """Draw the singular values of the routing matrices of runs on a case to ``spectrum.png``.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        With the mixer flarepp or flare.
+    case : int or str
+        Test case, by position or id.
+    directory, labels, formats, theme
+        As in :func:`draw_comparison`.
+    """
+    spectra = {
+        name: routing_spectra(run.model, **model_inputs(run, case)).cpu().numpy()
+        for name, run in zip(run_names(runs, labels), runs, strict=True)
+    }
+    paths = [Path(directory) / f"spectrum.{suffix}" for suffix in formats]
+    return plot_spectrum(spectra, theme=theme, path=paths)

@@ -1,0 +1,276 @@
+r"""Where latent routes draw from and return to: the factors of the routing matrix of a head.
+
+For one head the mixer applies :math:`W = W_\mathrm{dec} W_\mathrm{enc}` of rank at most M (paper,
+eq. prelim_flare_operator), with scores :math:`S = Q K^\top / \sqrt D`, encode weights
+:math:`\mathrm{softmax}` of S over the tokens and decode weights over the routes. Nothing larger
+than the chosen routes x N is formed: the log-normalisers are those of the streamed gathers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..mixers import Mixer
+from ..mixers.flare import FlareMixer
+from ..mixers.flarepp import FlarePPMixer
+from ..models import MixerBackbone
+from ..ops import group_size
+from .api import _plan, unwrap
+from .inputs import ArrayLike, TokenInputs
+from .passes import TokenPasses
+
+
+@dataclass(frozen=True)
+class RoutingWeights:
+    r"""Encode and decode weights of some routes of one head.
+
+    Parameters
+    ----------
+    block, head : int
+        Which head.
+    routes : torch.Tensor
+        Numbers R of the routes, of the greatest mass first, (R,).
+    masses : torch.Tensor
+        Share of each of these routes in what the tokens get back, :math:`\frac1N \sum_n
+        W_\mathrm{dec}[n, m]`, (R,). The masses of all M routes add up to 1.
+    encode : torch.Tensor
+        Weight of each token in what a route gathers, (R, N); rows add up to 1.
+    decode : torch.Tensor
+        Weight of a route in what each token gets back, (R, N); at most 1.
+    n_routes : int
+        M.
+    """
+
+    block: int
+    head: int
+    routes: Int[Tensor, " R"]
+    masses: Float[Tensor, " R"]
+    encode: Float[Tensor, "R N"]
+    decode: Float[Tensor, "R N"]
+    n_routes: int
+
+    def cpu(self) -> "RoutingWeights":
+        """Give the same weights on the host, as figures need them."""
+        moved = {
+            name: getattr(self, name).cpu() for name in ("routes", "masses", "encode", "decode")
+        }
+        return replace(self, **moved)
+
+
+@torch.no_grad()
+def routing_weights(
+    model: nn.Module,
+    fx: ArrayLike,
+    embedding: ArrayLike | None = None,
+    *,
+    block: int,
+    head: int,
+    routes: int | None = None,
+    chunk_size: int | str = "auto",
+    time: Float[Tensor, " B"] | None = None,
+) -> RoutingWeights:
+    """Give the encode and decode weights of the routes of one head that carry most.
+
+    Parameters
+    ----------
+    model : MixerBackbone
+        With the mixer flarepp or flare.
+    fx, embedding, chunk_size, time
+        One case, as in :func:`~physicsnemo_flarepp.inference.predict`.
+    block, head : int
+        Which head; negative numbers count from the end.
+    routes : int, optional
+        How many routes, by mass; None gives all M.
+
+    Returns
+    -------
+    RoutingWeights
+        In fp32 (fp64 for fp64 models), on the model's device.
+
+    Examples
+    --------
+    >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4, slice_num=16)
+    >>> weights = routing_weights(model, torch.rand(1, 500, 3), block=1, head=0, routes=4)
+    >>> weights.encode.shape, [round(float(row.sum()), 3) for row in weights.encode]
+    (torch.Size([4, 500]), [1.0, 1.0, 1.0, 1.0])
+    """
+    model, inputs, passes = _one_case(model, fx, embedding, chunk_size, time)
+    block = _resolve("block", block, len(model.blocks))
+    mixer = model.blocks[block].mixer
+    head = _resolve("head", head, mixer.heads)
+    n_routes = _n_routes(mixer)
+    wanted = n_routes if routes is None else routes
+    if not 1 <= wanted <= n_routes:
+        raise ValueError(f"routes is {routes}, expected 1 to {n_routes}, or None for all")
+
+    _, queries, lse = next(islice(_blocks(passes), block, None))
+    dtype = queries.dtype
+    queries, lse = queries[head].double(), lse[head].double()
+    n_tokens = inputs.n_tokens
+    total = torch.zeros(n_routes, dtype=torch.float64, device=inputs.device)
+    # M x rows stays below routes x N, whatever the chunks are.
+    rows = max(1, wanted * n_tokens // n_routes)
+    for _, scores in _scores(passes, block, queries[None], slice(head, head + 1), rows):
+        total += scores[0].softmax(0).sum(1)
+    masses, chosen = (total / n_tokens).sort(descending=True, stable=True)
+    masses, chosen = masses[:wanted], chosen[:wanted]
+    encode = torch.empty(wanted, n_tokens, dtype=dtype, device=inputs.device)
+    decode = torch.empty_like(encode)
+    for (start, stop), scores in _scores(passes, block, queries[None], slice(head, head + 1), rows):
+        picked = scores[0, chosen]
+        encode[:, start:stop] = (picked - lse[chosen, None]).exp()
+        decode[:, start:stop] = (picked - scores[0].logsumexp(0)).exp()
+    return RoutingWeights(block, head, chosen, masses.to(dtype), encode, decode, n_routes)
+
+
+@torch.no_grad()
+def routing_spectra(
+    model: nn.Module,
+    fx: ArrayLike,
+    embedding: ArrayLike | None = None,
+    *,
+    chunk_size: int | str = "auto",
+    time: Float[Tensor, " B"] | None = None,
+) -> Float[Tensor, "blocks heads M"]:
+    r"""Give the singular values of the routing matrix of every head, the largest first.
+
+    :math:`W = W_\mathrm{dec} W_\mathrm{enc}` is N x N and never formed: with QR factors
+    :math:`W_\mathrm{dec} = Q_1 R_1` and :math:`W_\mathrm{enc}^\top = Q_2 R_2`, accumulated chunk by
+    chunk, its singular values are those of the M x M matrix :math:`R_1 R_2^\top`.
+
+    Parameters
+    ----------
+    model, fx, embedding, chunk_size, time
+        As in :func:`routing_weights`.
+
+    Returns
+    -------
+    torch.Tensor
+        fp64. If there are fewer tokens than routes the last values are 0.
+
+    Examples
+    --------
+    >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4, slice_num=16)
+    >>> routing_spectra(model, torch.rand(1, 500, 3)).shape
+    torch.Size([2, 4, 16])
+    """
+    _, _, passes = _one_case(model, fx, embedding, chunk_size, time)
+    spectra = []
+    for number, queries, lse in _blocks(passes):
+        lse = lse.double()[..., None]
+        shape = (len(queries), 0, queries.shape[1])
+        left = right = queries.new_empty(shape, dtype=torch.float64)
+        for _, scores in _scores(passes, number, queries.double(), slice(None)):
+            left = _append_rows(left, scores.softmax(1).mT)
+            right = _append_rows(right, (scores - lse).exp().mT)
+        values = torch.linalg.svdvals(left @ right.mT)
+        missing = queries.shape[1] - values.shape[-1]
+        spectra.append(torch.nn.functional.pad(values, (0, missing)))
+    return torch.stack(spectra)
+
+
+@torch.no_grad()
+def routing_queries(
+    model: nn.Module,
+    fx: ArrayLike,
+    embedding: ArrayLike | None = None,
+    *,
+    chunk_size: int | str = "auto",
+    time: Float[Tensor, " B"] | None = None,
+) -> Float[Tensor, "blocks heads M D"]:
+    """Give the routing queries of every head: synthesised by flarepp, learned by flare.
+
+    Parameters
+    ----------
+    model, fx, embedding, chunk_size, time
+        As in :func:`routing_weights`.
+
+    Examples
+    --------
+    >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4, slice_num=16)
+    >>> routing_queries(model, torch.rand(1, 500, 3)).shape
+    torch.Size([2, 4, 16, 8])
+    """
+    _, _, passes = _one_case(model, fx, embedding, chunk_size, time)
+    return torch.stack([queries for _, queries, _ in _blocks(passes)])
+
+
+def _one_case(
+    model: nn.Module,
+    fx: ArrayLike,
+    embedding: ArrayLike | None,
+    chunk_size: int | str,
+    time: Tensor | None,
+) -> tuple[MixerBackbone, TokenInputs, TokenPasses]:
+    model = unwrap(model)
+    for block in model.blocks:
+        if not isinstance(block.mixer, FlarePPMixer | FlareMixer):
+            raise TypeError(
+                f"{type(block.mixer).__name__} has no routing queries; routes can be shown of "
+                "models with the mixer flarepp or flare"
+            )
+    if group_size(model.context_group) > 1:
+        raise ValueError(
+            "the model spreads tokens over a context group; load it anew in one process and give "
+            "it the whole case"
+        )
+    inputs = TokenInputs(model, fx, embedding, time, None)
+    if inputs.batch != 1:
+        raise ValueError(f"fx has a batch of {inputs.batch}; give one case at a time")
+    passes, _ = _plan(model, inputs, chunk_size, "cpu", None)
+    return model, inputs, passes
+
+
+def _resolve(name: str, index: int, size: int) -> int:
+    if not -size <= index < size:
+        raise ValueError(f"{name} is {index}, but the model has {size}; choose 0 to {size - 1}")
+    return index % size
+
+
+def _n_routes(mixer: Mixer) -> int:
+    learned = mixer.seeds if isinstance(mixer, FlarePPMixer) else mixer.queries
+    return learned.shape[1]
+
+
+def _blocks(passes: TokenPasses) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield number, queries (H, M, D) and encode log-normalisers (H, M) of each block.
+
+    While a block is yielded the stream holds the hidden states that enter it.
+    """
+    for number, latents, lse in passes.blocks():
+        mixer = passes.model.blocks[number].mixer
+        queries = latents[0][0] if isinstance(mixer, FlarePPMixer) else mixer.queries
+        yield number, queries, lse[0]
+
+
+def _scores(
+    passes: TokenPasses,
+    number: int,
+    queries: Float[Tensor, "h M D"],
+    heads: slice,
+    rows: int | None = None,
+) -> Iterator[tuple[tuple[int, int], Float[Tensor, "h M n"]]]:
+    """Yield ranges of at most `rows` tokens and their scaled scores, in fp64."""
+    block = passes.model.blocks[number]
+    for index, x, _ in passes.stored():
+        keys = _keys(block.mixer, block.norm_mixer(x))[0, heads].double()
+        start = passes.ranges[index][0]
+        for part in keys.split(rows or keys.shape[1], dim=1):
+            yield (start, start + part.shape[1]), queries @ part.mT * part.shape[-1] ** -0.5
+            start += part.shape[1]
+
+
+def _keys(mixer: FlarePPMixer | FlareMixer, x: Tensor) -> Float[Tensor, "B H n D"]:
+    if isinstance(mixer, FlareMixer):
+        return mixer.project_some_heads(x, mixer.project, 0, 1)[0]
+    parts = mixer.project.out_features // mixer.dim
+    return mixer.routing_key(mixer.project_some_heads(x, mixer.project, parts - 2, parts - 1)[0])
+
+
+def _append_rows(r: Float[Tensor, "h k M"], rows: Float[Tensor, "h n M"]) -> Tensor:
+    """Give the triangular factor of a matrix with these rows below it."""
+    return torch.linalg.qr(torch.cat((r, rows), 1), mode="r").R

@@ -1,0 +1,51 @@
+"""Figures of fields, errors and routing; arrays and pyvista meshes in, images and numbers out."""
+
+from .cameras import CAMERAS, Camera
+from .cases import choose_case
+from .clouds import triangulate_cloud
+from .comparison import Comparison, plot_comparison
+from .export import MissingExtra, export_fields, export_html, fields_of_comparison
+from .gallery import Exhibit, Gallery, plot_gallery
+from .parity import Parity, plot_parity
+from .presets import Preset, preset_for
+from .rendering import RenderingUnavailable, require_rendering
+from .routing import QueryChange, RoutingMaps, plot_query_change, plot_routing
+from .sheets import with_units, write_png
+from .spectrum import Spectrum, plot_spectrum
+from .theme import DARK, LIGHT, Theme
+from .training_curves import TrainingCurves, plot_training
+
+__all__ = [
+    "CAMERAS",
+    "DARK",
+    "LIGHT",
+    "Camera",
+    "Comparison",
+    "Exhibit",
+    "Gallery",
+    "MissingExtra",
+    "Parity",
+    "Preset",
+    "QueryChange",
+    "RenderingUnavailable",
+    "RoutingMaps",
+    "Spectrum",
+    "Theme",
+    "TrainingCurves",
+    "choose_case",
+    "export_fields",
+    "export_html",
+    "fields_of_comparison",
+    "plot_comparison",
+    "plot_gallery",
+    "plot_parity",
+    "plot_query_change",
+    "plot_routing",
+    "plot_spectrum",
+    "plot_training",
+    "preset_for",
+    "require_rendering",
+    "triangulate_cloud",
+    "with_units",
+    "write_png",
+]

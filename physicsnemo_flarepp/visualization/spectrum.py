@@ -1,0 +1,124 @@
+"""How many of its M routes a mixer uses: singular values of its routing matrices."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from .curves import axes_in_a_row
+from .sheets import Paths, check_paths, styled
+from .theme import LIGHT, Theme
+
+# Singular values below this share of the largest are noise of fp32 weights.
+_FLOOR = 1e-8
+_LARGEST_SHARE = 0.99
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The figure and, per model and block, how many routes carry the matrix.
+
+    Parameters
+    ----------
+    image : numpy.ndarray
+        The page, (height, width, 3).
+    effective_rank : dict
+        For each model the mean over heads of the least number of singular values that hold 99 %
+        of the squared sum, one number per block.
+    paths : tuple of Path
+        Files written.
+    """
+
+    image: UInt8[np.ndarray, "height width 3"]
+    effective_rank: dict[str, tuple[float, ...]]
+    paths: tuple[Path, ...]
+
+
+def effective_rank(values: Float[np.ndarray, "... M"]) -> np.ndarray:
+    """Give how many of the largest singular values hold 99 % of the sum of squares.
+
+    Examples
+    --------
+    >>> effective_rank(np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]])).tolist()
+    [1, 3]
+    """
+    energy = np.cumsum(np.asarray(values, float) ** 2, axis=-1)
+    total = energy[..., -1:]
+    return (energy < _LARGEST_SHARE * total * (1 - 1e-12)).sum(-1) + 1
+
+
+def plot_spectrum(
+    spectra: Mapping[str, Float[np.ndarray, "blocks heads M"]],
+    *,
+    title: str | None = None,
+    theme: Theme = LIGHT,
+    path: Paths = None,
+) -> Spectrum:
+    """Draw singular values of routing matrices over their number relative to M, block by block.
+
+    Lines are the geometric mean over heads, bands reach from the least to the greatest head.
+
+    Parameters
+    ----------
+    spectra : Mapping[str, numpy.ndarray]
+        For each model an array (blocks, heads, M), the largest first, such as
+        ``inference.routing_spectra`` gives.
+    title, theme, path
+        As in :func:`plot_comparison`.
+
+    Examples
+    --------
+    >>> values = np.geomspace(1, 1e-3, 16) * np.ones((2, 4, 1))
+    >>> plot_spectrum({"FLARE++": values}, theme=Theme(dpi=50)).effective_rank
+    {'FLARE++': (6.0, 6.0)}
+    """
+    paths = check_paths(path)
+    spectra = {name: _checked(name, values) for name, values in spectra.items()}
+    if not spectra:
+        raise ValueError("spectra is empty; give at least one array by the name of its model")
+    n_blocks = max(len(values) for values in spectra.values())
+    ranks = {}
+    with styled(theme):
+        sheet, axes = axes_in_a_row(n_blocks, theme, width=2.2 if n_blocks > 1 else 3.2)
+        colors = theme.line_colors()
+        for number, (name, values) in enumerate(spectra.items()):
+            ranks[name] = tuple(float(r) for r in effective_rank(values).mean(-1))
+            scaled = np.maximum(values / values[..., :1], _FLOOR)
+            color = colors[number % len(colors)]
+            n_routes = values.shape[-1]
+            place = np.arange(1, n_routes + 1) / n_routes
+            for block, heads in enumerate(scaled):
+                middle = np.exp(np.log(heads).mean(0))
+                label = f"{name}, M = {n_routes}"
+                axes[block].plot(place, middle, color=color, label=label)
+                axes[block].fill_between(
+                    place, heads.min(0), heads.max(0), color=color, alpha=0.2, linewidth=0
+                )
+        lowest = min(float(np.maximum(v / v[..., :1], _FLOOR).min()) for v in spectra.values())
+        for block, axis in enumerate(axes):
+            axis.set_yscale("log")
+            axis.set_xlim(0, 1)
+            axis.set_ylim(min(0.5, lowest) * 0.7, 1.5)
+            axis.set_title(f"block {block + 1}" + (f" — {title}" if title and not block else ""))
+            axis.set_xlabel("number / M")
+        axes[0].set_ylabel("singular value / largest")
+        axes[0].legend(loc="best", fontsize=theme.font_size - 1)
+        image, paths = sheet.finish(paths)
+    return Spectrum(image, ranks, paths)
+
+
+def _checked(name: str, values: np.ndarray) -> np.ndarray:
+    values = np.asarray(values, float)
+    if values.ndim != 3 or 0 in values.shape:
+        raise ValueError(
+            f"the spectrum of {name!r} has shape {values.shape}, expected (blocks, heads, M)"
+        )
+    sound = np.isfinite(values).all() and (values >= 0).all() and (values[..., 0] > 0).all()
+    if not sound or (np.diff(values, axis=-1) > 1e-9 * values[..., :1]).any():
+        raise ValueError(
+            f"the spectrum of {name!r} must hold finite singular values, the largest first and "
+            "positive"
+        )
+    return values

@@ -1,0 +1,142 @@
+"""Loss and test error of runs as they trained."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from .curves import axes_in_a_row
+from .sheets import Paths, check_paths, styled
+from .theme import LIGHT, Theme
+
+FILE_NAME = "metrics.jsonl"
+_SMOOTHED_TO = 200  # points of a loss curve
+
+
+@dataclass(frozen=True)
+class TrainingCurves:
+    """The figure and the last numbers of each run.
+
+    Parameters
+    ----------
+    image : numpy.ndarray
+        The page, (height, width, 3).
+    final_error, best_error : dict
+        Test error of each run at its last evaluation and at its best, as fractions.
+    paths : tuple of Path
+        Files written.
+    """
+
+    image: UInt8[np.ndarray, "height width 3"]
+    final_error: dict[str, float]
+    best_error: dict[str, float]
+    paths: tuple[Path, ...]
+
+
+def read_metrics(path: str | os.PathLike) -> list[dict]:
+    """Give the records of a ``metrics.jsonl`` in order of steps.
+
+    A run that was resumed from an earlier checkpoint repeats steps: the later record counts. A
+    last line that was cut off when the run was killed is left out; any other broken line is an
+    error.
+
+    Parameters
+    ----------
+    path : path-like
+        The file, or the run directory that holds it.
+    """
+    path = Path(path)
+    path = path / FILE_NAME if path.is_dir() else path
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; training writes it")
+    lines = path.read_text().splitlines()
+    records: dict[tuple[int, str], dict] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            records[int(record["step"]), str(record["kind"])] = record
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines) and isinstance(error, json.JSONDecodeError):
+                break
+            raise ValueError(
+                f"{path}, line {number} is no record with step and kind: {line[:80]!r}"
+            ) from error
+    return [records[key] for key in sorted(records)]
+
+
+def plot_training(
+    runs: Mapping[str, str | os.PathLike],
+    *,
+    title: str | None = None,
+    theme: Theme = LIGHT,
+    path: Paths = None,
+) -> TrainingCurves:
+    """Draw training loss and test error of one or several runs.
+
+    Parameters
+    ----------
+    runs : Mapping[str, path-like]
+        Run directories (or their ``metrics.jsonl``) by the names of their curves.
+    title, theme, path
+        As in :func:`plot_comparison`.
+
+    Returns
+    -------
+    TrainingCurves
+        Loss curves are means over equal numbers of steps where a run has many; the dotted line is
+        the error of predicting the training mean.
+    """
+    paths = check_paths(path)
+    if not runs:
+        raise ValueError("runs is empty; give at least one run directory by its name")
+    histories = {name: read_metrics(source) for name, source in runs.items()}
+    final, best = {}, {}
+    with styled(theme):
+        sheet, (losses, errors) = axes_in_a_row(2, theme)
+        colors = theme.line_colors()
+        for number, (name, records) in enumerate(histories.items()):
+            color = colors[number % len(colors)]
+            steps = _series(records, "step", "loss")
+            tests = _series(records, "evaluation", "error")
+            if not len(steps) and not len(tests):
+                raise ValueError(f"run {name!r} has logged neither a loss nor an error yet")
+            losses.plot(*_thinned(steps).T, color=color, label=name)
+            errors.plot(*(tests * (1, 100)).T, color=color, marker=".", label=name)
+            floor = _series(records, "evaluation", "mean_predictor_error")
+            if len(floor):
+                words = None if number else "predicting the training mean"
+                level = 100 * floor[-1, 1]
+                errors.axhline(level, color=color, linestyle=":", linewidth=0.8, label=words)
+            if len(tests):
+                final[name], best[name] = float(tests[-1, 1]), float(tests[:, 1].min())
+        for axis, label in ((losses, "training loss"), (errors, "test error, rel. L2 [%]")):
+            axis.set_yscale("log")
+            axis.set_xlabel("step")
+            axis.set_ylabel(label)
+            axis.grid(alpha=0.25, linewidth=0.5, which="both")
+        losses.set_title(title or "")
+        losses.legend(fontsize=theme.font_size - 1)
+        errors.legend(fontsize=theme.font_size - 1)
+        image, paths = sheet.finish(paths)
+    return TrainingCurves(image, final, best, paths)
+
+
+def _series(records: list[dict], kind: str, key: str) -> np.ndarray:
+    """Give steps and finite values, (n, 2)."""
+    pairs = [(r["step"], r[key]) for r in records if r["kind"] == kind and r.get(key) is not None]
+    series = np.array(pairs, float).reshape(-1, 2)
+    return series[np.isfinite(series).all(1)]
+
+
+def _thinned(series: np.ndarray) -> np.ndarray:
+    """Give means over consecutive steps, at most about 200 of them."""
+    n = max(1, len(series) // _SMOOTHED_TO)
+    starts = np.arange(0, len(series), n)
+    if not len(starts):
+        return series
+    counts = np.diff(np.append(starts, len(series)))[:, None]
+    return np.add.reduceat(series, starts) / counts

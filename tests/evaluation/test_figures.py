@@ -1,0 +1,181 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+import pyvista as pv
+
+from physicsnemo_flarepp.evaluation import (
+    case_errors,
+    draw_comparison,
+    draw_gallery,
+    draw_parity,
+    draw_routing,
+    draw_run,
+    draw_spectrum,
+    evaluate_run,
+    figures,
+    force_settings,
+    load_run,
+    predict_case,
+)
+from physicsnemo_flarepp.visualization import RenderingUnavailable, Theme
+from tests.evaluation import making
+
+SMALL = Theme(dpi=50, panel_width=1.2)
+
+
+@pytest.fixture(scope="module")
+def other_run(tmp_path_factory, surfaces):
+    """FLARE on the same surfaces."""
+    directory = tmp_path_factory.mktemp("runs") / "surfaces-flare"
+    return making.write_run(directory, making.surface_data(surfaces), {"mixer": "flare"})
+
+
+@pytest.fixture
+def both(surface_run, other_run):
+    return [load_run(run, device="cpu") for run in (surface_run, other_run)]
+
+
+def test_both_models_are_shown_on_the_first_ones_median_case(both, tmp_path):
+    table = case_errors(both[0], progress=False)
+    expected = table.ranked()[(len(table.case_ids) - 1) // 2]
+    pressure, shear = draw_comparison(both, directory=tmp_path, theme=SMALL)
+    cases = [predict_case(run, expected) for run in both]
+    true = cases[0].target[:, 0].astype(float)
+    names = [run.name for run in both]
+    for name, case in zip(names, cases, strict=True):
+        assert pressure.relative_l2[name] == pytest.approx(case.errors["pMeanTrim"], rel=1e-5)
+        lengths = [np.sqrt((v[:, 1:4] ** 2).sum(1)) for v in (case.prediction, case.target)]
+        error = np.linalg.norm(lengths[0] - lengths[1]) / np.linalg.norm(lengths[1])
+        assert shear.relative_l2[name] == pytest.approx(error, rel=1e-4)
+    worst = max(np.percentile(np.abs(c.prediction[:, 0] - true), 99.5) for c in cases)
+    assert pressure.error_limits == pytest.approx((-worst, worst), rel=1e-5)
+    assert pressure.cameras == ("three-quarter", "side", "top", "front")
+    assert pressure.paths[0] == tmp_path / "comparison_median_pMeanTrim.png"
+    exported = pv.read(tmp_path / f"case_{expected}.vtp")
+    assert exported.n_cells == len(true)
+    np.testing.assert_allclose(exported.cell_data["pMeanTrim"].ravel(), true, rtol=1e-6)
+    shear_error = exported.cell_data[f"wallShearStressMeanTrim error ({names[1]})"]
+    np.testing.assert_allclose(
+        shear_error, (cases[1].prediction - cases[1].target)[:, 1:4], atol=1e-6
+    )
+
+
+def test_case_may_be_named_and_fields_chosen(both, tmp_path):
+    ids = both[0].loaders.test.dataset.reader.case_ids
+    (drawn,) = draw_comparison(
+        both[:1],
+        ids[-1],
+        tmp_path,
+        fields=["wallShearStressMeanTrim_x"],
+        labels=["FLARE++"],
+        cameras=["side"],
+        formats=("png", "pdf"),
+        theme=SMALL,
+    )
+    case = predict_case(both[0], ids[-1])
+    column = case.prediction[:, 1].astype(float), case.target[:, 1].astype(float)
+    error = np.linalg.norm(column[0] - column[1]) / np.linalg.norm(column[1])
+    assert drawn.relative_l2 == pytest.approx({"FLARE++": error}, rel=1e-5)
+    assert [path.suffix for path in drawn.paths] == [".png", ".pdf"]
+    with pytest.raises(ValueError, match="run 'surfaces': case 'run_99' is not known.*run_3"):
+        draw_comparison(both[:1], "run_99", tmp_path)
+    with pytest.raises(ValueError, match="field 'q' is not known; choose among"):
+        draw_comparison(both[:1], ids[0], tmp_path, fields=["q"])
+
+
+def test_runs_on_other_data_are_refused(both, darcy_run, tmp_path, tmp_path_factory):
+    ids = both[0].loaders.test.dataset.reader.case_ids
+    root = making.write_surfaces(tmp_path_factory.mktemp("others") / "set", first=0)
+    for index, name in enumerate(sorted(path.name for path in root.glob("run_*"))):
+        file = next((root / name).glob("*.vtp"))
+        pv.read(file).scale((1.0, 1.0, 1.1 + index)).save(file)
+    changed = making.write_run(tmp_path / "changed", making.surface_data(root))
+    runs = [both[0], load_run(changed, device="cpu")]
+    with pytest.raises(ValueError, match="other coordinates in run 'changed' than in run 'surf"):
+        draw_comparison(runs, ids[0], tmp_path)
+    with pytest.raises(ValueError, match="run darcy has no test case"):
+        draw_comparison([both[0], load_run(darcy_run, device="cpu")], ids[0], tmp_path)
+    with pytest.raises(ValueError, match="give each run once"):
+        draw_comparison([both[0], both[0]], ids[0], tmp_path)
+
+
+def test_planar_sets_have_one_view(darcy_run, tmp_path):
+    run = load_run(darcy_run, device="cpu")
+    (drawn,) = draw_comparison([run], "worst", tmp_path, theme=SMALL)
+    assert drawn.cameras == ("plan",)
+    table = case_errors(run, progress=False)
+    assert drawn.relative_l2[run.name] == pytest.approx(table.per_case.max(), rel=1e-5)
+    assert len(list(tmp_path.glob("case_*.vtu"))) == 1
+
+
+def test_gallery_takes_the_input_from_the_features(both, darcy_run, tmp_path):
+    darcy = load_run(darcy_run, device="cpu")
+    drawn = draw_gallery([darcy, both[0]], tmp_path, labels=["Darcy", "Bodies"], theme=SMALL)
+    coefficient = predict_case(darcy, 0).features[:, 0]
+    expected = np.percentile(coefficient, (0.5, 99.5))
+    assert drawn.limits["Darcy", "input"] == pytest.approx(tuple(expected), rel=1e-5)
+    assert drawn.limits["Bodies", "input"] is None
+
+
+def test_routing_of_a_run(both, tmp_path):
+    maps, change = draw_routing(
+        both[0], 0, tmp_path, heads=[(0, 1)], routes=2, other_case=1, theme=SMALL
+    )
+    assert len(maps.rectangles) == 4 and change.change.max() > 0
+    _, fixed = draw_routing(both[1], 0, tmp_path, routes=1, other_case=1, theme=SMALL)
+    assert (fixed.change == 0).all()
+    drawn = draw_spectrum(both, 0, tmp_path, theme=SMALL)
+    assert {name: len(ranks) for name, ranks in drawn.effective_rank.items()} == {
+        "surfaces": 2,
+        "surfaces-flare": 2,
+    }
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "routing.png",
+        "queries.png",
+        "spectrum.png",
+    }
+
+
+def test_parity_of_reports(both, tmp_path):
+    settings = force_settings(both[0], {"shear_sign": 1, "speed": 10.0})
+    reports = [evaluate_run(run, settings, progress=False) for run in both]
+    drawn = draw_parity(reports, tmp_path, theme=SMALL)
+    for report in reports:
+        scores = drawn.r_squared[report.name]
+        assert scores["drag coefficient"] == pytest.approx(report.forces.r_squared("Cd"))
+        assert scores["lift coefficient"] == pytest.approx(report.forces.r_squared("Cl"))
+    without = evaluate_run(both[0], progress=False)
+    with pytest.raises(ValueError, match="the report of run 'surfaces' holds no forces"):
+        draw_parity([without], tmp_path)
+
+
+@pytest.fixture
+def finished(darcy_run, tmp_path):
+    """A run directory with metrics, as training leaves it."""
+    directory = tmp_path / "run"
+    shutil.copytree(darcy_run, directory)
+    lines = [
+        {"kind": "step", "step": 1, "epoch": 0, "loss": 0.9},
+        {"kind": "evaluation", "step": 1, "epoch": 0, "error": 0.8, "mean_predictor_error": 0.9},
+    ]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return directory
+
+
+def test_finished_run_gets_curves_and_its_median_case(finished):
+    written = draw_run(finished)
+    names = {path.name for path in written}
+    assert names == {"training.png", "comparison_median_u.png"}
+    assert all(path.parent == finished / "figures" and path.stat().st_size for path in written)
+    assert len(list((finished / "figures").glob("case_*.vtu"))) == 1
+
+
+def test_run_without_opengl_still_gets_its_curves(finished, monkeypatch, capsys):
+    def refuse():
+        raise RenderingUnavailable("install libegl1")
+
+    monkeypatch.setattr(figures, "require_rendering", refuse)
+    assert [path.name for path in draw_run(finished)] == ["training.png"]
+    assert "no figures of fields: install libegl1" in capsys.readouterr().out
