@@ -1,6 +1,6 @@
 """From any surface file to predicted fields on its whole mesh."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def predict_surface(
     run: Run,
     path: str | Path,
     *,
-    global_values: Mapping[str, float] | None = None,
+    global_values: Mapping[str, float | Sequence[float]] | None = None,
     scale: float = 1.0,
     flip: bool = False,
     association: str | None = None,
@@ -68,7 +68,7 @@ def predict_surface(
         Trained on surfaces.
     path : str or Path
         See :func:`read_surface`.
-    global_values : Mapping[str, float], optional
+    global_values : Mapping[str, float | Sequence[float]], optional
         Values of the run's globals by name. Those not given are taken from ``geo_ref_*.csv``
         beside the surface.
     scale : float, optional
@@ -107,7 +107,10 @@ def predict_surface(
 
 
 def surface_sample(
-    run: Run, mesh: PolygonMesh, association: str, global_values: Mapping[str, float]
+    run: Run,
+    mesh: PolygonMesh,
+    association: str,
+    global_values: Mapping[str, float | Sequence[float]],
 ) -> dict[str, Tensor]:
     """Return the inputs of a run at all cells or points of a mesh, in physical units."""
     channels = run.channels
@@ -130,7 +133,9 @@ def surface_sample(
     return {key: torch.from_numpy(value) for key, value in sample.items()}
 
 
-def _globals(run: Run, source: Path, given: Mapping[str, float]) -> dict[str, np.ndarray]:
+def _globals(
+    run: Run, source: Path, given: Mapping[str, float | Sequence[float]]
+) -> dict[str, np.ndarray]:
     wanted = run.channels.globals
     unknown = sorted(set(given) - set(wanted))
     if unknown:
@@ -147,7 +152,14 @@ def _globals(run: Run, source: Path, given: Mapping[str, float]) -> dict[str, np
             f"run {run.name} needs the global values {', '.join(absent)}, which are neither given "
             f"nor in a geo_ref_*.csv beside {source}; give each with --global {absent[0]}=<number>"
         )
-    return {name: np.asarray(values[name], dtype=np.float64) for name in wanted}
+    arrays = {name: np.asarray(values[name], dtype=np.float64) for name in wanted}
+    for name, array in arrays.items():
+        if array.size != wanted[name]:
+            raise ValueError(
+                f"global value {name} has {array.size} numbers, but run {run.name} takes "
+                f"{wanted[name]}; give a vector as --global {name}=1,0,0"
+            )
+    return arrays
 
 
 def _mesh_warnings(run: Run, mesh: PolygonMesh, association: str) -> list[str]:
