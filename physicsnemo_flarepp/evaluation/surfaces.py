@@ -17,6 +17,7 @@ from .forces import facing, read_row
 from .mesh_files import polygon_mesh, read_surface
 from .runs import Run
 
+GlobalValues = Mapping[str, float | Sequence[float]]
 SUFFIX_OF_PREDICTIONS = "_predicted"
 # Beyond the training range by this share of its span a model extrapolates.
 _MARGIN = 0.05
@@ -51,7 +52,7 @@ def predict_surface(
     run: Run,
     path: str | Path,
     *,
-    global_values: Mapping[str, float | Sequence[float]] | None = None,
+    global_values: GlobalValues | None = None,
     scale: float = 1.0,
     flip: bool = False,
     association: str | None = None,
@@ -68,7 +69,7 @@ def predict_surface(
         Trained on surfaces.
     path : str or Path
         See :func:`read_surface`.
-    global_values : Mapping[str, float | Sequence[float]], optional
+    global_values : Mapping[str, float or sequence of float], optional
         Values of the run's globals by name. Those not given are taken from ``geo_ref_*.csv``
         beside the surface.
     scale : float, optional
@@ -110,7 +111,7 @@ def surface_sample(
     run: Run,
     mesh: PolygonMesh,
     association: str,
-    global_values: Mapping[str, float | Sequence[float]],
+    global_values: GlobalValues,
 ) -> dict[str, Tensor]:
     """Return the inputs of a run at all cells or points of a mesh, in physical units."""
     channels = run.channels
@@ -133,9 +134,7 @@ def surface_sample(
     return {key: torch.from_numpy(value) for key, value in sample.items()}
 
 
-def _globals(
-    run: Run, source: Path, given: Mapping[str, float | Sequence[float]]
-) -> dict[str, np.ndarray]:
+def _globals(run: Run, source: Path, given: GlobalValues) -> dict[str, np.ndarray]:
     wanted = run.channels.globals
     unknown = sorted(set(given) - set(wanted))
     if unknown:
