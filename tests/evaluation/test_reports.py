@@ -148,7 +148,7 @@ def test_the_sign_of_the_shear_is_the_data_sets(loaded, surfaces, tmp_path):
 @pytest.mark.parametrize(
     "fields, given, message",
     [
-        ({"T": 1}, {}, "fields T of run surfaces.*--pressure, --speed"),
+        ({"T": 1}, {}, "fields T of run surfaces.*--pressure-field, --speed"),
         ({"p": 1, "tau": 3}, {"pressure": "p", "shear": "tau"}, "give --shear-sign, --speed"),
         ({"pMeanTrim": 1}, {"shear": "tau"}, "shear is 'tau', expected a field of 3 channels"),
     ],
