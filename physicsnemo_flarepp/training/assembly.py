@@ -87,12 +87,14 @@ class Parts:
 
 
 def start_ranks(cfg: DictConfig) -> Ranks:
-    """Start the process group, of one process or of many, and choose the device."""
+    """Start the process group, of one process or of many; choose device, threads and TF32."""
     manager = initialize()
     mesh = make_mesh(cfg.parallel.context)
     device = manager.device if cfg.device == "auto" else torch.device(cfg.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {cfg.device!r}, but no CUDA device is present; use 'auto'")
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)
     torch.backends.cuda.matmul.allow_tf32 = cfg.training.tf32
     torch.backends.cudnn.allow_tf32 = cfg.training.tf32
     return Ranks(manager.rank, manager.world_size, mesh, device)

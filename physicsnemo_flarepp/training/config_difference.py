@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-SECTIONS = ("model", "data", "training", "parallel", "seed")
+SECTIONS = ("model", "data", "training", "parallel", "seed", "threads")
 
 # These change what is written, where or how fast, but no number of the run.
 FREE = frozenset(

@@ -97,6 +97,9 @@ class RunConfig:
         Of the weights, the order of the cases and the tokens drawn.
     device : str
         ``auto``, ``cpu``, ``cuda`` or ``cuda:<i>``.
+    threads : int or None
+        CPU threads of a process; None leaves it to torch. Where other programs use the cores, a
+        small model is fastest with 1: threads that wait for each other wait for those programs.
     label : str
         Name of the run in tables and figures.
     restart : bool
@@ -110,6 +113,7 @@ class RunConfig:
     parallel: ParallelSettings = field(default_factory=ParallelSettings)
     seed: int = 0
     device: str = "auto"
+    threads: int | None = None
     label: str = ""
     restart: bool = False
 
@@ -144,6 +148,8 @@ def check_config(cfg: DictConfig) -> DictConfig:
         _check_at_least("training." + name, training[name], 1)
     if training.checkpoint_every is not None:
         _check_at_least("training.checkpoint_every", training.checkpoint_every, 1)
+    if cfg.threads is not None:
+        _check_at_least("threads", cfg.threads, 1)
     _check_at_least("parallel.context", cfg.parallel.context, 1)
     for name in ("weight_decay", "derivative_weight"):
         _check_at_least("training." + name, training[name], 0)
