@@ -21,8 +21,8 @@ from ..visualization import (
 )
 from ..visualization.spectrum import effective_rank
 from .cases import find_case, predict_case
-from .figures import preset_of, run_names
 from .runs import Run
+from .shown_cases import preset_of, run_names
 
 
 def model_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:

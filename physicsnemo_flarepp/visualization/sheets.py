@@ -68,15 +68,18 @@ def ticks_that_fit(limits: tuple[float, float], exponent: int, inches: float) ->
     >>> [round(t, 6) for t in ticks_that_fit((0, 0.0145), 0, 2.0)]
     [0.0, 0.005, 0.01]
     """
+    span = limits[1] - limits[0]
+    found = [float(limit) for limit in limits]
     for most in range(7, 0, -1):
         ticks = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]).tick_values(*limits)
-        slack = 1e-9 * (limits[1] - limits[0])
-        ticks = [t for t in ticks if limits[0] - slack <= t <= limits[1] + slack]
+        slack = 1e-9 * span
+        ticks = [float(t) for t in ticks if limits[0] - slack <= t <= limits[1] + slack]
+        found = ticks or found
         # A digit is about 0.065 inches wide; labels stay a digit and a half apart.
-        needed = sum(0.065 * (len(_number(t / 10.0**exponent)) + 1.5) for t in ticks)
-        if needed <= inches * (ticks[-1] - ticks[0]) / (limits[1] - limits[0]) + 0.4:
-            return ticks
-    return ticks
+        needed = sum(0.065 * (len(_number(t / 10.0**exponent)) + 1.5) for t in found)
+        if needed <= inches * (found[-1] - found[0]) / span + 0.4:
+            break
+    return found
 
 
 class Sheet:
