@@ -211,7 +211,8 @@ class Sheet:
         for target in paths:
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.suffix == ".png":
-                write_png(pixels, target, self.theme.dpi)
+                image = Image.fromarray(pixels)
+                image.save(target, optimize=True, dpi=(self.theme.dpi, self.theme.dpi))
             else:
                 # Dates would make two runs differ.
                 date = {".pdf": "CreationDate", ".svg": "Date"}[target.suffix]
@@ -233,29 +234,3 @@ def check_paths(path: Paths) -> tuple[Path, ...]:
         if target.suffix not in FORMATS:
             raise ValueError(f"path {str(target)!r} must end in one of {FORMATS}")
     return paths
-
-
-def write_png(
-    pixels: UInt8[np.ndarray, "height width 3"],
-    path: str | os.PathLike,
-    dpi: int = 200,
-    *,
-    colors: int | None = None,
-) -> None:
-    """Write an image as PNG.
-
-    Parameters
-    ----------
-    pixels : numpy.ndarray
-        The image.
-    path : path-like
-        The file.
-    dpi : int
-        Printed resolution.
-    colors : int, optional
-        Reduce to this many colours (at most 256): files a third as large, for READMEs.
-    """
-    image = Image.fromarray(pixels)
-    if colors is not None:
-        image = image.quantize(colors, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    image.save(path, optimize=True, dpi=(dpi, dpi))
