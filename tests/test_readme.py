@@ -3,7 +3,11 @@
 import re
 from pathlib import Path
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+CI = (ROOT / ".ci" / "run").read_text()
 
 
 def blocks(language):
@@ -19,13 +23,23 @@ def test_usage_example_runs():
     assert all(p.grad is not None for p in namespace["model"].parameters())
 
 
-def test_test_command_is_what_ci_runs():
-    ci = (Path(__file__).parents[1] / ".ci" / "run").read_text()
-    install, test = blocks("bash")[0].strip().split(" && ")
-    assert install.removeprefix("pip install ") in ci and f"\n{test}\n" in ci
+def test_first_two_commands_are_what_ci_runs():
+    train, test = (block.strip().split(" && ") for block in blocks("bash")[:2])
+    assert train[0] == "pip install -e ." and f"\n{train[1]} " in CI
+    assert test[0].removeprefix("pip install ") in CI and f"\n{test[1]}\n" in CI
 
 
-def test_pictures_exist():
-    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README)
-    assert pictures
-    assert all((Path(__file__).parents[1] / picture).is_file() for picture in pictures)
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted(ROOT.glob("examples/**/README.md"))], ids=str
+)
+def test_pictures_and_files_that_are_named_exist(path):
+    text = path.read_text()
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+    missing = [link for link in links if not (path.parent / link).exists()]
+    scripts = re.findall(r"python (examples/\S+\.py)", text)
+    assert missing == [] and all((ROOT / script).is_file() for script in scripts)
+
+
+def test_pictures_are_small():
+    pictures = list((ROOT / "examples").glob("**/*.png"))
+    assert pictures and all(path.stat().st_size < 300_000 for path in pictures)

@@ -78,22 +78,24 @@ def force_overrides(arguments: argparse.Namespace) -> dict[str, object]:
     return {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
 
 
-def named_numbers(texts: Sequence[str]) -> dict[str, float]:
-    """Return {name: number} of texts such as ``U_inf=38.9``.
+def named_numbers(texts: Sequence[str]) -> dict[str, list[float]]:
+    """Return {name: numbers} of texts such as ``rho_inf=1`` or ``U_inf=38.9,0,0``.
 
     Examples
     --------
-    >>> named_numbers(["U_inf=38.9"])
-    {'U_inf': 38.9}
+    >>> named_numbers(["rho_inf=1", "U_inf=38.9,0,0"])
+    {'rho_inf': [1.0], 'U_inf': [38.9, 0.0, 0.0]}
     >>> named_numbers(["38.9"])
     Traceback (most recent call last):
-    ValueError: '38.9' must be a name and a number, such as U_inf=38.9
+    ValueError: '38.9' must be a name and numbers, such as rho_inf=1 or U_inf=38.9,0,0
     """
     values = {}
     for text in texts:
-        name, _, number = text.partition("=")
+        name, _, numbers = text.partition("=")
         try:
-            values[name] = float(number)
+            values[name] = [float(number) for number in numbers.split(",")]
         except ValueError as error:
-            raise ValueError(f"{text!r} must be a name and a number, such as U_inf=38.9") from error
+            raise ValueError(
+                f"{text!r} must be a name and numbers, such as rho_inf=1 or U_inf=38.9,0,0"
+            ) from error
     return values

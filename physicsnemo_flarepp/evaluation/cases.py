@@ -156,7 +156,7 @@ def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePre
         prediction=physical(normalised, "fields"),
         target=physical(sample["fields"], "fields"),
         features=physical(sample["features"], "features") if "features" in sample else None,
-        channels=Channels.of_reader(run.loaders.test.dataset.reader),
+        channels=run.channels,
         metadata=metadata,
     )
 
@@ -200,7 +200,7 @@ def physical_prediction(
     progress : bool, optional
         As in :func:`predict_case`.
     """
-    tokens = torch.arange(len(sample["coordinates"]))
-    normalised = run.normalizer(TensorDict({**sample, "tokens": tokens}))
+    # Without token numbers, per-point statistics are refused for any but the points of training.
+    normalised = run.normalizer(TensorDict(dict(sample)))
     result = predict_normalised(run, normalised, progress=progress)
-    return run.normalizer.inverse(result, tokens, key="fields")
+    return run.normalizer.inverse(result, key="fields")

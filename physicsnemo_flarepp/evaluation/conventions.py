@@ -41,6 +41,8 @@ CONVENTIONS = {
     "pMean": Convention("AhmedML", "wallShearStressMean", -1, 1.0, 1.0),
 }
 
+_OPTIONS = {"pressure": "--pressure-field", "shear_sign": "--shear-sign", "speed": "--speed"}
+
 
 def force_settings(run: Run, overrides: Mapping[str, object] | None = None) -> ForceSettings:
     """Return the conventions of a run's fields.
@@ -79,10 +81,10 @@ def force_settings(run: Run, overrides: Mapping[str, object] | None = None) -> F
         settings.setdefault("shear_sign", 1)  # nothing to apply it to
     absent = [name for name in ("pressure", "shear_sign", "speed") if name not in settings]
     if absent:
-        options = ", ".join("--" + name.replace("_", "-") for name in absent)
+        options = ", ".join(_OPTIONS[name] for name in absent)
         raise ValueError(
             f"the fields {', '.join(fields)} of run {run.name} follow no convention known here "
-            f"({', '.join(CONVENTIONS)}); give {options} to integrate forces"
+            f"({', '.join(CONVENTIONS)}); give {options} to integrate forces, or --no-forces"
         )
     for name, width in (("pressure", 1), ("shear", 3)):
         field = settings[name]

@@ -169,9 +169,9 @@ def format_report(report: Report) -> str:
     rows = [["relative L2 error, %", "mean", "median", "worst", "(case)", "training mean"]]
     for name, values in columns.items():
         worst = int(np.argmax(values))
-        reference = f"{100 * references[name].mean():.3g}" if name in references else "-"
+        reference = f"{100 * references[name].mean():.2f}" if name in references else "-"
         numbers = (values.mean(), np.median(values), values[worst])
-        rows.append([name, *(f"{100 * x:.3g}" for x in numbers), errors.case_ids[worst], reference])
+        rows.append([name, *(f"{100 * x:.2f}" for x in numbers), errors.case_ids[worst], reference])
     blocks = [f"{report.name}: {len(errors.case_ids)} test cases", _table(rows)]
     if report.forces is not None:
         blocks.append(_table(_force_rows(report)))
@@ -217,8 +217,8 @@ def format_comparison(reports: Sequence[Report]) -> str:
     if with_forces:
         rows[0][-2:] = [f"R^2 of {name}" for name in _REPORTED]
     for report in reports:
-        mean = "-" if report.mean_errors is None else f"{100 * report.mean_errors.mean:.3g}"
-        row = [report.name, f"{100 * report.errors.mean:.3g}", mean]
+        mean = "-" if report.mean_errors is None else f"{100 * report.mean_errors.mean:.2f}"
+        row = [report.name, f"{100 * report.errors.mean:.2f}", mean]
         if with_forces:
             scores = [
                 "-" if report.forces is None else f"{report.forces.r_squared(name):.4g}"

@@ -4,6 +4,8 @@ import numpy as np
 
 from ..datapipes.readers.meshes import PolygonMesh
 
+_BLOCK = 2**18  # triangles cut at a time: bounds the memory of large surfaces
+
 
 def frontal_area(mesh: PolygonMesh, axis: np.ndarray, *, lines: int = 2000) -> float:
     """Return the area of the silhouette of `mesh` seen along `axis`.
@@ -37,7 +39,12 @@ def frontal_area(mesh: PolygonMesh, axis: np.ndarray, *, lines: int = 2000) -> f
     if width == 0 or height == 0:
         return 0.0
     strip = height / lines
-    line, start, stop = _intervals(shadow[_triangles(mesh)], strip, lines)
+    triangles = _triangles(mesh)
+    parts = [
+        _intervals(shadow[triangles[first : first + _BLOCK]], strip, lines)
+        for first in range(0, len(triangles), _BLOCK)
+    ]
+    line, start, stop = (np.concatenate(part) for part in zip(*parts, strict=True))
     return float(_covered_length(line, start, stop, width) * strip)
 
 

@@ -1,6 +1,6 @@
 """From any surface file to predicted fields on its whole mesh."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from .forces import facing, read_row
 from .mesh_files import polygon_mesh, read_surface
 from .runs import Run
 
+GlobalValues = Mapping[str, float | Sequence[float]]
 SUFFIX_OF_PREDICTIONS = "_predicted"
 # Beyond the training range by this share of its span a model extrapolates.
 _MARGIN = 0.05
@@ -51,7 +52,7 @@ def predict_surface(
     run: Run,
     path: str | Path,
     *,
-    global_values: Mapping[str, float] | None = None,
+    global_values: GlobalValues | None = None,
     scale: float = 1.0,
     flip: bool = False,
     association: str | None = None,
@@ -68,7 +69,7 @@ def predict_surface(
         Trained on surfaces.
     path : str or Path
         See :func:`read_surface`.
-    global_values : Mapping[str, float], optional
+    global_values : Mapping[str, float or sequence of float], optional
         Values of the run's globals by name. Those not given are taken from ``geo_ref_*.csv``
         beside the surface.
     scale : float, optional
@@ -107,7 +108,10 @@ def predict_surface(
 
 
 def surface_sample(
-    run: Run, mesh: PolygonMesh, association: str, global_values: Mapping[str, float]
+    run: Run,
+    mesh: PolygonMesh,
+    association: str,
+    global_values: GlobalValues,
 ) -> dict[str, Tensor]:
     """Return the inputs of a run at all cells or points of a mesh, in physical units."""
     channels = run.channels
@@ -130,7 +134,7 @@ def surface_sample(
     return {key: torch.from_numpy(value) for key, value in sample.items()}
 
 
-def _globals(run: Run, source: Path, given: Mapping[str, float]) -> dict[str, np.ndarray]:
+def _globals(run: Run, source: Path, given: GlobalValues) -> dict[str, np.ndarray]:
     wanted = run.channels.globals
     unknown = sorted(set(given) - set(wanted))
     if unknown:
@@ -147,7 +151,14 @@ def _globals(run: Run, source: Path, given: Mapping[str, float]) -> dict[str, np
             f"run {run.name} needs the global values {', '.join(absent)}, which are neither given "
             f"nor in a geo_ref_*.csv beside {source}; give each with --global {absent[0]}=<number>"
         )
-    return {name: np.asarray(values[name], dtype=np.float64) for name in wanted}
+    arrays = {name: np.asarray(values[name], dtype=np.float64) for name in wanted}
+    for name, array in arrays.items():
+        if array.size != wanted[name]:
+            raise ValueError(
+                f"global value {name} has {array.size} numbers, but run {run.name} takes "
+                f"{wanted[name]}; give a vector as --global {name}=1,0,0"
+            )
+    return arrays
 
 
 def _mesh_warnings(run: Run, mesh: PolygonMesh, association: str) -> list[str]:

@@ -7,15 +7,14 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo.core import Module
-from tensordict import TensorDict
 from torch.distributed import DeviceMesh
 from torch.optim.swa_utils import AveragedModel
 
 from ..datapipes import build_dataloaders
 from ..datapipes.loaders import Loaders
 from ..parallel import enable_context_parallel, initialize, make_mesh
+from .channels import Channels
 from .feeding import InputLayout, build_model, input_adapter
-from .metrics import field_widths
 from .optimizers import make_average, make_optimizer, make_schedule
 from .settings import TrainingConfig
 from .steps import FieldLoss, TrainStep
@@ -59,6 +58,8 @@ class Parts:
     ----------
     loaders : Loaders
         Train and test batches and the normaliser.
+    channels : Channels
+        What the channels of the data mean.
     model : physicsnemo.core.Module
         The model, bare.
     step : TrainStep
@@ -72,6 +73,7 @@ class Parts:
     """
 
     loaders: Loaders
+    channels: Channels
     model: Module
     step: TrainStep
     evaluation: FieldLoss
@@ -119,16 +121,17 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Parts:
     """Build model, optimiser and steps; the weights depend on the seed, not on the rank."""
     settings: TrainingConfig = cfg.training
     reader = loaders.train.dataset.reader
+    channels = Channels.of_reader(reader)
     whole = reader.n_points is None
     grid = reader.grid if whole else None
     torch.manual_seed(cfg.seed)
-    model = build_model(cfg.model, InputLayout.of_batch(_first_batch(loaders), grid))
+    model = build_model(cfg.model, _input_layout(channels, grid))
     model = model.to(ranks.device)
     if ranks.context_group is not None:
         enable_context_parallel(model, ranks.context_group)
     _seed_rank(cfg.seed, ranks.rank)
 
-    fields = field_widths(reader)
+    fields = dict(channels.fields)
     if settings.field_norms == "joint":
         fields = {" ".join(fields): sum(fields.values())}
     widths = tuple(fields.values())
@@ -161,13 +164,14 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Parts:
         settings.clip_norm,
         ranks.mesh,
     )
-    return Parts(loaders, model, step, evaluation, fields, steps_per_epoch)
+    return Parts(loaders, channels, model, step, evaluation, fields, steps_per_epoch)
 
 
-def _first_batch(loaders: Loaders) -> TensorDict:
-    """Return one sample as a batch, read directly so that no loader thread starts."""
-    dataset = loaders.train.dataset
-    return loaders.train.collate_fn([dataset[0]])
+def _input_layout(channels: Channels, grid: tuple[int, ...] | None) -> InputLayout:
+    features, given, fields = (
+        sum(columns.values()) for columns in (channels.features, channels.globals, channels.fields)
+    )
+    return InputLayout(channels.coordinates, features, given, fields, grid)
 
 
 def _seed_rank(seed: int, rank: int) -> None:

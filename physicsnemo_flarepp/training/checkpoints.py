@@ -1,7 +1,5 @@
 """Checkpoints of a run: whole or absent, verified before use, the newest few and the best kept."""
 
-import hashlib
-import json
 import math
 import os
 import re
@@ -10,75 +8,29 @@ import shutil
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 from physicsnemo.core import Module
 
-from .. import __version__
-from .durable_files import Fingerprint, explained, fingerprint, sync_folder, write_durably
+from .checkpoint_manifest import (
+    MANIFEST,
+    MODEL,
+    TRAINING,
+    Checkpoint,
+    manifest_text,
+    read_manifest,
+)
+from .durable_files import explained, sync_folder, write_durably
 from .model_files import load_model, load_plain, save_module, write_module
 
 __all__ = ["Checkpoint", "CheckpointStore", "load_model", "load_training_state", "save_module"]
 
-_TRAINING, _MODEL, _MANIFEST = "training.pt", "model.mdlus", "manifest.json"
 _FOLDER = re.compile(r"step_(\d{8,})")
 # Hidden folders: being written, moved aside while its successor takes the name, being deleted.
 _SAVING, _ASIDE, _DELETING = ".saving_", ".aside_", ".deleting_"
 _PLAIN = (int, float, str, bool, type(None))
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """One checkpoint folder and what its manifest says.
-
-    Parameters
-    ----------
-    path : Path
-        The folder, ``step_00000120``.
-    step, epoch : int
-        Where the run was.
-    metric : float or None
-        Test error at this step, lower is better.
-    files : dict
-        Fingerprint of each file.
-    """
-
-    path: Path
-    step: int
-    epoch: int
-    metric: float | None
-    files: dict[str, Fingerprint]
-
-    @property
-    def training_path(self) -> Path:
-        """File of the training state, for :func:`load_training_state`."""
-        return self.path / _TRAINING
-
-    @property
-    def model_path(self) -> Path:
-        """File of the model, for :func:`load_model` or ``Module.from_checkpoint``."""
-        return self.path / _MODEL
-
-    def verify(self) -> None:
-        """Compare every file with the manifest; a difference raises ValueError."""
-        for name in self.files:
-            self.verify_file(name)
-
-    def verify_file(self, name: str) -> None:
-        """Compare one file with the manifest."""
-        path, expected = self.path / name, self.files[name]
-        try:
-            size = path.stat().st_size
-            if size != expected.size:
-                raise ValueError(f"{path} has {size} bytes, {expected.size} were written")
-            if fingerprint(path) != expected:
-                raise ValueError(f"{path} was changed: its checksum is not that of the manifest")
-        except OSError as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def load_training_state(
@@ -99,7 +51,7 @@ def load_training_state(
     ValueError
         If the file is damaged, or holds anything but tensors and plain values.
     """
-    checkpoint.verify_file(_TRAINING)
+    checkpoint.verify_file(TRAINING)
     return load_plain(checkpoint.training_path, str(checkpoint.training_path), map_location)
 
 
@@ -175,8 +127,8 @@ class CheckpointStore:
             If the disk is full or not writable; the message names the path and the free space.
         """
         _check_plain(state, "state")
-        if metric is not None and not math.isfinite(metric):
-            metric = None
+        if metric is not None:
+            metric = float(metric) if math.isfinite(metric) else None
         target = self.directory / f"step_{step:08d}"
         temporary = self.directory / f"{_SAVING}{target.name}_{secrets.token_hex(4)}"
         with explained(target):
@@ -185,15 +137,13 @@ class CheckpointStore:
             try:
                 temporary.mkdir()
                 files = {
-                    _TRAINING: write_durably(
-                        temporary / _TRAINING, lambda sink: torch.save(state, sink)
+                    TRAINING: write_durably(
+                        temporary / TRAINING, lambda sink: torch.save(state, sink)
                     ),
-                    _MODEL: write_durably(
-                        temporary / _MODEL, lambda sink: write_module(model, sink)
-                    ),
+                    MODEL: write_durably(temporary / MODEL, lambda sink: write_module(model, sink)),
                 }
-                text = _manifest_text(step, epoch, metric, files)
-                write_durably(temporary / _MANIFEST, lambda sink: sink.write(text.encode()))
+                text = manifest_text(step, epoch, metric, files)
+                write_durably(temporary / MANIFEST, lambda sink: sink.write(text.encode()))
                 sync_folder(temporary)
                 self._publish(temporary, target)
             except BaseException:
@@ -208,7 +158,7 @@ class CheckpointStore:
         found = []
         for path in self._folders():
             try:
-                found.append(_read_manifest(path))
+                found.append(read_manifest(path, _step(path)))
             except ValueError:
                 continue  # newest_sound reports it
         return found
@@ -223,7 +173,7 @@ class CheckpointStore:
         """
         for path in self._folders():
             try:
-                checkpoint = _read_manifest(path)
+                checkpoint = read_manifest(path, _step(path))
                 checkpoint.verify()
             except ValueError as error:
                 self._damaged.add(path)
@@ -292,7 +242,7 @@ class CheckpointStore:
         if rated:
             kept.add(min(rated, key=lambda entry: entry.metric).path)
         for path in self._folders():
-            if path not in kept and int(_FOLDER.search(path.name)[1]) <= saved:
+            if path not in kept and _step(path) <= saved:
                 self._delete(path)
 
     def _delete(self, path: Path) -> None:
@@ -307,50 +257,16 @@ class CheckpointStore:
             _remove(hidden)
 
 
+def _step(path: Path) -> int:
+    return int(_FOLDER.search(path.name)[1])
+
+
 def _remove(path: Path) -> None:
     """Delete a hidden folder; what cannot be deleted now is tried again at the next save."""
     try:
         shutil.rmtree(path)
     except OSError as error:
         warnings.warn(f"cannot remove {path}: {error}; the next save tries again", stacklevel=2)
-
-
-def _manifest_text(
-    step: int, epoch: int, metric: float | None, files: dict[str, Fingerprint]
-) -> str:
-    content = {
-        "step": step,
-        "epoch": epoch,
-        "metric": metric,
-        "files": {name: written._asdict() for name, written in files.items()},
-        "package_version": __version__,
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    return json.dumps(content | {"checksum": _checksum(content)}, indent=2) + "\n"
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _read_manifest(path: Path) -> Checkpoint:
-    """Read a manifest; anything wrong with it raises ValueError."""
-    manifest = path / _MANIFEST
-    try:
-        content = json.loads(manifest.read_bytes())
-        checksum = content.pop("checksum")
-        if checksum != _checksum(content):
-            raise ValueError("its checksum is not that of its contents")
-        files = {name: Fingerprint(**entry) for name, entry in content["files"].items()}
-        if set(files) != {_TRAINING, _MODEL}:
-            raise ValueError(f"it lists {sorted(files)}, expected {_MODEL} and {_TRAINING}")
-        if path.name.removeprefix(_ASIDE) != f"step_{content['step']:08d}":
-            raise ValueError(f"it is of step {content['step']}")
-        return Checkpoint(path, content["step"], content["epoch"], content["metric"], files)
-    except FileNotFoundError as error:
-        raise ValueError(f"{manifest} is missing") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{manifest} cannot be used: {type(error).__name__}: {error}") from error
 
 
 def _check_plain(value: Any, name: str) -> None:

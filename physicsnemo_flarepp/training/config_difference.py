@@ -89,7 +89,7 @@ def _plain(config: Mapping[str, Any] | DictConfig) -> Mapping[str, Any]:
 
 
 def _leaves(config: Mapping[str, Any], sections: Sequence[str]) -> dict[str, Any]:
-    """Flatten the sections to {"model.n_hidden": 128}; a list is a leaf, an empty map nothing."""
+    """Flatten the sections to {"model.n_hidden": 128}; lists are leaves, empty mappings none."""
     leaves: dict[str, Any] = {}
 
     def visit(name: str, value: Any) -> None:

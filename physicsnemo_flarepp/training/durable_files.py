@@ -29,33 +29,47 @@ class Sink:
 
     def __init__(self, descriptor: int):
         self.failure: BaseException | None = None
-        self.size = 0
         self._descriptor = descriptor
         self._hash = hashlib.sha256()
+        self._size = 0
+        self._waiting = bytearray()
 
     def write(self, data: bytes) -> int:
-        """Write all of ``data``."""
+        """Take all of ``data``; many small pieces reach the file as one."""
+        view = memoryview(data).cast("B")
+        if len(self._waiting) + len(view) > _CHUNK:
+            self.finish()
+        if len(view) > _CHUNK:
+            self._put(view)
+        else:
+            self._waiting += view
+        return len(view)
+
+    def flush(self) -> None:
+        """Do nothing: writers call this often, :meth:`finish` is what counts."""
+
+    def finish(self) -> None:
+        """Bring to the file what waits."""
+        waiting, self._waiting = self._waiting, bytearray()
+        self._put(memoryview(waiting))
+
+    def _put(self, view: memoryview) -> None:
         if self.failure is not None:
             raise self.failure
-        view = memoryview(data).cast("B")
         try:
             written = 0
             while written < len(view):
-                written += os.write(self._descriptor, view[written : written + _CHUNK])
+                written += os.write(self._descriptor, view[written:])
         except BaseException as error:
             self.failure = error
             raise
         self._hash.update(view)
-        self.size += len(view)
-        return len(view)
-
-    def flush(self) -> None:
-        """Do nothing: no byte waits in this object."""
+        self._size += len(view)
 
     @property
     def fingerprint(self) -> Fingerprint:
         """Size and hash of everything written."""
-        return Fingerprint(self.size, self._hash.hexdigest())
+        return Fingerprint(self._size, self._hash.hexdigest())
 
 
 def fingerprint(path: Path) -> Fingerprint:
@@ -95,6 +109,7 @@ def write_durably(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
         sink = Sink(descriptor)
         try:
             write(sink)
+            sink.finish()
         except BaseException as error:
             if sink.failure is None or sink.failure is error:
                 raise

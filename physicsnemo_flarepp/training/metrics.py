@@ -10,15 +10,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from ..datapipes.normalization import Normalizer
-from ..datapipes.readers import CaseReader
 from ..ops.collectives import Group
 from .losses import field_errors
-
-
-def field_widths(reader: CaseReader) -> dict[str, int]:
-    """Return the fields that `reader` gives and their numbers of channels, in order."""
-    columns = reader.open_case(0).fields
-    return {name: 1 if len(c.shape) == 1 else c.shape[1] for name, c in columns.items()}
 
 
 @torch.no_grad()

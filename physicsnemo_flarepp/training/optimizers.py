@@ -45,12 +45,20 @@ def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.Ad
 def make_schedule(
     optimizer: torch.optim.Optimizer, settings: TrainingConfig, total_steps: int
 ) -> torch.optim.lr_scheduler.OneCycleLR:
-    """Return the one-cycle schedule over `total_steps`, with torch's cycling of beta_1."""
+    """Return the one-cycle schedule over `total_steps`, with torch's cycling of beta_1.
+
+    The rise takes at least one step: torch divides by its length.
+    """
+    if total_steps < 2:
+        raise ValueError(
+            f"the run has {total_steps} optimisation step, the one-cycle schedule needs 2: raise "
+            "training.epochs, or lower data.batch_size or training.accumulate"
+        )
     return torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         max_lr=settings.learning_rate,
         total_steps=total_steps,
-        pct_start=settings.pct_start,
+        pct_start=max(settings.pct_start, 2 / total_steps),
         div_factor=settings.div_factor,
         final_div_factor=settings.final_div_factor,
     )

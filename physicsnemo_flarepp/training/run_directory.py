@@ -14,6 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch.utils.tensorboard import SummaryWriter
 
 from ..datapipes.normalization import Normalizer
+from .channels import FILE_NAME as CHANNELS_FILE
+from .channels import Channels
 
 _PACKAGES = (
     "physicsnemo-flarepp",
@@ -25,6 +27,18 @@ _PACKAGES = (
     "tensordict",
     "pyvista",
     "vtk",
+)
+_FOLDERS = ("checkpoints", "tensorboard", "figures")
+_FILES = (
+    CHANNELS_FILE,
+    "command.txt",
+    "config.yaml",
+    "errors.csv",
+    "metrics.jsonl",
+    "model.mdlus",
+    "normalizer.safetensors",
+    "table.md",
+    "versions.json",
 )
 
 
@@ -72,20 +86,19 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Delete the files of an earlier run, and only those."""
-        for name in ("checkpoints", "tensorboard", "figures"):
+        for name in _FOLDERS:
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in ("metrics.jsonl", "config.yaml", "versions.json", "normalizer.safetensors"):
-            (self.path / name).unlink(missing_ok=True)
-        for name in ("model.mdlus", "table.md", "errors.csv", "command.txt"):
+        for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
 
-    def begin(self, cfg: DictConfig, normalizer: Normalizer) -> None:
-        """Record the config, the command, the versions and the normaliser."""
+    def begin(self, cfg: DictConfig, normalizer: Normalizer, channels: Channels) -> None:
+        """Record the config, the command, the versions, the channels and the normaliser."""
         self.path.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(cfg, self.path / "config.yaml")
         versions = json.dumps(package_versions(), indent=2)
         (self.path / "versions.json").write_text(versions + "\n")
         (self.path / "command.txt").write_text(" ".join(sys.argv) + "\n")
+        channels.save(self.path)
         normalizer.save(self.path / "normalizer.safetensors")
 
     def forget_after(self, step: int) -> None:

@@ -84,16 +84,17 @@ def train(cfg: DictConfig) -> TrainedRun:
     directory = RunDirectory(cfg.run_dir)
     is_main = ranks.rank == 0
     reporter = Reporter(cfg.training.epochs, is_main)
-    state = _find_state(cfg, ranks, directory, reporter)
+    store = CheckpointStore(directory.checkpoints, keep=cfg.training.keep_checkpoints)
+    state = _find_state(cfg, ranks, directory, store, reporter)
     stored = directory.path / "normalizer.safetensors"
     loaders = load_data(cfg, ranks, stored if state is not None else None)
     parts = assemble(cfg, ranks, loaders)
     reporter.total_steps = cfg.training.epochs * parts.steps_per_epoch
-    trainer = Trainer(cfg, ranks, parts, directory, reporter)
+    trainer = Trainer(cfg, ranks, parts, directory, store, reporter)
     if state is not None:
         trainer.resume(state)
     elif is_main:
-        directory.begin(cfg, loaders.normalizer)
+        directory.begin(cfg, loaders.normalizer, parts.channels)
     _announce(reporter, ranks, parts, cfg)
     stopped_by = None
     try:
@@ -130,7 +131,11 @@ def train(cfg: DictConfig) -> TrainedRun:
 
 
 def _find_state(
-    cfg: DictConfig, ranks: Ranks, directory: RunDirectory, reporter: Reporter
+    cfg: DictConfig,
+    ranks: Ranks,
+    directory: RunDirectory,
+    store: CheckpointStore,
+    reporter: Reporter,
 ) -> dict | None:
     """Return the state to go on from, the same on all ranks; None begins a run.
 
@@ -141,7 +146,6 @@ def _find_state(
     if ranks.rank == 0:
         if cfg.restart:
             directory.clear()
-        store = CheckpointStore(directory.checkpoints, keep=cfg.training.keep_checkpoints)
         found = [store.newest_sound(reporter.say)]
         if found[0] is None:
             directory.clear()

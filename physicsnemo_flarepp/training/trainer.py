@@ -50,6 +50,8 @@ class Trainer:
         The assembled run.
     directory : RunDirectory
         Where rank 0 writes.
+    store : CheckpointStore
+        The checkpoints of the run; it knows which ones were found damaged.
     reporter : Reporter
         Where progress is shown.
     """
@@ -60,6 +62,7 @@ class Trainer:
         ranks: Ranks,
         parts: Parts,
         directory: RunDirectory,
+        store: CheckpointStore,
         reporter: Reporter,
     ) -> None:
         self.cfg = cfg
@@ -68,7 +71,7 @@ class Trainer:
         self.parts = parts
         self.directory = directory
         self.reporter = reporter
-        self.store = CheckpointStore(directory.checkpoints, keep=self.settings.keep_checkpoints)
+        self.store = store
         self.epoch = 0
         self.step_in_epoch = 0
         self.errors: Float[Tensor, "cases F"] | None = None

@@ -144,6 +144,8 @@ def test_globals_that_are_missing_or_unknown_are_named(featured_run, tmp_path):
         predict_surface(run, tmp_path / "alone.stl")
     with pytest.raises(ValueError, match="no global value U; its global values are aRef"):
         predict_surface(run, tmp_path / "alone.stl", global_values={"U": 1.0, "aRef": 2.0})
+    with pytest.raises(ValueError, match="aRef has 3 numbers, but run featured takes 1"):
+        predict_surface(run, tmp_path / "alone.stl", global_values={"aRef": [1, 2, 3]})
 
 
 def test_a_stored_feature_that_is_absent_is_named(tmp_path, surfaces):

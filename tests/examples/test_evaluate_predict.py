@@ -1,0 +1,122 @@
+"""The evaluate and predict scripts, run as a user runs them."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pyvista as pv
+
+from tests.evaluation import making
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def script(folder, name):
+    """The module of a script; both folders have scripts of one name."""
+    spec = importlib.util.spec_from_file_location(
+        f"{folder}_{name}", EXAMPLES / folder / f"{name}.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+@pytest.fixture(scope="module")
+def car_run(tmp_path_factory):
+    root = tmp_path_factory.mktemp("cars")
+    data = making.surface_data(making.write_surfaces(root / "set"))
+    return making.write_run(root / "cars-flarepp-seed0", data)
+
+
+@pytest.fixture(scope="module")
+def darcy_run(tmp_path_factory):
+    root = tmp_path_factory.mktemp("darcy")
+    return making.write_run(root / "run", making.darcy_data(making.write_darcy(root / "set")))
+
+
+def test_predict_runs_as_a_command(car_run, tmp_path):
+    making.body(11).save(tmp_path / "car.stl")
+    command = [
+        sys.executable,
+        str(EXAMPLES / "drivaerml" / "predict.py"),
+        str(car_run),
+        "car.stl",
+        "--device",
+        "cpu",
+    ]
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent)}  # this checkout, not another
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "car_predicted.vtp: 320 cells" in done.stdout
+    assert "forces predicted: Cd " in done.stdout and "silhouette" in done.stdout
+    assert "\r" not in done.stderr  # no progress bar where nobody watches
+    written = pv.read(tmp_path / "car_predicted.vtp")
+    assert written.cell_data["pMeanTrim_predicted"].shape == (320,)
+    assert written.cell_data["wallShearStressMeanTrim_predicted"].shape == (320, 3)
+
+
+def test_predict_compares_with_fields_in_the_file(car_run, tmp_path, capsys):
+    making.body(12).save(tmp_path / "car.vtp")
+    output = tmp_path / "out.vtp"
+    arguments = [str(car_run), str(tmp_path / "car.vtp"), "--output", str(output)]
+    script("drivaerml", "predict")([*arguments, "--shear-sign", "1", "--reference-area", "2"])
+    text = capsys.readouterr().out
+    truth, found = making.body(12), pv.read(output)
+    error = np.linalg.norm(found["pMeanTrim_predicted"] - truth["pMeanTrim"])
+    error *= 100 / np.linalg.norm(truth["pMeanTrim"])
+    assert f"pMeanTrim {error:.3g} %" in text
+    assert "forces in the file: Cd" in text
+    assert "sign +1" in text and "reference area 2 (given)" in text
+
+
+def test_predict_does_not_overwrite_its_input(car_run, tmp_path, capsys):
+    path = tmp_path / "car.vtp"
+    making.body(12).save(path)
+    with pytest.raises(SystemExit):
+        script("drivaerml", "predict")([str(car_run), str(path), "--output", str(path)])
+    assert "is the surface itself" in capsys.readouterr().err
+
+
+def test_evaluate_reports_errors_and_forces(car_run, capsys):
+    reports = script("drivaerml", "evaluate")([str(car_run), "--device", "cpu"])
+    text = capsys.readouterr().out
+    assert "cars-flarepp-seed0: 2 test cases" in text and "R^2" in text
+    assert reports[0].forces.true.shape == (2, 3)
+    assert len((car_run / "evaluation.csv").read_text().splitlines()) == 3
+    script("drivaerml", "evaluate")([str(car_run), "--no-forces"])
+    assert "R^2" not in capsys.readouterr().out
+
+
+def test_grids_are_evaluated_and_predicted(darcy_run, tmp_path, capsys):
+    (report,) = script("benchmarks_2d", "evaluate")([str(darcy_run)])
+    assert report.errors.fields == ("u",)
+    arguments = [str(darcy_run), "--cases", "0", "darcy_test_0002", "--output", str(tmp_path)]
+    files = script("benchmarks_2d", "predict")(arguments)
+    assert [path.name for path in files] == ["darcy_test_0000.vts", "darcy_test_0002.vts"]
+    mesh = pv.read(files[1])
+    error = np.linalg.norm(mesh["u_error"]) / np.linalg.norm(mesh["u"])
+    assert error == pytest.approx(report.errors.values[2, 0], rel=1e-4)
+    inputs = {"coordinates": mesh.points[:, :2], "features": mesh["a"][:, None]}
+    np.savez(tmp_path / "mine.npz", **inputs)
+    (again,) = script("benchmarks_2d", "predict")(
+        [str(darcy_run), "--points", str(tmp_path / "mine.npz")]
+    )
+    assert again == darcy_run / "predictions" / "mine_predicted.vts"
+    np.testing.assert_allclose(
+        pv.read(again)["u_predicted"], mesh["u_predicted"], rtol=1e-3, atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("folder", ["drivaerml", "benchmarks_2d"])
+@pytest.mark.parametrize("name", ["evaluate", "predict"])
+def test_scripts_compose_and_do_not_implement(folder, name, capsys):
+    assert len((EXAMPLES / folder / f"{name}.py").read_text().splitlines()) < 60
+    with pytest.raises(SystemExit, match="0"):
+        script(folder, name)(["--help"])
+    assert "--checkpoint {final,best,latest}" in capsys.readouterr().out

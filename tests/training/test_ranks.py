@@ -1,0 +1,82 @@
+"""Training on real gloo ranks: the same curve for every mesh, and the same run after a kill."""
+
+import random
+import time
+
+import pytest
+import torch
+from rank_processes import DEADLINE, run_training, start_training
+
+from physicsnemo_flarepp.training.checkpoints import CheckpointStore, load_training_state
+from physicsnemo_flarepp.training.run_directory import read_metrics
+
+RATE = 1e-2
+
+
+def losses(run_dir):
+    return [row["loss"] for row in read_metrics(run_dir) if row["kind"] == "step"]
+
+
+def final_state(run_dir):
+    return load_training_state(CheckpointStore(f"{run_dir}/checkpoints").newest_sound(print))
+
+
+@pytest.fixture
+def one_process(make_config, tmp_path):
+    """20 steps with 2 cases each, on one process."""
+    cfg = make_config(run_dir=str(tmp_path / "alone"), training__learning_rate=RATE)
+    run_training(cfg, 1)
+    return cfg.run_dir
+
+
+@pytest.mark.parametrize(
+    "world, context, batch_size", [(2, 2, 2), (4, 4, 2), (4, 2, 1)], ids=["1x2", "1x4", "2x2"]
+)
+def test_every_mesh_gives_the_same_training_curve(
+    one_process, make_config, world, context, batch_size
+):
+    cfg = make_config(
+        parallel={"context": context}, data__batch_size=batch_size, training__learning_rate=RATE
+    )
+    run_training(cfg, world)
+    alone, sharded = losses(one_process), losses(cfg.run_dir)
+    assert len(alone) == len(sharded) == 20
+    assert max(abs(a - b) / a for a, b in zip(alone, sharded, strict=True)) < 1e-4
+    assert alone[-1] < 0.95 * alone[0], "there is a curve"
+    errors = [read_metrics(run)[-1]["error"] for run in (one_process, cfg.run_dir)]
+    assert errors[1] == pytest.approx(errors[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_run_killed_at_a_random_step_goes_on_bit_for_bit(make_config, tmp_path, world):
+    changes = {
+        "parallel": {"context": world},
+        "training__checkpoint_every": 3,
+        "training__log_every": 1,
+        "model___target_": "physicsnemo_flarepp.MixerBackbone",
+        "model__mixer": "transolver_plus",  # draws noise on every rank
+    }
+    whole = make_config(run_dir=str(tmp_path / "whole"), **changes)
+    run_training(whole, world)
+
+    killed = make_config(run_dir=str(tmp_path / "killed"), **changes)
+    last = random.randint(4, 16)
+    ranks = start_training(killed, world, seconds_per_step=0.05)
+    deadline = time.monotonic() + DEADLINE
+    metrics = tmp_path / "killed" / "metrics.jsonl"
+    while not metrics.exists() or len(metrics.read_text().splitlines()) < last:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for process in ranks.processes:
+        process.kill()
+    for process in ranks.processes:
+        process.join()
+    done = len(losses(killed.run_dir))
+    assert last - 4 <= done < 20, "killed before its end"
+
+    run_training(killed, world)
+    assert losses(killed.run_dir) == losses(whole.run_dir), f"killed after step {done}"
+    first, second = final_state(whole.run_dir), final_state(killed.run_dir)
+    for part in ("model", "average"):
+        for name, value in first[part].items():
+            assert torch.equal(value, second[part][name]), (name, done)
