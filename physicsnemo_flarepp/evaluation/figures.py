@@ -25,7 +25,14 @@ from .cases import CasePrediction, predict_case
 from .curve_figures import draw_training
 from .errors import CaseErrors
 from .runs import Run, load_run
-from .shown_cases import chosen_case, field_values, predict_with_all, preset_of, run_names
+from .shown_cases import (
+    chosen_case,
+    field_values,
+    predict_with_all,
+    preset_of,
+    run_names,
+    stored_errors,
+)
 
 FIGURES = "figures"
 
@@ -61,7 +68,8 @@ def draw_comparison(
     labels : sequence of str, optional
         Names of the runs in the figure.
     errors : CaseErrors, optional
-        Of the first run, if they are known already.
+        Of the first run, if they are known already (:func:`stored_errors`); otherwise all test
+        cases are predicted at full resolution, unless `case` is an id.
     cameras : sequence of str, optional
         Views of a surface, instead of the usual four.
     formats : sequence of str
@@ -211,7 +219,7 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
         print(f"no figures of fields: {reason}")
         return written
     run = load_run(directory)
-    for picture in draw_comparison([run], "median", target):
+    for picture in draw_comparison([run], "median", target, errors=stored_errors(directory)):
         written += picture.paths
     print(f"figures: {target}")
     return written

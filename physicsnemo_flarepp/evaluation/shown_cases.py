@@ -1,6 +1,9 @@
 """Runs side by side: their names, the case they share, and how its data is shown."""
 
+import csv
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -94,6 +97,26 @@ def field_values(case: CasePrediction, field: str, values: np.ndarray) -> np.nda
         known = [*case.channels.fields, *case.field_names]
         raise ValueError(f"field {field!r} is not known; choose among {list(dict.fromkeys(known))}")
     return np.linalg.norm(values[:, case.channels.columns(field)], axis=1)
+
+
+def stored_errors(directory: str | os.PathLike) -> CaseErrors | None:
+    """Give the errors that training left in ``errors.csv``; None if it left none.
+
+    They are those of the final model at the resolution of the test loader, and spare a
+    prediction of every test case at full resolution.
+
+    Parameters
+    ----------
+    directory : path-like
+        The run directory.
+    """
+    path = Path(directory) / "errors.csv"
+    if not path.is_file():
+        return None
+    with open(path, newline="") as file:
+        (_, *fields), *rows = csv.reader(file)
+    values = np.array([[float(value) for value in row[1:]] for row in rows])
+    return CaseErrors(tuple(row[0] for row in rows), tuple(fields), values)
 
 
 def chosen_case(run: Run, case: str, errors: CaseErrors | None = None) -> str:
