@@ -11,6 +11,7 @@ from .points import case_mesh, predict_points
 from .reports import Report, evaluate_run, format_report, report_runs, write_report
 from .routing_figures import draw_routing, draw_spectrum
 from .runs import Run, load_run
+from .shown_cases import stored_errors
 from .summaries import describe_prediction
 from .surfaces import predict_surface
 
@@ -41,6 +42,7 @@ __all__ = [
     "read_surface",
     "report_runs",
     "save_mesh",
+    "stored_errors",
     "surface_areas",
     "surface_forces",
     "write_report",

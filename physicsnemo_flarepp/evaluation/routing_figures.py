@@ -19,10 +19,11 @@ from ..visualization import (
     plot_routing,
     plot_spectrum,
 )
+from ..visualization.cameras import ALL_AROUND
 from ..visualization.spectrum import effective_rank
 from .cases import find_case, predict_case
-from .figures import preset_of, run_names
 from .runs import Run
+from .shown_cases import preset_of, run_names
 
 
 def model_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:
@@ -52,7 +53,7 @@ def draw_routing(
     heads: Sequence[tuple[int, int]] | None = None,
     routes: int = 4,
     other_case: int | str | None = None,
-    camera: str = "three-quarter",
+    cameras: Sequence[str] = ALL_AROUND,
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
 ) -> tuple[RoutingMaps, QueryChange | None]:
@@ -73,8 +74,8 @@ def draw_routing(
         Routes per head, of the greatest mass.
     other_case : int or str, optional
         A second test case: the change of the queries between both goes to ``queries.png``.
-    camera : str
-        View of a surface.
+    cameras : sequence of str
+        Views of a surface.
     formats, theme
         As in :func:`draw_comparison`.
     """
@@ -91,7 +92,7 @@ def draw_routing(
         shown.mesh,
         weights,
         association=shown.association,
-        camera=camera,
+        cameras=cameras,
         crop=preset_of(run, shown).crop,
         title=f"{run.name}, case {shown.case_id}",
         theme=theme,

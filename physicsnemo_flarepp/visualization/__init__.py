@@ -8,9 +8,10 @@ from .export import MissingExtra, export_fields, export_html, fields_of_comparis
 from .gallery import Exhibit, Gallery, plot_gallery
 from .parity import Parity, plot_parity
 from .presets import Preset, preset_for
+from .queries import QueryChange, plot_query_change
 from .rendering import RenderingUnavailable, require_rendering
-from .routing import QueryChange, RoutingMaps, plot_query_change, plot_routing
-from .sheets import with_units, write_png
+from .routing import RoutingMaps, plot_routing
+from .sheets import with_units
 from .spectrum import Spectrum, plot_spectrum
 from .theme import DARK, LIGHT, Theme
 from .training_curves import TrainingCurves, plot_training
@@ -47,5 +48,4 @@ __all__ = [
     "require_rendering",
     "triangulate_cloud",
     "with_units",
-    "write_png",
 ]

@@ -64,8 +64,11 @@ CAMERAS = {
         Camera("rear", (1, 0, 0)),
         Camera("rear three-quarter", (1.0, -1.15, 0.65)),
         Camera("bottom", (0, 0, -1), (0, 1, 0)),
+        Camera("underside", (1.0, 1.15, -0.65)),
     )
 }
+# What the first of these does not see, the second does.
+ALL_AROUND = ("three-quarter", "underside")
 CAR_CAMERAS = ("three-quarter", "side", "top", "front")
 
 

@@ -142,6 +142,8 @@ def plot_comparison(
         raise ValueError("predictions is empty; give at least one array by the name of its model")
     if "reference" in predictions:
         raise ValueError("a prediction is named 'reference'; give it the name of its model")
+    if field_range is not None and not field_range[0] < field_range[1]:
+        raise ValueError(f"field_range is {field_range}, expected (low, high) with low < high")
     n_tokens = np.shape(reference)[0] if np.ndim(reference) else 0
     association = association_of(mesh, n_tokens, association, "reference values")
     canvas = make_canvas(mesh, n_tokens, association=association, mask=mask, crop=crop, alpha=alpha)

@@ -1,6 +1,7 @@
 """Pictures of a mesh from VTK, off screen, at exact pixel sizes."""
 
 import functools
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ plotter.add_mesh(pyvista.Plane(), color="red", lighting=False)
 assert plotter.screenshot(return_img=True)[16, 16, 0] > 200, "the picture is empty"
 """
 _PROBE_SECONDS = 120
+_SAMPLES = 8  # per pixel
 
 
 @contextmanager
@@ -81,6 +83,25 @@ def require_rendering() -> None:
             "renderer: apt-get install libegl1 libgl1 libxrender1. Everything but figures works "
             "without"
         )
+    _load_triton_first()
+
+
+def _default_theme() -> pv.themes.Theme:
+    """Give pyvista's own defaults, whatever the user has set."""
+    theme = pv.themes.Theme()
+    theme.multi_samples = _SAMPLES
+    return theme
+
+
+@functools.cache
+def _load_triton_first() -> None:
+    """Load Triton, where it is installed, before Mesa.
+
+    Both bring an LLVM of their own. Triton's crashes the process if it is loaded second, for
+    example by an import of PhysicsNeMo after the first picture; the other order works.
+    """
+    if importlib.util.find_spec("triton") is not None:
+        importlib.import_module("triton")
 
 
 def lookup_table(colors: Colormap, limits: Limits, no_data: str) -> pv.LookupTable:
@@ -145,7 +166,9 @@ class MeshRenderer:
         self._point_size = point_size
         self._depth: dict[str, tuple[float, float]] = {}
         with _without_warnings():
-            self._plotter = pv.Plotter(off_screen=True, lighting="none", window_size=(64, 64))
+            self._plotter = pv.Plotter(
+                off_screen=True, lighting="none", window_size=(64, 64), theme=_default_theme()
+            )
         self._plotter.set_background(theme.no_data if flat else theme.background)
         self._plotter.enable_parallel_projection()
         if not flat:

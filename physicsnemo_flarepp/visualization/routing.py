@@ -1,4 +1,4 @@
-"""Where latent routes draw from and return to, and how routing queries follow the case."""
+"""Where latent routes draw from and return to on the geometry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 import pyvista as pv
 from jaxtyping import Float, Int, UInt8
 
-from .cameras import Camera
+from .cameras import ALL_AROUND, Camera
 from .scales import Limits, check_values
 from .sheets import BAR_STRIP, Paths, Sheet, check_paths, styled
 from .surfaces import Canvas, Crop, make_canvas
@@ -60,7 +60,7 @@ def plot_routing(
     weights: Sequence[HeadWeights],
     *,
     association: str = "auto",
-    camera: str | Camera = "three-quarter",
+    cameras: Sequence[str | Camera] = ALL_AROUND,
     crop: Crop | None = None,
     title: str | None = None,
     theme: Theme = LIGHT,
@@ -81,8 +81,8 @@ def plot_routing(
         One entry per head, such as ``inference.routing_weights`` gives; arrays or CPU tensors.
     association, crop
         As in :func:`plot_comparison`.
-    camera : str or Camera
-        View of a surface.
+    cameras : sequence of str or Camera
+        Views of a surface, one below the other; by default two that see all of it.
     title, theme, path
         As in :func:`plot_comparison`.
     """
@@ -96,8 +96,8 @@ def plot_routing(
         kind: (0.0, _top([m for key, m in maps.items() if key[3] == kind], canvas.shown))
         for kind in ("encode", "decode")
     }
-    views = make_views(canvas, None if canvas.flat else [camera], crop)
-    pictures = _render(canvas, maps, limits, views[0], theme)
+    views = make_views(canvas, None if canvas.flat else cameras, crop)
+    pictures = _render(canvas, maps, limits, views, theme)
     with styled(theme):
         sheet, rectangles = _lay_out(pictures, weights, limits, title, theme)
         image, paths = sheet.finish(paths)
@@ -130,19 +130,32 @@ def _render(
     canvas: Canvas,
     maps: dict[tuple, np.ndarray],
     limits: dict[str, Limits],
-    view: View,
+    views: Sequence[View],
     theme: Theme,
 ) -> dict[tuple, np.ndarray]:
-    per_unit = pixels_per_unit([view], theme, theme.panel_width * theme.dpi)
-    size = view.pixels(per_unit)
+    """Give the picture of every map, its views one below the other."""
+    per_unit = pixels_per_unit(views, theme, theme.panel_width * theme.dpi)
+    widest = max(view.pixels(per_unit)[0] for view in views)
     pictures = {}
-    with open_renderer(canvas, [view], per_unit, theme) as renderer:
+    with open_renderer(canvas, views, per_unit, theme) as renderer:
         for key, values in maps.items():
             renderer.paint(
                 canvas.values(values), canvas.association, theme.weights(), limits[key[3]]
             )
-            pictures[key] = renderer.picture(view.camera, view.window, size)
+            parts = []
+            for view in views:
+                width, height = view.pixels(per_unit)
+                # A few pixels of the page make all views equally wide.
+                window = _widened(view.window, widest / width)
+                parts.append(renderer.picture(view.camera, window, (widest, height)))
+            pictures[key] = np.concatenate(parts)
     return pictures
+
+
+def _widened(window: tuple[float, ...], factor: float) -> tuple[float, ...]:
+    left, right, bottom, top = window
+    more = (factor - 1) * (right - left) / 2
+    return left - more, right + more, bottom, top
 
 
 def _lay_out(
@@ -194,107 +207,3 @@ def _lay_out(
         above = limits[kind]
         sheet.bar(theme.weights(), above, label, begin, bottom, 0.84 * half, beyond=(False, True))
     return sheet, rectangles
-
-
-@dataclass(frozen=True)
-class QueryChange:
-    """The figure and the changes it shows.
-
-    Parameters
-    ----------
-    image : numpy.ndarray
-        The page, (height, width, 3).
-    change : numpy.ndarray
-        Relative change of every query, (blocks, heads, M).
-    paths : tuple of Path
-        Files written.
-    """
-
-    image: UInt8[np.ndarray, "height width 3"]
-    change: Float[np.ndarray, "blocks heads M"]
-    paths: tuple[Path, ...]
-
-
-def query_change(
-    first: Float[np.ndarray, "blocks heads M D"], second: Float[np.ndarray, "blocks heads M D"]
-) -> Float[np.ndarray, "blocks heads M"]:
-    """Give how far each query moves between two cases, relative to its mean length.
-
-    Examples
-    --------
-    >>> one = np.ones((1, 1, 2, 3))
-    >>> query_change(one, one * [[[[1], [3]]]]).tolist()
-    [[[0.0, 1.0]]]
-    """
-    first, second = np.asarray(first, float), np.asarray(second, float)
-    if first.shape != second.shape or first.ndim != 4:
-        raise ValueError(
-            f"queries have shapes {first.shape} and {second.shape}, expected (blocks, heads, M, D) "
-            "twice, from one model"
-        )
-    length = (np.linalg.norm(first, axis=-1) + np.linalg.norm(second, axis=-1)) / 2
-    distance = np.linalg.norm(first - second, axis=-1)
-    return np.divide(distance, length, out=np.zeros_like(distance), where=length > 0)
-
-
-def plot_query_change(
-    first: Float[np.ndarray, "blocks heads M D"],
-    second: Float[np.ndarray, "blocks heads M D"],
-    *,
-    cases: tuple[str, str],
-    theme: Theme = LIGHT,
-    path: Paths = None,
-) -> QueryChange:
-    """Draw how much the routing queries of a model differ between two cases.
-
-    Fixed queries (FLARE) do not change at all; synthesised ones (FLARE++) show which heads and
-    routes follow the input. Within a head routes are in order of their change.
-
-    Parameters
-    ----------
-    first, second : numpy.ndarray
-        Queries of both cases, such as ``inference.routing_queries`` gives.
-    cases : tuple of str
-        Names of the cases.
-    theme, path
-        As in :func:`plot_comparison`.
-    """
-    paths = check_paths(path)
-    change = query_change(first, second)
-    n_blocks, n_heads, n_routes = change.shape
-    top = float(change.max()) or 1.0
-    with styled(theme):
-        inch = theme.dpi
-        left, above, width = 0.75 * inch, 0.35 * inch, 3.6 * inch
-        height = round((0.13 * n_blocks * n_heads + 0.3) * inch)
-        below = 0.6 * inch
-        page = round(left + width + 0.2 * inch), round(above + height + below + BAR_STRIP * inch)
-        sheet = Sheet(*page, theme)
-        axis = sheet.axes(left, above, width, height)
-        rows = np.sort(change.reshape(-1, n_routes), axis=1)[:, ::-1]
-        axis.imshow(
-            rows,
-            aspect="auto",
-            cmap=theme.weights(),
-            vmin=0,
-            vmax=top,
-            interpolation="nearest",
-            extent=(0.5, n_routes + 0.5, len(rows) - 0.5, -0.5),
-        )
-        axis.set_yticks(np.arange(n_blocks) * n_heads + (n_heads - 1) / 2)
-        axis.set_yticklabels([f"block {b + 1}" for b in range(n_blocks)])
-        axis.tick_params(axis="y", length=0)
-        for edge in range(1, n_blocks):
-            axis.axhline(edge * n_heads - 0.5, color=theme.background, linewidth=1.5)
-        axis.set_xlabel("routes of each head (a row each), most changed first")
-        sheet.text(
-            f"change of the queries from {cases[0]} to {cases[1]}",
-            page[0] / 2,
-            above / 2,
-            room=0.95 * page[0],
-            size=theme.font_size + 1,
-        )
-        label = "relative change"
-        sheet.bar(theme.weights(), (0.0, top), label, left, above + height + below, width)
-        image, paths = sheet.finish(paths)
-    return QueryChange(image, change, paths)

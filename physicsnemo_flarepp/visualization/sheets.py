@@ -68,15 +68,18 @@ def ticks_that_fit(limits: tuple[float, float], exponent: int, inches: float) ->
     >>> [round(t, 6) for t in ticks_that_fit((0, 0.0145), 0, 2.0)]
     [0.0, 0.005, 0.01]
     """
+    span = limits[1] - limits[0]
+    found = [float(limit) for limit in limits]
     for most in range(7, 0, -1):
         ticks = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]).tick_values(*limits)
-        slack = 1e-9 * (limits[1] - limits[0])
-        ticks = [t for t in ticks if limits[0] - slack <= t <= limits[1] + slack]
+        slack = 1e-9 * span
+        ticks = [float(t) for t in ticks if limits[0] - slack <= t <= limits[1] + slack]
+        found = ticks or found
         # A digit is about 0.065 inches wide; labels stay a digit and a half apart.
-        needed = sum(0.065 * (len(_number(t / 10.0**exponent)) + 1.5) for t in ticks)
-        if needed <= inches * (ticks[-1] - ticks[0]) / (limits[1] - limits[0]) + 0.4:
-            return ticks
-    return ticks
+        needed = sum(0.065 * (len(_number(t / 10.0**exponent)) + 1.5) for t in found)
+        if needed <= inches * (found[-1] - found[0]) / span + 0.4:
+            break
+    return found
 
 
 class Sheet:
@@ -208,7 +211,8 @@ class Sheet:
         for target in paths:
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.suffix == ".png":
-                write_png(pixels, target, self.theme.dpi)
+                image = Image.fromarray(pixels)
+                image.save(target, optimize=True, dpi=(self.theme.dpi, self.theme.dpi))
             else:
                 # Dates would make two runs differ.
                 date = {".pdf": "CreationDate", ".svg": "Date"}[target.suffix]
@@ -230,29 +234,3 @@ def check_paths(path: Paths) -> tuple[Path, ...]:
         if target.suffix not in FORMATS:
             raise ValueError(f"path {str(target)!r} must end in one of {FORMATS}")
     return paths
-
-
-def write_png(
-    pixels: UInt8[np.ndarray, "height width 3"],
-    path: str | os.PathLike,
-    dpi: int = 200,
-    *,
-    colors: int | None = None,
-) -> None:
-    """Write an image as PNG.
-
-    Parameters
-    ----------
-    pixels : numpy.ndarray
-        The image.
-    path : path-like
-        The file.
-    dpi : int
-        Printed resolution.
-    colors : int, optional
-        Reduce to this many colours (at most 256): files a third as large, for READMEs.
-    """
-    image = Image.fromarray(pixels)
-    if colors is not None:
-        image = image.quantize(colors, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    image.save(path, optimize=True, dpi=(dpi, dpi))

@@ -70,9 +70,9 @@ def plot_spectrum(
 
     Examples
     --------
-    >>> values = np.geomspace(1, 1e-3, 16) * np.ones((2, 4, 1))
+    >>> values = np.geomspace(1, 1e-2, 16) * np.ones((2, 4, 1))
     >>> plot_spectrum({"FLARE++": values}, theme=Theme(dpi=50)).effective_rank
-    {'FLARE++': (6.0, 6.0)}
+    {'FLARE++': (8.0, 8.0)}
     """
     paths = check_paths(path)
     spectra = {name: _checked(name, values) for name, values in spectra.items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from .curves import axes_in_a_row
+from .curves import axes_in_a_row, few_ticks, log_numbers
 from .sheets import Paths, check_paths, styled
 from .theme import LIGHT, Theme
 
@@ -114,7 +114,8 @@ def plot_training(
             if len(tests):
                 final[name], best[name] = float(tests[-1, 1]), float(tests[:, 1].min())
         for axis, label in ((losses, "training loss"), (errors, "test error, rel. L2 [%]")):
-            axis.set_yscale("log")
+            log_numbers(axis)
+            few_ticks(axis)
             axis.set_xlabel("step")
             axis.set_ylabel(label)
             axis.grid(alpha=0.25, linewidth=0.5, which="both")

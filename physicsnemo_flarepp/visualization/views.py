@@ -111,5 +111,5 @@ def open_renderer(
         theme,
         flat=canvas.flat,
         hidden=canvas.hidden,
-        point_size=float(np.clip(1.6 * spacing, 2.0, 12.0)),
+        point_size=float(np.clip(2.3 * spacing, 2.0, 16.0)),
     )

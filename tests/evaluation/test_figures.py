@@ -172,6 +172,20 @@ def test_finished_run_gets_curves_and_its_median_case(finished):
     assert len(list((finished / "figures").glob("case_*.vtu"))) == 1
 
 
+def test_errors_left_by_training_choose_the_case(finished, monkeypatch):
+    ids = load_run(finished, device="cpu").loaders.test.dataset.reader.case_ids
+    rows = "".join(f"{name},{error}\n" for name, error in zip(ids, (0.3, 0.2, 0.1), strict=True))
+    (finished / "errors.csv").write_text("case,u\n" + rows)
+
+    def refuse(*_, **__):
+        raise AssertionError("all cases were predicted again")
+
+    monkeypatch.setattr("physicsnemo_flarepp.evaluation.shown_cases.case_errors", refuse)
+    draw_run(finished)
+    (exported,) = (finished / "figures").glob("case_*.vtu")
+    assert exported.stem == f"case_{ids[1]}"
+
+
 def test_run_without_opengl_still_gets_its_curves(finished, monkeypatch, capsys):
     def refuse():
         raise RenderingUnavailable("install libegl1")

@@ -298,6 +298,7 @@ BAD = [
     ({"crop": (1, 0, 0, 1)}, "crop is (1, 0, 0, 1)"),
     ({"crop": (8, 9, 0, 1)}, "holds no token"),
     ({"cameras": ["side"]}, "the mesh is planar"),
+    ({"field_range": (1.0, 1.0)}, "field_range is (1.0, 1.0)"),
     ({"path": "figure.jpg"}, "must end in one of"),
 ]
 

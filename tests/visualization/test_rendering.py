@@ -1,7 +1,9 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import pyvista as pv
 
 from physicsnemo_flarepp.visualization import RenderingUnavailable, rendering, require_rendering
 
@@ -42,6 +44,34 @@ def test_probe_runs_once(fresh_probe, monkeypatch):
     require_rendering()
     require_rendering()
     assert len(calls) == 1 and calls[0][0] == sys.executable
+
+
+PICTURE_BEFORE_TRITON = """
+import numpy, pyvista
+from physicsnemo_flarepp.visualization import Theme, plot_comparison
+ones = numpy.ones(121)
+small = Theme(dpi=40, panel_width=1.0)
+plot_comparison(pyvista.Plane(), ones, {"a": ones}, field="u", theme=small)
+import tensordict, physicsnemo
+"""
+
+
+def test_physicsnemo_can_be_imported_after_the_first_picture():
+    command = [sys.executable, "-c", PICTURE_BEFORE_TRITON]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_user_theme_of_pyvista_does_not_matter(car, small, monkeypatch):
+    from physicsnemo_flarepp.visualization import plot_comparison
+
+    values = np.arange(car.n_cells, dtype=float)
+    pictures = []
+    for edges in (False, True):
+        monkeypatch.setattr(pv.global_theme, "show_edges", edges)
+        drawn = plot_comparison(car, values, {"a": values}, field="p", theme=small)
+        pictures.append(drawn.image)
+    np.testing.assert_array_equal(*pictures)
 
 
 def test_probe_itself_renders():
