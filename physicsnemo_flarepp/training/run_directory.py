@@ -85,11 +85,17 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     def clear(self) -> None:
-        """Delete the files of an earlier run, and only those."""
+        """Delete the files of an earlier run, and only those: nothing where no run was begun."""
+        if not self._holds_run():
+            return
         for name in _FOLDERS:
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
+
+    def _holds_run(self) -> bool:
+        config = self.path / "config.yaml"
+        return config.is_file() and {"run_dir", "training"} <= set(OmegaConf.load(config))
 
     def begin(self, cfg: DictConfig, normalizer: Normalizer, channels: Channels) -> None:
         """Record the config, the command, the versions, the channels and the normaliser."""

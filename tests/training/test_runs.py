@@ -248,3 +248,13 @@ def test_derivatives_need_a_grid(make_config):
 def test_bad_settings_say_what_is_wrong(make_config, changes, message):
     with pytest.raises(ValueError, match=message):
         train(make_config(**changes))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_files_that_are_not_of_a_run_stay(make_config, tmp_path, restart):
+    others = [tmp_path / "figures" / "mine.png", tmp_path / "table.md", tmp_path / "notes.txt"]
+    others[0].parent.mkdir()
+    for path in others:
+        path.write_text("mine")
+    train(make_config(run_dir=str(tmp_path), training__epochs=1, restart=restart))
+    assert others[0].read_text() == others[2].read_text() == "mine"
