@@ -6,7 +6,7 @@ python examples/compare.py experiment=quick/darcy 'compare.models=[flare,flarepp
 import hydra
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from physicsnemo_flarepp.training.comparison import Trial, compare
 
@@ -21,9 +21,10 @@ def equal_settings(cfg: DictConfig) -> list[Trial]:
     trials = []
     for model in cfg.compare.models:
         for seed in cfg.compare.seeds:
-            run_dir = f"{cfg.compare.directory}/{model}-seed{seed}"
             chosen = [experiment, f"model={model}", f"seed={seed}"]
-            config = compose("train", [*shared, *chosen, f"run_dir={run_dir}"])
+            config = compose("train", [*shared, *chosen])
+            config.run_dir = f"{cfg.compare.directory}/{model}-seed{seed}"
+            OmegaConf.resolve(config)  # while Hydra's own values can be had
             trials.append(Trial(model, seed, config))
     return trials
 

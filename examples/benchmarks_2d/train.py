@@ -9,6 +9,7 @@ import sys
 
 import hydra
 from omegaconf import DictConfig
+from physicsnemo.distributed import DistributedManager
 
 from physicsnemo_flarepp.evaluation import draw_run
 from physicsnemo_flarepp.training import train
@@ -18,9 +19,11 @@ from physicsnemo_flarepp.training import train
 def main(cfg: DictConfig) -> None:
     """Train, then draw the run."""
     run = train(cfg)
+    DistributedManager.cleanup()  # one process draws
     if run.is_main and run.stopped_by is None:
         draw_run(run.directory)
-    sys.exit(run.exit_code())
+    if code := run.exit_code():  # not on success: it would end a sweep of hydra -m
+        sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
 from physicsnemo.datapipes import Collator
 from tensordict import TensorDict
 from torch import Tensor
@@ -25,6 +25,12 @@ def pad_tokens(tensors: Sequence[Shaped[Tensor, "n ..."]]) -> Shaped[Tensor, "B 
     if len({len(tensor) for tensor in tensors}) == 1:
         return torch.stack(list(tensors))
     return pad_sequence(list(tensors), batch_first=True)
+
+
+def _to_device(values: list[int], device: torch.device) -> Int[Tensor, " n"]:
+    """Return `values` on the device without waiting for it, which unpinned memory would."""
+    pinned = torch.tensor(values, pin_memory=device.type == "cuda")
+    return pinned.to(device, non_blocking=True)
 
 
 class PadCollator(Collator):
@@ -65,7 +71,7 @@ class PadCollator(Collator):
         lengths = [len(sample["coordinates"]) for sample in data]
         if len(set(lengths)) > 1:
             positions = torch.arange(max(lengths), device=device)
-            batch["token_mask"] = positions < torch.tensor(lengths, device=device)[:, None]
-        batch["case_index"] = torch.tensor([m["index"] for m in metadata], device=device)
+            batch["token_mask"] = positions < _to_device(lengths, device)[:, None]
+        batch["case_index"] = _to_device([m["index"] for m in metadata], device)
         collated = TensorDict(batch, batch_size=[len(data)], device=device)
         return (collated, metadata) if self.collate_metadata else collated

@@ -1,5 +1,6 @@
 """From a config to train and test loaders, on one process or on a data x context mesh of ranks."""
 
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -228,6 +229,14 @@ def _make_reader(
     reader = _reader_class(cfg, spec)
     if reader is GeoFNOReader and spec is not None:
         arguments.setdefault("name", spec.name)
+    accepted = inspect.signature(reader.__init__).parameters
+    unknown = [name for name in arguments if name not in accepted]
+    if unknown:
+        raise ValueError(
+            f"data.reader has {', '.join(unknown)}, but {reader.__name__} takes "
+            f"{', '.join(list(accepted)[1:])}. An experiment made for other data may have set it: "
+            "choose data by experiment=..., or leave the experiment out with ~experiment"
+        )
     return reader(
         root=root,
         split=split,

@@ -21,7 +21,7 @@ from .runs import Run
 def field_relative_l2(
     prediction: np.ndarray, target: np.ndarray, channels: Channels
 ) -> dict[str, float]:
-    """Return ||p - y|| / ||y|| of each field, all channels of a field in one norm.
+    """Return ||p - y|| / ||y|| of each field, or of all in one norm, as the run was trained.
 
     A target that is 0 everywhere gives infinity, or 0 where the prediction is 0 too.
 
@@ -45,12 +45,14 @@ def field_relative_l2(
             "the same tokens and channels"
         )
     errors = {}
-    for field in channels.fields:
-        columns = channels.columns(field)
+    stop = 0
+    for name, width in channels.norms.items():
+        columns = slice(stop, stop + width)
+        stop += width
         true = target[:, columns].astype(np.float64)
         error = np.linalg.norm(prediction[:, columns] - true)
         size = np.linalg.norm(true)
-        errors[field] = float(error / size) if size > 0 else float(np.inf if error > 0 else 0.0)
+        errors[name] = float(error / size) if size > 0 else float(np.inf if error > 0 else 0.0)
     return errors
 
 

@@ -66,8 +66,6 @@ class Parts:
         The optimisation step and what it owns.
     evaluation : FieldLoss
         Predicts with the averaged weights.
-    fields : dict[str, int]
-        What has an error of its own, a field or all of them together, and its channels.
     steps_per_epoch : int
         Optimisation steps of this and every other rank in an epoch.
     """
@@ -77,8 +75,12 @@ class Parts:
     model: Module
     step: TrainStep
     evaluation: FieldLoss
-    fields: dict[str, int]
     steps_per_epoch: int
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """What has an error of its own, and its channels."""
+        return self.channels.norms
 
     @property
     def average(self) -> AveragedModel:
@@ -90,14 +92,27 @@ def start_ranks(cfg: DictConfig) -> Ranks:
     """Start the process group, of one process or of many; choose device, threads and TF32."""
     manager = initialize()
     mesh = make_mesh(cfg.parallel.context)
-    device = manager.device if cfg.device == "auto" else torch.device(cfg.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {cfg.device!r}, but no CUDA device is present; use 'auto'")
+    device = _choose_device(cfg.device, manager.device, manager.world_size)
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     torch.backends.cuda.matmul.allow_tf32 = cfg.training.tf32
     torch.backends.cudnn.allow_tf32 = cfg.training.tf32
     return Ranks(manager.rank, manager.world_size, mesh, device)
+
+
+def _choose_device(name: str, own: torch.device, world_size: int) -> torch.device:
+    """Return the device called `name`; `own` is the one that belongs to this rank."""
+    chosen = own if name == "auto" or name == own.type else torch.device(name)
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {name!r}, but no CUDA device is present; use 'auto'")
+    if chosen != own and world_size > 1:
+        raise ValueError(
+            f"device is {name!r}, but this rank of {world_size} owns {own}; use 'auto' (and "
+            "CUDA_VISIBLE_DEVICES to choose among GPUs, empty for the CPU)"
+        )
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    return chosen
 
 
 def load_data(cfg: DictConfig, ranks: Ranks, normalizer: Path | None = None) -> Loaders:
@@ -123,7 +138,7 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Parts:
     """Build model, optimiser and steps; the weights depend on the seed, not on the rank."""
     settings: TrainingConfig = cfg.training
     reader = loaders.train.dataset.reader
-    channels = Channels.of_reader(reader)
+    channels = Channels.of_reader(reader, joint=settings.field_norms == "joint")
     whole = reader.n_points is None
     grid = reader.grid if whole else None
     torch.manual_seed(cfg.seed)
@@ -133,10 +148,7 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Parts:
         enable_context_parallel(model, ranks.context_group)
     _seed_rank(cfg.seed, ranks.rank)
 
-    fields = dict(channels.fields)
-    if settings.field_norms == "joint":
-        fields = {" ".join(fields): sum(fields.values())}
-    widths = tuple(fields.values())
+    widths = tuple(channels.norms.values())
     steps_per_epoch = -(-len(loaders.train) // settings.accumulate)
     optimizer = make_optimizer(model, settings)
     average = make_average(model, settings.ema_decay)
@@ -166,7 +178,7 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Parts:
         settings.clip_norm,
         ranks.mesh,
     )
-    return Parts(loaders, channels, model, step, evaluation, fields, steps_per_epoch)
+    return Parts(loaders, channels, model, step, evaluation, steps_per_epoch)
 
 
 def _input_layout(channels: Channels, grid: tuple[int, ...] | None) -> InputLayout:

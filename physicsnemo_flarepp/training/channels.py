@@ -28,6 +28,8 @@ class Channels:
         What a token is on a mesh, ``point`` or ``cell``.
     grid : tuple[int, ...] or None
         Shape of the structured grid that the tokens form.
+    joint : bool
+        Whether errors are measured in one norm over all fields (``training.field_norms``).
 
     Examples
     --------
@@ -42,9 +44,10 @@ class Channels:
     globals: Mapping[str, int]
     association: str
     grid: tuple[int, ...] | None = None
+    joint: bool = False
 
     @classmethod
-    def of_reader(cls, reader: CaseReader) -> "Channels":
+    def of_reader(cls, reader: CaseReader, *, joint: bool = False) -> "Channels":
         """Return the channels of the cases of `reader`; opens the first one."""
         table = reader.open_case(0)
 
@@ -59,7 +62,15 @@ class Channels:
             {name: value.size for name, value in table.global_values.items()},
             "cell" if centres else table.association,
             None if reader.grid is None else tuple(reader.grid),
+            joint,
         )
+
+    @property
+    def norms(self) -> dict[str, int]:
+        """What has an error of its own, a field or all of them together, and its channels."""
+        if self.joint:
+            return {" ".join(self.fields): sum(self.fields.values())}
+        return dict(self.fields)
 
     @property
     def field_names(self) -> tuple[str, ...]:

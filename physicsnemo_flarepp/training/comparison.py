@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,25 +82,12 @@ def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> st
     """
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}, expected at least 1")
-    outcomes = []
-    if jobs == 1:
-        outcomes = [run_trial(trial) for trial in trials]
-    else:
-        threads = max(1, (os.cpu_count() or 1) // jobs)
-        with (
-            ProcessPoolExecutor(
-                jobs,
-                multiprocessing.get_context("spawn"),
-                initializer=torch.set_num_threads,
-                initargs=(threads,),
-            ) as pool,
-            Progress() as progress,
-        ):
-            task = progress.add_task("training", total=len(trials))
-            running = [pool.submit(_run_quietly, trial) for trial in trials]
-            for future in as_completed(running):
-                outcomes.append(future.result())
-                progress.advance(task)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError(
+            f"compare runs under {os.environ['WORLD_SIZE']} ranks; start it as one process, and "
+            "train models that need several ranks with train.py"
+        )
+    outcomes = [run_trial(trial) for trial in trials] if jobs == 1 else _run_jobs(trials, jobs)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     order = list(dict.fromkeys(trial.model for trial in trials))
@@ -112,6 +99,34 @@ def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> st
     table = comparison_table(outcomes)
     (directory / "comparison.md").write_text(table)
     return table
+
+
+def _run_jobs(trials: Sequence[Trial], jobs: int) -> list[Outcome]:
+    """Run `jobs` trials at a time; the first failure or interrupt starts no further one."""
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    outcomes = []
+    waiting = list(trials)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([train.__module__])  # PhysicsNeMo is imported once
+    with (
+        ProcessPoolExecutor(
+            jobs,
+            context,
+            initializer=torch.set_num_threads,
+            initargs=(threads,),
+        ) as pool,
+        Progress() as progress,
+    ):
+        task = progress.add_task("training", total=len(trials))
+        running = set()
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.add(pool.submit(_run_quietly, waiting.pop(0)))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                outcomes.append(future.result())
+                progress.advance(task)
+    return outcomes
 
 
 def run_trial(trial: Trial) -> Outcome:

@@ -47,11 +47,11 @@ def make_schedule(
 ) -> torch.optim.lr_scheduler.OneCycleLR:
     """Return the one-cycle schedule over `total_steps`, with torch's cycling of beta_1.
 
-    The rise takes at least one step: torch divides by its length.
+    The rise and the fall take at least one step each: torch divides by their lengths.
     """
-    if total_steps < 2:
+    if total_steps < 3:
         raise ValueError(
-            f"the run has {total_steps} optimisation step, the one-cycle schedule needs 2: raise "
+            f"the run has {total_steps} optimisation steps, the one-cycle schedule needs 3: raise "
             "training.epochs, or lower data.batch_size or training.accumulate"
         )
     return torch.optim.lr_scheduler.OneCycleLR(
@@ -64,9 +64,28 @@ def make_schedule(
     )
 
 
-def make_average(model: nn.Module, decay: float) -> AveragedModel:
+class ExponentialAverage(AveragedModel):
+    """Exponential moving average of the weights, updated where they are.
+
+    torch's own update moves its counter to the device in every step, a copy that waits for the
+    device; an exponential average does not use the counter, so only the first update needs it.
+    """
+
+    def update_parameters(self, model: nn.Module) -> None:
+        """Average the weights of `model` in; the first call copies them."""
+        if self.n_averaged == 0:
+            super().update_parameters(model)
+            return
+        pairs = [[p.detach() for p in module.parameters()] for module in (self.module, model)]
+        self.multi_avg_fn(*pairs, None)
+        for averaged, current in zip(self.module.buffers(), model.buffers(), strict=True):
+            averaged.copy_(current)
+        self.n_averaged += 1
+
+
+def make_average(model: nn.Module, decay: float) -> ExponentialAverage:
     """Return the exponential moving average of `model`; a decay of 0 follows the weights.
 
-    Its counter stays on the host, where torch reads it at every update.
+    Its counter stays on the host, where it is read at every update.
     """
-    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    return ExponentialAverage(model, multi_avg_fn=get_ema_multi_avg_fn(decay))

@@ -1,13 +1,16 @@
 """The directory of a run: config, versions, metrics, TensorBoard, normaliser, table."""
 
 import csv
+import fcntl
 import json
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -28,12 +31,14 @@ _PACKAGES = (
     "pyvista",
     "vtk",
 )
-_FOLDERS = ("checkpoints", "tensorboard", "figures")
+_FOLDERS = ("checkpoints", "figures", "predictions", "tensorboard")
 _FILES = (
     CHANNELS_FILE,
     "command.txt",
     "config.yaml",
     "errors.csv",
+    "evaluation.csv",
+    "log.txt",
     "metrics.jsonl",
     "model.mdlus",
     "normalizer.safetensors",
@@ -78,6 +83,19 @@ class RunDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._board: SummaryWriter | None = None
+        self._lock: TextIO | None = None
+        self._purge_after: int | None = None
+        self._unwritten: list[Mapping[str, object]] = []
+
+    def __enter__(self) -> "RunDirectory":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close TensorBoard's file and let other processes in."""
+        if self._board is not None:
+            self._board.close()
+        if self._lock is not None:
+            self._lock.close()
 
     @property
     def checkpoints(self) -> Path:
@@ -97,13 +115,48 @@ class RunDirectory:
         config = self.path / "config.yaml"
         return config.is_file() and {"run_dir", "training"} <= set(OmegaConf.load(config))
 
+    def obstacle(self, restart: bool) -> str | None:
+        """Say why no run can begin here; None if nothing of value would be lost.
+
+        A run that was killed before its first checkpoint has nothing of value. Files of anybody
+        else are never touched, whatever `restart` says.
+        """
+        if not self._holds_run():
+            present = [name for name in (*_FILES, *_FOLDERS) if (self.path / name).exists()]
+            # A comparison opens log.txt before its runs begin.
+            foreign = [name for name in present if name != "log.txt"]
+            if foreign:
+                return (
+                    f"{self.path} holds {', '.join(foreign)}, but they are not of a run; choose "
+                    "another run_dir"
+                )
+            return None
+        results = [*self.path.glob("model.mdlus"), *self.checkpoints.glob("step_*")]
+        if results and not restart:
+            return (
+                f"{self.path} holds {', '.join(path.name for path in results)} of a run, but no "
+                "checkpoint that can be used; choose another run_dir, or set restart=true to "
+                "delete that run"
+            )
+        return None
+
+    def lock(self) -> str | None:
+        """Keep other processes out until this one ends; say so if one is in already."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = open(self.path / ".lock", "w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return f"another process trains in {self.path}; wait for it, or choose another run_dir"
+        return None
+
     def begin(self, cfg: DictConfig, normalizer: Normalizer, channels: Channels) -> None:
         """Record the config, the command, the versions, the channels and the normaliser."""
         self.path.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(cfg, self.path / "config.yaml")
         versions = json.dumps(package_versions(), indent=2)
         (self.path / "versions.json").write_text(versions + "\n")
-        (self.path / "command.txt").write_text(" ".join(sys.argv) + "\n")
+        (self.path / "command.txt").write_text(shlex.join(sys.argv) + "\n")
         channels.save(self.path)
         normalizer.save(self.path / "normalizer.safetensors")
 
@@ -112,17 +165,24 @@ class RunDirectory:
         metrics = self.path / "metrics.jsonl"
         if not metrics.exists():
             return
+        self._purge_after = step
         kept = [row for row in read_metrics(self.path) if row["step"] <= step]
         draft = metrics.with_suffix(".partial")
         draft.write_text("".join(json.dumps(row) + "\n" for row in kept))
         draft.replace(metrics)
 
     def log(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Append `rows` to the metrics and their numbers to TensorBoard."""
-        with open(self.path / "metrics.jsonl", "a") as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows))
+        """Append `rows` to the metrics and their numbers to TensorBoard.
+
+        Raises OSError where the disk is full; the rows are then written with the next ones.
+        """
+        self._unwritten += rows
+        text = "".join(json.dumps(row) + "\n" for row in self._unwritten)
+        append_whole(self.path / "metrics.jsonl", text)
+        rows, self._unwritten = self._unwritten, []
         if self._board is None:
-            self._board = SummaryWriter(self.path / "tensorboard")
+            purge = None if self._purge_after is None else self._purge_after + 1
+            self._board = SummaryWriter(self.path / "tensorboard", purge_step=purge)
         for row in rows:
             for name, value in row.items():
                 if isinstance(value, float):
@@ -138,10 +198,17 @@ class RunDirectory:
             writer.writerow(["case", *fields])
             writer.writerows([case, *row] for case, row in zip(case_ids, errors, strict=True))
 
-    def close(self) -> None:
-        """Close TensorBoard's file."""
-        if self._board is not None:
-            self._board.close()
+
+def append_whole(path: Path, text: str) -> None:
+    """Append `text`, or nothing of it if the disk is full."""
+    size = path.stat().st_size if path.exists() else 0
+    try:
+        with open(path, "a") as file:
+            file.write(text)
+    except OSError:
+        with open(path, "a") as file:
+            file.truncate(size)
+        raise
 
 
 def read_metrics(directory: str | Path) -> list[dict]:

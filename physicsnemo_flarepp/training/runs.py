@@ -81,7 +81,12 @@ def train(cfg: DictConfig) -> TrainedRun:
     """
     cfg = check_config(cfg)
     ranks = start_ranks(cfg)
-    directory = RunDirectory(cfg.run_dir)
+    with RunDirectory(cfg.run_dir) as directory:
+        return _train_in(directory, cfg, ranks)
+
+
+def _train_in(directory: RunDirectory, cfg: DictConfig, ranks: Ranks) -> TrainedRun:
+    """Begin or go on, train, and write the results."""
     is_main = ranks.rank == 0
     reporter = Reporter(cfg.training.epochs, is_main)
     store = CheckpointStore(directory.checkpoints, keep=cfg.training.keep_checkpoints)
@@ -93,17 +98,15 @@ def train(cfg: DictConfig) -> TrainedRun:
     trainer = Trainer(cfg, ranks, parts, directory, store, reporter)
     if state is not None:
         trainer.resume(state)
+        del state  # a copy of all weights and moments
     elif is_main:
+        directory.clear()
         directory.begin(cfg, loaders.normalizer, parts.channels)
     _announce(reporter, ranks, parts, cfg)
-    stopped_by = None
-    try:
-        with reporter:
-            stopped_by = trainer.run()
-            if stopped_by is None and trainer.errors is None:
-                trainer.evaluate()
-    finally:
-        directory.close()
+    with reporter:
+        stopped_by = trainer.run()
+        if stopped_by is None and trainer.errors is None:
+            trainer.evaluate(log=False)  # complete before: its metrics are there
     parameters = sum(p.numel() for p in parts.model.parameters())
     result = TrainedRun(
         directory.path,
@@ -142,20 +145,23 @@ def _find_state(
     The first rank looks for it, so that all agree even while a file system is slow to show the
     same folder everywhere. A checkpoint of another config is refused before any data is read.
     """
-    found: list[Checkpoint | None] = [None]
+    found: list[Checkpoint | str | None] = [None, None]
     if ranks.rank == 0:
-        if cfg.restart:
-            directory.clear()
-        found = [store.newest_sound(reporter.say)]
-        if found[0] is None:
-            directory.clear()
+        found[1] = directory.lock()
+        if found[1] is None and not cfg.restart:
+            found[0] = store.newest_sound(reporter.say)
+        if found[1] is None and found[0] is None:
+            found[1] = directory.obstacle(cfg.restart)
     if ranks.size > 1:
         dist.broadcast_object_list(found, src=0)
-    if found[0] is None:
+    checkpoint, obstacle = found
+    if obstacle is not None:
+        raise FileExistsError(obstacle)
+    if checkpoint is None:
         return None
-    state = load_training_state(found[0])
+    state = load_training_state(checkpoint)
     check_same_config(state["config"], OmegaConf.to_container(cfg))
-    reporter.say(f"going on from {found[0].path}")
+    reporter.say(f"going on from {checkpoint.path}")
     return state
 
 

@@ -76,6 +76,7 @@ class Trainer:
         self.step_in_epoch = 0
         self.errors: Float[Tensor, "cases F"] | None = None
         self._pending: list[PendingStep] = []
+        self._saved_step = -1
         self._tokens = 0
         self._since = time.perf_counter()
 
@@ -123,15 +124,16 @@ class Trainer:
         self._flush()
         self._check_weights()
         state = self._state()
-        if self.ranks.rank != 0:
-            return
-        try:
-            module = self.parts.average.module
-            self.store.save(self.step, state, module, epoch=self.epoch, metric=metric)
-        except OSError as error:
-            if required:
-                raise
-            self.reporter.say(f"WARNING no checkpoint at step {self.step}: {error}")
+        self._saved_step = self.step
+        if self.ranks.rank == 0:
+            try:
+                module = self.parts.average.module
+                self.store.save(self.step, state, module, epoch=self.epoch, metric=metric)
+            except OSError as error:
+                if required:
+                    raise
+                self.reporter.say(f"WARNING no checkpoint at step {self.step}: {error}")
+        self._since = time.perf_counter()
 
     # Training ------------------------------------------------------------------------------
 
@@ -144,7 +146,8 @@ class Trainer:
                     self._end_epoch()
                     stopped = not self.is_complete and self._stop_agreed(stop, looks=True)
                 if stopped:
-                    self.save(required=True)
+                    if self._saved_step != self.step:  # else it has the metric of its evaluation
+                        self.save(required=True)
                     return stop.signal_name or "SIGTERM"
         return None
 
@@ -160,7 +163,7 @@ class Trainer:
             self._tokens += sum(batch["tokens"].numel() for batch in batches)
             if self.step_in_epoch == self.parts.steps_per_epoch:
                 return False
-            looks = len(self._pending) == self.settings.log_every
+            looks = self.step % self.settings.log_every == 0
             if looks:
                 self._flush()
             if self._stop_agreed(stop, looks):
@@ -188,6 +191,7 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         """Evaluate and save what is due after a whole epoch."""
+        self._flush()
         self.epoch, self.step_in_epoch = self.epoch + 1, 0
         metric = None
         if self.epoch % self.settings.evaluate_every == 0 or self.is_complete:
@@ -199,15 +203,15 @@ class Trainer:
 
     # Looking -------------------------------------------------------------------------------
 
-    def evaluate(self) -> float:
-        """Log the errors of the averaged weights on the test set; return their mean."""
+    def evaluate(self, *, log: bool = True) -> float:
+        """Evaluate the averaged weights on the test set; return the mean error."""
         self._flush()
         self.parts.average.eval()
         self.errors = self._test_errors(self.parts.evaluation.predict)
         means = self.errors.mean(0)
         error = means.mean().item()
         baseline = self.mean_predictor_error
-        if self.ranks.rank == 0:
+        if log:
             row = {
                 "kind": "evaluation",
                 "step": self.step,
@@ -216,9 +220,19 @@ class Trainer:
                 "errors": dict(zip(self.parts.fields, means.tolist(), strict=True)),
                 "mean_predictor_error": baseline,
             }
-            self.directory.log([row])
+            self._log([row])
         self.reporter.evaluated(self.epoch, error, baseline)
+        self._since = time.perf_counter()
         return error
+
+    def _log(self, rows: list[dict]) -> None:
+        """Write metrics on the first rank; a full disk does not stop the run."""
+        if self.ranks.rank != 0:
+            return
+        try:
+            self.directory.log(rows)
+        except OSError as error:
+            self.reporter.say(f"WARNING metrics are kept for later: {error}")
 
     @property
     def mean_predictor_error(self) -> float:
@@ -257,23 +271,22 @@ class Trainer:
         self._tokens, self._since = 0, time.perf_counter()
         last = pending[-1]
         memory = used_memory_mb(self.ranks.device)
-        if self.ranks.rank == 0:
-            rows = [
-                {
-                    "kind": "step",
-                    "step": entry.step,
-                    "epoch": entry.epoch,
-                    "loss": value,
-                    "learning_rate": entry.learning_rate,
-                }
-                for entry, value in zip(pending, values, strict=True)
-            ]
-            rows[-1] |= {
-                "tokens_per_second": speed,
-                "seconds_per_step": seconds / len(pending),
-                "memory_mb": memory,
+        rows = [
+            {
+                "kind": "step",
+                "step": entry.step,
+                "epoch": entry.epoch,
+                "loss": value,
+                "learning_rate": entry.learning_rate,
             }
-            self.directory.log(rows)
+            for entry, value in zip(pending, values, strict=True)
+        ]
+        rows[-1] |= {
+            "tokens_per_second": speed,
+            "seconds_per_step": seconds / len(pending),
+            "memory_mb": memory,
+        }
+        self._log(rows)
         self.reporter.show(
             Status(last.step, last.epoch, values[-1], last.learning_rate, speed, memory)
         )
@@ -295,10 +308,10 @@ class Trainer:
             lists = [None] * self.ranks.size
             dist.all_gather_object(lists, indices)
         ids = sorted({reader.case_ids[index] for part in lists for index in part})
-        entries = self.store.entries()
-        good = f"the last good checkpoint is {entries[0].path}" if entries else "no checkpoint yet"
+        last = self.store.newest_sound(self.reporter.say)
+        good = "there is no checkpoint" if last is None else f"the last good one is {last.path}"
         on = f" on the cases {', '.join(ids)}" if ids else ""
         raise NonFiniteLoss(
-            f"{what}{on}; {good}. Lower training.learning_rate, use training.precision=fp32 or "
-            "bf16, or look at those cases; the same command goes on from the checkpoint"
+            f"{what}{on}; {good}. Look at those cases, or train in another run_dir (or with "
+            "restart=true) with a lower training.learning_rate or training.precision=fp32"
         )

@@ -3,16 +3,19 @@
 import csv
 import json
 import os
+import shutil
 import signal
+import time
 
 import physicsnemo
 import pytest
 import torch
 
 from physicsnemo_flarepp.datapipes import build_dataloaders
-from physicsnemo_flarepp.training import train, trainer
+from physicsnemo_flarepp.evaluation import case_errors, load_run
+from physicsnemo_flarepp.training import run_directory, train, trainer
 from physicsnemo_flarepp.training.checkpoints import CheckpointStore, load_training_state
-from physicsnemo_flarepp.training.run_directory import read_metrics
+from physicsnemo_flarepp.training.run_directory import RunDirectory, read_metrics
 from physicsnemo_flarepp.training.steps import TrainStep
 from physicsnemo_flarepp.training.trainer import NonFiniteLoss
 
@@ -80,7 +83,7 @@ def test_finished_run_is_not_trained_again(make_config, monkeypatch):
     monkeypatch.setattr(TrainStep, "__call__", None)
     again = train(make_config())
     assert torch.equal(first.errors, again.errors)
-    assert len(rows(again.directory, "step")) == 20
+    assert (len(rows(again.directory, "step")), len(rows(again.directory, "evaluation"))) == (20, 4)
 
 
 def test_restart_begins_anew(make_config):
@@ -252,9 +255,111 @@ def test_bad_settings_say_what_is_wrong(make_config, changes, message):
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_files_that_are_not_of_a_run_stay(make_config, tmp_path, restart):
-    others = [tmp_path / "figures" / "mine.png", tmp_path / "table.md", tmp_path / "notes.txt"]
-    others[0].parent.mkdir()
-    for path in others:
-        path.write_text("mine")
+    (tmp_path / "notes.txt").write_text("mine")
+    other = tmp_path / "other"
+    (other / "figures").mkdir(parents=True)
+    (other / "figures" / "mine.png").write_text("mine")
+    (other / "config.yaml").write_text("mine: 1")
     train(make_config(run_dir=str(tmp_path), training__epochs=1, restart=restart))
-    assert others[0].read_text() == others[2].read_text() == "mine"
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    with pytest.raises(FileExistsError, match="holds config.yaml, figures, but they are not of"):
+        train(make_config(run_dir=str(other), training__epochs=1, restart=restart))
+    assert (other / "figures" / "mine.png").read_text() == "mine"
+    assert (other / "config.yaml").read_text() == "mine: 1"
+
+
+def test_results_without_a_usable_checkpoint_are_not_deleted_unasked(make_config):
+    run = train(make_config(training__epochs=1))
+    shutil.rmtree(run.directory / "checkpoints")
+    with pytest.raises(FileExistsError, match="model.mdlus of a run, but no checkpoint"):
+        train(make_config(training__epochs=1))
+    with pytest.raises(ValueError, match="n_hidden"):  # before anything is deleted
+        train(make_config(training__epochs=1, restart=True, model__n_hidden=17))
+    assert (run.directory / "model.mdlus").exists()
+    train(make_config(training__epochs=2, restart=True))
+    assert len(rows(run.directory, "evaluation")) == 2
+
+
+def test_losses_are_read_every_log_every_steps_and_after_every_epoch(make_config):
+    """Epochs of 5 steps: an interval that divides them must not lose its beat."""
+    cfg = make_config(
+        training__log_every=5, training__evaluate_every=4, training__checkpoint_every=100
+    )
+    start = time.perf_counter()
+    run = train(cfg)
+    elapsed = time.perf_counter() - start
+    steps = rows(run.directory, "step")
+    reads = [row for row in steps if "seconds_per_step" in row]
+    assert [row["step"] for row in reads] == [5, 10, 15, 20]
+    assert 0 < sum(5 * row["seconds_per_step"] for row in reads) < elapsed
+    cfg = make_config(run_dir=f"{cfg.run_dir}2", training__log_every=2, training__evaluate_every=4)
+    reads = [row["step"] for row in rows(train(cfg).directory, "step") if "memory_mb" in row]
+    assert reads == [2, 4, 5, 6, 8, 10, 12, 14, 15, 16, 18, 20]
+
+
+def test_stop_in_the_last_step_of_an_epoch_keeps_the_metric(make_config, monkeypatch):
+    original, calls = TrainStep.__call__, []
+
+    def step(self, batches):
+        calls.append(None)
+        if len(calls) == 10:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, batches)
+
+    monkeypatch.setattr(TrainStep, "__call__", step)
+    run = train(make_config())
+    entries = CheckpointStore(run.directory / "checkpoints").entries()
+    assert run.stopped_by == "SIGTERM" and [entry.step for entry in entries] == [10, 5]
+    assert all(entry.metric is not None for entry in entries)
+
+
+def test_metrics_that_a_full_disk_refused_are_written_later(make_config, monkeypatch, capsys):
+    original, refused = run_directory.append_whole, []
+
+    def append_whole(path, text):
+        if 0 < len(rows_of(path)) < 9 and len(refused) < 3:
+            refused.append(None)
+            raise OSError(28, "No space left on device", str(path))
+        original(path, text)
+
+    def rows_of(path):
+        return path.read_text().splitlines() if path.exists() else []
+
+    monkeypatch.setattr(run_directory, "append_whole", append_whole)
+    run = train(make_config())
+    assert "WARNING metrics are kept for later" in capsys.readouterr().out and refused
+    assert [row["step"] for row in rows(run.directory, "step")] == list(range(1, 21))
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_shortest_runs(make_config, epochs):
+    """The one-cycle schedule needs three steps; torch divides by zero below."""
+    cfg = make_config(training__epochs=epochs, data__batch_size=10)
+    with pytest.raises(ValueError, match=f"{epochs} optimisation steps, .* needs 3"):
+        train(cfg)
+    cfg = make_config(training__epochs=3, data__batch_size=10)
+    assert len(rows(train(cfg).directory, "step")) == 3
+
+
+def test_evaluation_measures_as_training_did(make_config):
+    for norms in ("separate", "joint"):
+        cfg = make_config(training__field_norms=norms, run_dir=f"{make_config().run_dir}_{norms}")
+        run = train(cfg)
+        errors = case_errors(load_run(run.directory), progress=False)
+        assert errors.values.shape == (3, 2 if norms == "separate" else 1)
+        assert errors.values == pytest.approx(run.errors.numpy(), rel=1e-3)
+
+
+def test_two_processes_do_not_train_in_one_directory(make_config, monkeypatch):
+    original = TrainStep.__call__
+
+    def step(self, batches):
+        other = RunDirectory(make_config().run_dir)
+        with other:
+            assert other.lock().startswith("another process trains in")
+        return original(self, batches)
+
+    monkeypatch.setattr(TrainStep, "__call__", step)
+    run = train(make_config(training__epochs=1))
+    with RunDirectory(run.directory) as free:
+        assert free.lock() is None

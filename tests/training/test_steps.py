@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from physicsnemo_flarepp.training.assembly import assemble, load_data, start_ranks
@@ -29,8 +30,10 @@ class ReadsOfTheDevice(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.tensors = []
+        self.called = set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.called.add(function)
         if function is torch.ops.aten._local_scalar_dense.default:
             self.tensors.append(args[0])
         if function in (torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default):
@@ -42,14 +45,30 @@ class ReadsOfTheDevice(TorchDispatchMode):
 def test_step_reads_nothing_from_the_device(parts, precision):
     run = parts(training__precision=precision)
     batches = list(run.loaders.train)
+    run.step(batches[:1])
+    average = run.step.average
     with ReadsOfTheDevice() as reads:
-        run.average.update_parameters(run.model)
-    assert reads.tensors, "torch's moving average reads its counter, so the record works"
+        average.update_parameters(run.model)
+    # The counter, which is on the host; moving it to the device would be a copy that waits.
+    assert [tuple(tensor.shape) for tensor in reads.tensors] == [()]
+    assert torch.ops.aten._to_copy.default not in reads.called
     run.step.average = SimpleNamespace(update_parameters=lambda model: None)
     with ReadsOfTheDevice() as reads:
         run.step(batches[:2])
         run.step(batches[2:3])
     assert reads.tensors == []
+
+
+def test_average_is_that_of_torch(parts):
+    """After the first update ours skips the counter, which an exponential average ignores."""
+    run = parts()
+    theirs = AveragedModel(run.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    for batch in run.loaders.train:
+        run.step([batch])
+        theirs.update_parameters(run.model)
+    assert run.average.n_averaged == theirs.n_averaged == 5
+    pairs = zip(run.average.parameters(), theirs.parameters(), strict=True)
+    assert all(torch.equal(ours, other) for ours, other in pairs)
 
 
 def test_counter_that_the_average_reads_is_on_the_host():
