@@ -1,0 +1,140 @@
+"""The plot scripts: which files they write, whose numbers are in them, what they refuse."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pyvista as pv
+from PIL import Image
+
+from physicsnemo_flarepp.evaluation import case_errors, load_run, plots, predict_case
+from physicsnemo_flarepp.visualization import DARK
+from tests.evaluation import making
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL = ("--dpi", "40", "--device", "cpu")
+
+
+def script(folder):
+    """The main function of a plot script; both folders have one of that name."""
+    spec = importlib.util.spec_from_file_location(f"{folder}_plot", EXAMPLES / folder / "plot.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+def trained(directory, data, model=None):
+    """A run directory with metrics."""
+    making.write_run(directory, data, model)
+    lines = [
+        {"kind": "step", "step": 1, "epoch": 0, "loss": 0.9},
+        {"kind": "evaluation", "step": 1, "epoch": 0, "error": 0.8},
+    ]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def car_runs(tmp_path_factory):
+    """FLARE++, FLARE and attention on the same bodies."""
+    root = tmp_path_factory.mktemp("cars")
+    data = making.surface_data(making.write_surfaces(root / "set"))
+    mixers = ("flarepp", "flare", "attention")
+    return [trained(root / f"cars-{mixer}", data, {"mixer": mixer}) for mixer in mixers]
+
+
+@pytest.fixture(scope="module")
+def darcy_run(tmp_path_factory):
+    root = tmp_path_factory.mktemp("darcy")
+    return trained(root / "darcy", making.darcy_data(making.write_darcy(root / "set")))
+
+
+def test_usual_figures_of_cars_go_to_the_first_run(car_runs):
+    flarepp, flare, _ = map(str, car_runs)
+    written = script("drivaerml")([flarepp, flare, *SMALL, "--fields", "pMeanTrim"])
+    assert [path.name for path in written] == [
+        "comparison_median_pMeanTrim.png",
+        "training.png",
+        "parity.png",
+        "routing.png",
+        "queries.png",
+        "spectrum.png",
+    ]
+    assert {path.parent for path in written} == {car_runs[0] / "figures"}
+    assert all(Image.open(path).width > 100 for path in written)
+    run = load_run(flarepp, device="cpu")
+    table = case_errors(run, progress=False)
+    shown = table.case_ids[int(np.argsort(table.per_case)[(len(table.case_ids) - 1) // 2])]
+    (exported,) = (car_runs[0] / "figures").glob("case_*.vtp")
+    assert exported.stem == f"case_{shown}"
+    case = predict_case(run, shown)
+    np.testing.assert_allclose(
+        pv.read(exported).cell_data["pMeanTrim (cars-flarepp)"], case.prediction[:, 0], rtol=1e-5
+    )
+
+
+def test_labels_case_fields_formats_and_theme_work_together(car_runs, tmp_path):
+    written = script("drivaerml")(
+        [*map(str, car_runs[:2]), *SMALL, "--dark", "--output", str(tmp_path)]
+        + ["--figures", "comparison", "--case", "run_4", "--fields", "wallShearStressMeanTrim_z"]
+        + ["--labels", "FLARE++", "FLARE", "--formats", "png", "svg"]
+    )
+    stem = "comparison_run_4_wallShearStressMeanTrim_z"
+    assert [path.name for path in written] == [f"{stem}.png", f"{stem}.svg"]
+    picture = np.asarray(Image.open(written[0]))
+    assert "#{:02x}{:02x}{:02x}".format(*picture[0, 0]) == DARK.background
+    words = written[1].read_text()
+    assert "FLARE++ error, rel. L2" in words and "case run_4" in words and "cars-fl" not in words
+    # All fields are exported, whichever are drawn.
+    arrays = set(pv.read(tmp_path / "case_run_4.vtp").cell_data)
+    for field in making.SURFACE_FIELDS:
+        assert {field, f"{field} (FLARE)", f"{field} error (FLARE++)"} <= arrays
+
+
+def test_models_without_routes_are_named_and_left_out(car_runs, tmp_path, capsys):
+    flarepp, _, attention = map(str, car_runs)
+    options = [*SMALL, "--output", str(tmp_path), "--figures", "routing", "spectrum"]
+    options += ["--case", "run_3", "--formats", "svg"]
+    assert script("drivaerml")([attention, *options]) == []
+    written = script("drivaerml")([attention, flarepp, *options])
+    assert [path.name for path in written] == ["routing.svg", "queries.svg", "spectrum.svg"]
+    assert "no spectrum of cars-attention" in capsys.readouterr().out
+    assert "cars-flarepp, M = 4" in written[2].read_text()
+    assert "from run_3 to run_4" in written[1].read_text()  # the first other case
+
+
+def test_second_case_of_the_queries_may_be_named(darcy_run, tmp_path):
+    options = [str(darcy_run), *SMALL, "--output", str(tmp_path), "--formats", "svg"]
+    options += ["--figures", "routing", "--case", "darcy_test_0001"]
+    plot = script("benchmarks_2d")
+    _, queries = plot([*options, "--other-case", "darcy_test_0002"])
+    assert "from darcy_test_0001 to darcy_test_0002" in queries.read_text()
+    with pytest.raises(ValueError, match="run darcy has no test case 'nine'"):
+        plot([*options, "--other-case", "nine"])
+
+
+def test_gallery_takes_runs_of_several_sets(car_runs, darcy_run, tmp_path):
+    (written,) = script("benchmarks_2d")(
+        [str(darcy_run), str(car_runs[0]), *SMALL, "--output", str(tmp_path)]
+        + ["--figures", "gallery", "--labels", "Darcy", "Bodies", "--formats", "svg"]
+    )
+    words = written.read_text()
+    assert all(word in words for word in ("Darcy", "Bodies", "permeability a", "geometry"))
+
+
+def test_bad_options_are_named(car_runs, darcy_run, tmp_path, capsys):
+    plot = script("benchmarks_2d")
+    options = [*SMALL, "--output", str(tmp_path), "--figures", "comparison"]
+    with pytest.raises(ValueError, match="run 'darcy': case 'darcy_9' is not known.*_0002"):
+        plot([str(darcy_run), *options, "--case", "darcy_9"])
+    with pytest.raises(ValueError, match="2 runs have the names .*'one'"):
+        plot([str(darcy_run), str(car_runs[0]), *options, "--labels", "one"])
+    with pytest.raises(ValueError, match="run cars-flarepp has no test case 'darcy_test_0000'"):
+        plot([str(darcy_run), str(car_runs[0]), *options, "--case", "darcy_test_0000"])
+    with pytest.raises(SystemExit):
+        plot([str(darcy_run), "--figures", "portrait"])
+    told = capsys.readouterr().err
+    assert all(name in told for name in plots.FIGURE_NAMES)
+    assert not list(tmp_path.iterdir())
