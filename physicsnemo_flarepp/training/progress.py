@@ -48,7 +48,7 @@ def duration(seconds: float) -> str:
     Examples
     --------
     >>> duration(42), duration(200), duration(7300)
-    ('42 s', '3 min 20 s', '2 h 2 min')
+    ('42 s', '3 min 20 s', '2 h 1 min')
     """
     seconds = int(seconds)
     if seconds < 60:
