@@ -139,7 +139,9 @@ def plot_gallery(
                 else:
                     bar = 0.86 * cell
                     start = left + (cell - bar) / 2
-                    sheet.bar(theme.fields(), scale, label, start, below, bar, beyond=beyond)
+                    sheet.bar(
+                        theme.fields(), scale, label, start, below, bar, beyond=beyond, room=cell
+                    )
         for place, kind in enumerate(("input", "target")):
             sheet.text(
                 kind,

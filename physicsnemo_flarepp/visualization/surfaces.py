@@ -59,6 +59,19 @@ def is_cloud(mesh: pv.DataSet) -> bool:
     return isinstance(mesh, pv.PolyData) and mesh.n_faces + mesh.n_strips + mesh.n_lines == 0
 
 
+def is_flat(mesh: pv.DataSet) -> bool:
+    """Whether a mesh lies in a plane of constant z.
+
+    Examples
+    --------
+    >>> is_flat(pv.Plane()), is_flat(pv.Sphere())
+    (True, False)
+    """
+    bounds = np.reshape(mesh.bounds, (3, 2))
+    spans = bounds[:, 1] - bounds[:, 0]
+    return bool(spans[2] <= 1e-6 * max(spans[:2]))
+
+
 @dataclass(frozen=True)
 class Canvas:
     """What is drawn of a case.
@@ -135,9 +148,7 @@ def make_canvas(
     if is_cloud(mesh):
         association = "point"  # files of cell centres say "cell", but here they are points
     mask = _checked_mask(mask, n_tokens)
-    bounds = np.reshape(mesh.bounds, (3, 2))
-    spans = bounds[:, 1] - bounds[:, 0]
-    flat = bool(spans[2] <= 1e-6 * max(spans[:2]))
+    flat = is_flat(mesh)
     shown = mask & _inside(mesh, association, crop, flat)
     rows = None
     if is_cloud(mesh):

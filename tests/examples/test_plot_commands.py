@@ -60,6 +60,8 @@ def test_usual_figures_of_cars_go_to_the_first_run(car_runs):
         "parity.png",
         "routing.png",
         "queries.png",
+        "routing_cars-flare.png",
+        "queries_cars-flare.png",
         "spectrum.png",
     ]
     assert {path.parent for path in written} == {car_runs[0] / "figures"}

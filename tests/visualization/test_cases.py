@@ -37,5 +37,5 @@ def test_unknown_id_lists_the_ids():
 def test_errors_must_fit_the_cases():
     with pytest.raises(ValueError, match=r"errors has shape \(4,\), expected \(5,\)"):
         choose_case("median", IDS, ERRORS[:4])
-    with pytest.raises(ValueError, match="case 'run_7' is not finite"):
+    with pytest.raises(ValueError, match="case 'run_7' is NaN"):
         choose_case("worst", IDS, np.where(ERRORS == 0.9, np.nan, ERRORS))
