@@ -120,9 +120,10 @@ def plot_gallery(
             sheet.text(
                 exhibit.title,
                 left + cell / 2,
-                margin + line / 2,
+                margin + 0.68 * line,
                 room=cell,
                 size=theme.font_size + 1,
+                valign="baseline",
             )
             for place, (kind, (picture, scale, label, beyond)) in enumerate(
                 zip(("input", "target"), column, strict=True)

@@ -107,10 +107,11 @@ class ComparisonPage:
                 self.sheet.text(
                     name,
                     self._column(column) + self.cell / 2,
-                    rows[row] - self.line / 2,
+                    rows[row] - 0.32 * self.line,
                     tail="" if kind == "field" else f" error, rel. L2 {errors[name]:.2%}",
                     room=self.cell,
                     size=self.theme.font_size + 1,
+                    valign="baseline",
                 )
         if not self.stacked:
             for view, top, height in zip(self.views, rows, self.heights, strict=True):
