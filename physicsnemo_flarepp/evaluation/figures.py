@@ -104,20 +104,25 @@ def draw_comparison(
         if cameras is None:
             cameras = None if is_flat(mesh) else preset.cameras
         label = preset.labels.get(field, field)
-        picture = plot_comparison(
-            mesh,
-            reference,
-            shown,
-            field=f"|{label}|" if vector else label,
-            units=preset.units.get(field),
-            association=one.association,
-            cameras=cameras,
-            crop=preset.crop,
-            errors={name: field_error(case, field) for name, case in found.items()},
-            title=f"case {case_id}{reason}",
-            theme=theme,
-            path=[directory / f"{stem}.{suffix}" for suffix in formats],
-        )
+        try:
+            picture = plot_comparison(
+                mesh,
+                reference,
+                shown,
+                field=f"|{label}|" if vector else label,
+                units=preset.units.get(field),
+                association=one.association,
+                cameras=cameras,
+                crop=preset.crop,
+                errors={name: field_error(case, field) for name, case in found.items()},
+                title=f"case {case_id}{reason}",
+                theme=theme,
+                path=[directory / f"{stem}.{suffix}" for suffix in formats],
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"{field} of case {case_id!r}, runs {', '.join(names)}: {error}"
+            ) from error
         drawn.append(picture)
         if html:
             for name, values in {"reference": reference, **shown}.items():

@@ -264,7 +264,7 @@ class Sheet:
         bar.outline.set_linewidth(0.5)
         length, pad, gap = 2.5, 1.5, 2.0  # points
         axes.tick_params(length=length, pad=pad, labelsize=size)
-        below = BAR_HEIGHT + (length + pad + 1.2 * size + gap + self.theme.font_size) / 72
+        below = BAR_HEIGHT + (length + pad + 1.2 * size + gap + 0.85 * self.theme.font_size) / 72
         name, units = _split_units(label)
         tail = units + (f"  (×10$^{{{exponent}}}$)" if exponent else "")
         sign = "\N{MINUS SIGN}" if offset < 0 else "+"

@@ -9,6 +9,7 @@ from PIL import Image
 
 from physicsnemo_flarepp.visualization import DARK, LIGHT, Theme, plot_comparison
 from physicsnemo_flarepp.visualization.scales import field_limits
+from physicsnemo_flarepp.visualization.surfaces import make_canvas
 
 
 def rgb(color):
@@ -391,3 +392,25 @@ def test_a_panel_that_is_not_there_is_named(grid, small):
     drawn = plot_comparison(grid, truth, {"a": truth}, field="u", theme=small)
     with pytest.raises(ValueError, match="there is no panel"):
         drawn.panel("field", "b")
+
+
+def test_mask_fits_surfaces_with_points_and_lines_beside_their_faces(car):
+    mixed = pv.PolyData(
+        car.points, faces=car.faces, lines=np.array([2, 0, 1]), verts=np.array([1, 0, 1, 1])
+    )
+    mask = car.points[:, 0] < 2.5
+    plain, canvas = (
+        make_canvas(mesh, car.n_points, mask=mask, association="point") for mesh in (car, mixed)
+    )
+    assert canvas.faces.n_faces == plain.faces.n_faces > 0
+    assert canvas.hidden.n_faces == plain.hidden.n_faces > 0
+    np.testing.assert_allclose(canvas.faces.points, car.points[canvas.rows])
+    assert mask[canvas.rows].all()
+
+
+def test_mask_that_leaves_nothing_of_the_crop_is_named(grid, small):
+    truth = grid.points[:, 0].astype(float)
+    with pytest.raises(ValueError, match="mask leaves no token with data inside the crop"):
+        plot_comparison(
+            grid, truth, {"a": truth}, field="u", mask=truth > 1.5, crop=(0, 1, 0, 1), theme=small
+        )
