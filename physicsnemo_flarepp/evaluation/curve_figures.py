@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..visualization import LIGHT, Parity, Theme, TrainingCurves, plot_parity, plot_training
 from .reports import Report
+from .shown_cases import directory_names
 
 
 def draw_training(
@@ -27,11 +28,8 @@ def draw_training(
     labels, formats, theme
         As in :func:`draw_comparison`.
     """
-    names = list(labels) if labels is not None else [Path(d).resolve().name for d in directories]
-    if len(set(names)) < len(names) or len(names) != len(directories):
-        names = [str(d) for d in directories]
     return plot_training(
-        dict(zip(names, directories, strict=True)),
+        dict(zip(directory_names(directories, labels), directories, strict=True)),
         theme=theme,
         path=[Path(directory) / f"training.{suffix}" for suffix in formats],
     )
@@ -41,6 +39,7 @@ def draw_parity(
     reports: Sequence[Report],
     directory: str | os.PathLike,
     *,
+    labels: Sequence[str] | None = None,
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
 ) -> Parity:
@@ -52,11 +51,18 @@ def draw_parity(
         From :func:`evaluate_run` with force settings, of runs on the same test cases.
     directory : path-like
         Where to write.
+    labels : sequence of str, optional
+        Names of the runs in the figure; by default those of the reports.
     formats, theme
         As in :func:`draw_comparison`.
     """
     if not reports:
         raise ValueError("reports is empty; give the report of at least one run")
+    names = list(labels) if labels is not None else [report.name for report in reports]
+    if len(names) != len(reports) or len(set(names)) < len(names):
+        raise ValueError(
+            f"{len(reports)} reports have the names {names}; give each a label of its own"
+        )
     for report in reports:
         if report.forces is None:
             raise ValueError(
@@ -71,8 +77,8 @@ def draw_parity(
     return plot_parity(
         {name: reports[0].forces.true[:, i] for name, i in columns.items()},
         {
-            report.name: {name: report.forces.predicted[:, i] for name, i in columns.items()}
-            for report in reports
+            label: {name: report.forces.predicted[:, i] for name, i in columns.items()}
+            for label, report in zip(names, reports, strict=True)
         },
         theme=theme,
         path=[Path(directory) / f"parity.{suffix}" for suffix in formats],

@@ -21,17 +21,19 @@ from ..visualization import (
     require_rendering,
     with_units,
 )
+from ..visualization.surfaces import is_flat
 from .cases import CasePrediction, predict_case
 from .curve_figures import draw_training
 from .errors import CaseErrors
 from .runs import Run, load_run
 from .shown_cases import (
     chosen_case,
+    errors_for_choice,
+    field_error,
     field_values,
     predict_with_all,
     preset_of,
     run_names,
-    stored_errors,
 )
 
 FIGURES = "figures"
@@ -64,7 +66,8 @@ def draw_comparison(
     directory : path-like, optional
         Where to write; by default ``figures`` of the first run.
     fields : sequence of str, optional
-        Fields or single channels; all fields by default. Vectors are shown by their length.
+        Fields or single channels; all fields by default. Vectors are shown by their length; the
+        error above a panel is that of the whole vector.
     labels : sequence of str, optional
         Names of the runs in the figure.
     errors : CaseErrors, optional
@@ -94,29 +97,37 @@ def draw_comparison(
     reason = "" if case == case_id else f", {case} error of {names[0]}"
     drawn = []
     for field in fields or list(one.channels.fields):
-        stem = _file_name(f"comparison_{case}_{field}")
+        stem = file_name(f"comparison_{case}_{field}")
         reference = field_values(one, field, one.target)
         shown = {n: field_values(c, field, c.prediction) for n, c in found.items()}
         vector = field not in one.field_names
+        if cameras is None:
+            cameras = None if is_flat(mesh) else preset.cameras
         label = preset.labels.get(field, field)
-        picture = plot_comparison(
-            mesh,
-            reference,
-            shown,
-            field=f"|{label}|" if vector else label,
-            units=preset.units.get(field),
-            association=one.association,
-            cameras=cameras or preset.cameras,
-            crop=preset.crop,
-            title=f"case {case_id}{reason}",
-            theme=theme,
-            path=[directory / f"{stem}.{suffix}" for suffix in formats],
-        )
+        try:
+            picture = plot_comparison(
+                mesh,
+                reference,
+                shown,
+                field=f"|{label}|" if vector else label,
+                units=preset.units.get(field),
+                association=one.association,
+                cameras=cameras,
+                crop=preset.crop,
+                errors={name: field_error(case, field) for name, case in found.items()},
+                title=f"case {case_id}{reason}",
+                theme=theme,
+                path=[directory / f"{stem}.{suffix}" for suffix in formats],
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"{field} of case {case_id!r}, runs {', '.join(names)}: {error}"
+            ) from error
         drawn.append(picture)
         if html:
             for name, values in {"reference": reference, **shown}.items():
                 export_html(
-                    directory / f"{stem}_{_file_name(name)}.html",
+                    directory / f"{stem}_{file_name(name)}.html",
                     mesh,
                     values,
                     association=one.association,
@@ -146,7 +157,7 @@ def export_case(found: Mapping[str, CasePrediction], directory: str | os.PathLik
         )
     for i, name in enumerate(one.feature_names):
         arrays.setdefault(name, one.features[:, i])
-    path = Path(directory) / _file_name(f"case_{one.case_id}")
+    path = Path(directory) / file_name(f"case_{one.case_id}")
     return export_fields(path, one.mesh, arrays, association=one.association)
 
 
@@ -199,6 +210,7 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
     """Draw what a finished run leaves in its ``figures``: training curves and the median case.
 
     Where no OpenGL can be had, the curves are drawn, and a message says why the rest is missing.
+    So it is with any figure that fails: the run is trained all the same.
 
     Parameters
     ----------
@@ -212,18 +224,29 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
     """
     directory = Path(directory)
     target = directory / FIGURES
-    written = list(draw_training([directory], target).paths)
+    written: list[Path] = []
     try:
+        written += draw_training([directory], target).paths
         require_rendering()
+        run = load_run(directory)
+        errors = errors_for_choice(run, "median", stored=True)
+        for picture in draw_comparison([run], "median", target, errors=errors):
+            written += picture.paths
     except RenderingUnavailable as reason:
         print(f"no figures of fields: {reason}")
-        return written
-    run = load_run(directory)
-    for picture in draw_comparison([run], "median", target, errors=stored_errors(directory)):
-        written += picture.paths
-    print(f"figures: {target}")
+    except Exception as reason:  # whatever it is, the results of the training stand
+        print(f"figures of {directory} failed: {reason}; draw again with plot.py {directory}")
+    if written:
+        print(f"figures: {target}")
     return written
 
 
-def _file_name(words: str) -> str:
+def file_name(words: str) -> str:
+    """Give words as a name of a file, with what is not safe there replaced.
+
+    Examples
+    --------
+    >>> file_name("first/FLARE++, 1.5")
+    'first_FLARE++__1.5'
+    """
     return "".join(c if c.isalnum() or c in "._-+" else "_" for c in words)

@@ -1,30 +1,49 @@
 """The figures that the ``plot.py`` scripts offer, by name."""
 
 import argparse
-import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
-from ..mixers import FlareMixer, FlarePPMixer, Mixer
-from ..visualization import DARK, LIGHT, Theme
-from .arguments import add_run_options, load_chosen_run
+from ..visualization import DARK, LIGHT, RenderingUnavailable, Theme, require_rendering
+from ..visualization.export import require_html
+from .arguments import add_force_options, add_run_options, force_overrides, load_chosen_run
+from .cases import find_case
 from .conventions import force_settings
 from .curve_figures import draw_parity, draw_training
-from .figures import FIGURES, draw_comparison, draw_gallery
+from .errors import CaseErrors
+from .figures import FIGURES, draw_comparison, draw_gallery, export_case, file_name
+from .forces import ForceSettings
 from .reports import evaluate_run
-from .routing_figures import draw_routing, draw_spectrum
+from .routing_figures import draw_queries, draw_routing, draw_spectrum, has_routes
 from .runs import Run
-from .shown_cases import chosen_case, run_names
+from .shown_cases import (
+    chosen_case,
+    directory_names,
+    errors_for_choice,
+    predict_with_all,
+    require_surface,
+)
 
 FIGURE_NAMES = ("comparison", "gallery", "parity", "routing", "spectrum", "training")
 FORMATS = ("png", "pdf", "svg")
 
 
+def _dots(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not a positive number of dots per inch")
+    return value
+
+
 def add_figure_options(parser: argparse.ArgumentParser, usual: Sequence[str]) -> None:
     """Add the options of :func:`draw_figures`; `usual` are the figures drawn by default."""
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
-    parser.add_argument("--figures", nargs="+", choices=FIGURE_NAMES, default=list(usual))
+    parser.add_argument(
+        "--figures", nargs="+", choices=FIGURE_NAMES, help=f"default: {' '.join(usual)}"
+    )
+    parser.set_defaults(usual=tuple(usual))
     parser.add_argument(
         "--case", default="median", help="median, worst, best of the first run, or a case id"
     )
@@ -34,79 +53,167 @@ def add_figure_options(parser: argparse.ArgumentParser, usual: Sequence[str]) ->
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=["png"])
     parser.add_argument("--html", action="store_true", help="interactive pages (extra 'html')")
     parser.add_argument("--dark", action="store_true", help="dark background")
-    parser.add_argument("--dpi", type=int, help="resolution of png files")
+    parser.add_argument("--dpi", type=_dots, help="resolution of png files")
     parser.add_argument("--output", type=Path, help="default: figures/ of the first run")
     add_run_options(parser)
+    add_force_options(parser)
 
 
 def draw_figures(options: argparse.Namespace) -> list[Path]:
     """Draw the figures chosen by the options of :func:`add_figure_options`.
+
+    Where no OpenGL can be had, what needs none is drawn and exported, and the process ends with
+    code 1.
 
     Returns
     -------
     list of Path
         The files written, without the exports for ParaView.
     """
-    directory = options.output or options.runs[0] / FIGURES
-    theme = DARK if options.dark else LIGHT
-    if options.dpi is not None:
-        theme = replace(theme, dpi=options.dpi)
-    look = {"formats": options.formats, "theme": theme}
-    runs = [load_chosen_run(path, options) for path in options.runs]
-    labels = run_names(runs, options.labels)
+    if options.html:
+        require_html()
+    work = _Work(options)
     paths: list[Path] = []
-    for name in options.figures:
+    for name in options.figures or options.usual:
         print(f"drawing {name}", flush=True)
-        if name == "comparison":
-            pictures = draw_comparison(
-                runs,
-                options.case,
-                directory,
-                fields=options.fields,
-                labels=labels,
-                html=options.html,
-                **look,
-            )
-            paths += [path for picture in pictures for path in picture.paths]
-        elif name == "gallery":
-            paths += draw_gallery(runs, directory, labels=labels, **look).paths
-        elif name == "parity":
-            reports = [evaluate_run(run, force_settings(run)) for run in runs]
-            paths += draw_parity(reports, directory, **look).paths
-        elif name == "training":
-            paths += draw_training(options.runs, directory, labels=labels, **look).paths
-        else:
-            paths += _draw_routes(name, runs, labels, options, directory, look)
-    print(f"figures: {directory}")
+        paths += getattr(work, name)()
+    print(f"figures: {work.directory}")
+    if work.missing:
+        raise SystemExit(f"not drawn: {', '.join(work.missing)}")
     return paths
 
 
-def _draw_routes(
-    name: str,
-    runs: Sequence[Run],
-    labels: Sequence[str],
-    options: argparse.Namespace,
-    directory: str | os.PathLike,
-    look: dict[str, Sequence[str] | Theme],
-) -> list[Path]:
-    """Draw the routes of the runs whose models have some, and say which have none."""
-    pairs = list(zip(runs, labels, strict=True))
-    with_routes = [(run, label) for run, label in pairs if _has_routes(run)]
-    for _, label in (pair for pair in pairs if pair not in with_routes):
-        print(f"no {name} of {label}: only FLARE and FLARE++ have routes")
-    if not with_routes:
-        return []
-    case = chosen_case(runs[0], options.case)
-    if name == "spectrum":
-        names = [label for _, label in with_routes]
-        chosen = [run for run, _ in with_routes]
-        return list(draw_spectrum(chosen, case, directory, labels=names, **look).paths)
-    ids = [i for i in runs[0].loaders.test.dataset.reader.case_ids if i != case]
-    other = options.other_case or (ids[0] if ids else None)
-    maps, change = draw_routing(with_routes[0][0], case, directory, other_case=other, **look)
-    return [*maps.paths, *(change.paths if change is not None else ())]
+@dataclass
+class _Work:
+    """What the figures of one command share; runs are loaded when a figure needs them."""
 
+    options: argparse.Namespace
+    missing: list[str] = field(default_factory=list)
 
-def _has_routes(run: Run) -> bool:
-    mixers = [module for module in run.model.modules() if isinstance(module, Mixer)]
-    return bool(mixers) and all(isinstance(m, FlareMixer | FlarePPMixer) for m in mixers)
+    def __post_init__(self) -> None:
+        self.directory = self.options.output or self.options.runs[0] / FIGURES
+        self.labels = directory_names(self.options.runs, self.options.labels)
+        theme = DARK if self.options.dark else LIGHT
+        if self.options.dpi is not None:
+            theme = replace(theme, dpi=self.options.dpi)
+        self.look: dict[str, Sequence[str] | Theme] = {
+            "formats": self.options.formats,
+            "theme": theme,
+        }
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        return [load_chosen_run(path, self.options) for path in self.options.runs]
+
+    @cached_property
+    def errors(self) -> CaseErrors | None:
+        """Of the first run, where they choose the case; evaluated once for all figures."""
+        own = self.options.checkpoint == "final" and self.options.data_root is None
+        return errors_for_choice(self.runs[0], self.options.case, stored=own)
+
+    @cached_property
+    def case(self) -> str:
+        return chosen_case(self.runs[0], self.options.case, self.errors)
+
+    def _can_render(self, figure: str) -> bool:
+        try:
+            require_rendering()
+        except RenderingUnavailable as reason:
+            if not self.missing:
+                print(f"no figures of fields: {reason}")
+            self.missing.append(figure)
+            return False
+        return True
+
+    def comparison(self) -> list[Path]:
+        case = self.case  # an unknown one is refused before anything is predicted
+        if not self._can_render("comparison"):
+            export_case(predict_with_all(self.runs, self.labels, case), self.directory)
+            return []
+        pictures = draw_comparison(
+            self.runs,
+            self.options.case,
+            self.directory,
+            fields=self.options.fields,
+            labels=self.labels,
+            errors=self.errors,
+            html=self.options.html,
+            **self.look,
+        )
+        return [path for picture in pictures for path in picture.paths]
+
+    def gallery(self) -> list[Path]:
+        if not self._can_render("gallery"):
+            return []
+        return list(draw_gallery(self.runs, self.directory, labels=self.labels, **self.look).paths)
+
+    def training(self) -> list[Path]:
+        drawn = draw_training(self.options.runs, self.directory, labels=self.labels, **self.look)
+        return list(drawn.paths)
+
+    def parity(self) -> list[Path]:
+        """Draw forces; where they are only drawn by default, say of which runs there are none."""
+        asked = self.options.figures is not None
+        if self.options.no_forces and not asked:
+            return []
+        chosen: list[tuple[Run, str, ForceSettings]] = []
+        for run, label in zip(self.runs, self.labels, strict=True):
+            try:
+                settings = force_settings(run, force_overrides(self.options))
+                require_surface(run)
+            except ValueError as reason:
+                if asked:
+                    raise
+                print(f"no parity of {label}: {reason}")
+            else:
+                chosen.append((run, label, settings))
+        if not chosen:
+            return []
+        reports = [evaluate_run(run, settings) for run, _, settings in chosen]
+        labels = [label for _, label, _ in chosen]
+        return list(draw_parity(reports, self.directory, labels=labels, **self.look).paths)
+
+    def _with_routes(self, figure: str) -> list[tuple[Run, str]]:
+        """Give the runs whose models have routes with their labels, and name the others."""
+        pairs = list(zip(self.runs, self.labels, strict=True))
+        for run, label in pairs:
+            if not has_routes(run):
+                print(f"no {figure} of {label}: only FLARE and FLARE++ of this package have routes")
+        return [(run, label) for run, label in pairs if has_routes(run)]
+
+    def spectrum(self) -> list[Path]:
+        chosen = self._with_routes("spectrum")
+        if not chosen:
+            return []
+        runs, labels = zip(*chosen, strict=True)
+        drawn = draw_spectrum(runs, self.case, self.directory, labels=labels, **self.look)
+        return list(drawn.paths)
+
+    def routing(self) -> list[Path]:
+        chosen = self._with_routes("routing")
+        if not chosen:
+            return []
+        other = self._other_case()
+        rendered = self._can_render("routing")
+        paths: list[Path] = []
+        for number, (run, label) in enumerate(chosen):
+            look = self.look | {"suffix": f"_{file_name(label)}" if number else ""}
+            if rendered:
+                maps, change = draw_routing(
+                    run, self.case, self.directory, other_case=other, label=label, **look
+                )
+                paths += [*maps.paths, *(change.paths if change is not None else ())]
+            elif other is not None:
+                paths += draw_queries(run, (self.case, other), self.directory, **look).paths
+        return paths
+
+    def _other_case(self) -> str | None:
+        """Give the second case of the queries: as named, or the first that is not shown."""
+        named = self.options.other_case
+        if named is None:
+            ids = self.runs[0].loaders.test.dataset.reader.case_ids
+            return next((name for name in ids if name != self.case), None)
+        find_case(self.runs[0], named)
+        if named == self.case:
+            raise ValueError(f"--other-case {named} is the case that is shown; name another one")
+        return named

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..datapipes import PadCollator
 from ..inference import routing_queries, routing_spectra, routing_weights
+from ..mixers import FlareMixer, FlarePPMixer, Mixer
 from ..visualization import (
     LIGHT,
     QueryChange,
@@ -25,12 +26,26 @@ from .cases import find_case, predict_case
 from .runs import Run
 from .shown_cases import preset_of, run_names
 
+_USUAL_ROUTES = 4
+
 
 def model_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:
     """Give what the model of a run is called with on a test case: fx, embedding, time."""
     sample, _ = run.loaders.test.dataset[find_case(run, case)]
     arguments = run.adapter(PadCollator()([(sample, {"index": 0})]))
     return {key: arguments[key] for key in ("fx", "embedding", "time") if key in arguments}
+
+
+def has_routes(run: Run) -> bool:
+    """Whether all mixers of a run's model are FLARE or FLARE++ of this package."""
+    mixers = [module for module in run.model.modules() if isinstance(module, Mixer)]
+    return bool(mixers) and all(isinstance(m, FlareMixer | FlarePPMixer) for m in mixers)
+
+
+def n_routes(run: Run) -> int:
+    """Give the number of routes of each head, the least of all blocks."""
+    mixers = [m for m in run.model.modules() if isinstance(m, FlareMixer | FlarePPMixer)]
+    return min((m.seeds if isinstance(m, FlarePPMixer) else m.queries).shape[1] for m in mixers)
 
 
 def telling_heads(spectra: np.ndarray) -> list[tuple[int, int]]:
@@ -51,9 +66,11 @@ def draw_routing(
     directory: str | os.PathLike,
     *,
     heads: Sequence[tuple[int, int]] | None = None,
-    routes: int = 4,
+    routes: int | None = None,
     other_case: int | str | None = None,
     cameras: Sequence[str] = ALL_AROUND,
+    label: str | None = None,
+    suffix: str = "",
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
 ) -> tuple[RoutingMaps, QueryChange | None]:
@@ -70,16 +87,22 @@ def draw_routing(
     heads : sequence of (int, int), optional
         (block, head) to show, counted from 0; by default in each block the head of the highest
         effective rank, because the others average over the whole case.
-    routes : int
-        Routes per head, of the greatest mass.
+    routes : int, optional
+        Routes per head, of the greatest mass; by default 4, or all where there are fewer.
     other_case : int or str, optional
         A second test case: the change of the queries between both goes to ``queries.png``.
     cameras : sequence of str
         Views of a surface.
+    label : str, optional
+        Name of the run in the title.
+    suffix : str
+        Ends the names of the files, where several runs are drawn to one directory.
     formats, theme
         As in :func:`draw_comparison`.
     """
     directory = Path(directory)
+    if routes is None:
+        routes = min(_USUAL_ROUTES, n_routes(run))
     inputs = model_inputs(run, case)
     shown = predict_case(run, case, progress=False)
     if heads is None:
@@ -94,21 +117,47 @@ def draw_routing(
         association=shown.association,
         cameras=cameras,
         crop=preset_of(run, shown).crop,
-        title=f"{run.name}, case {shown.case_id}",
+        title=f"{label or run.name}, case {shown.case_id}",
         theme=theme,
-        path=[directory / f"routing.{suffix}" for suffix in formats],
+        path=[directory / f"routing{suffix}.{kind}" for kind in formats],
     )
     if other_case is None:
         return maps, None
+    look = {"suffix": suffix, "formats": formats, "theme": theme}
+    return maps, draw_queries(run, (case, other_case), directory, **look)
+
+
+def draw_queries(
+    run: Run,
+    cases: tuple[int | str, int | str],
+    directory: str | os.PathLike,
+    *,
+    suffix: str = "",
+    formats: Sequence[str] = ("png",),
+    theme: Theme = LIGHT,
+) -> QueryChange:
+    """Draw how the queries of a run change between two test cases to ``queries.png``.
+
+    Parameters
+    ----------
+    run : Run
+        With the mixer flarepp or flare.
+    cases : tuple of int or str
+        Test cases, by position or id.
+    directory, suffix, formats, theme
+        As in :func:`draw_routing`.
+    """
     ids = run.loaders.test.dataset.reader.case_ids
-    both = [routing_queries(run.model, **model_inputs(run, c)) for c in (case, other_case)]
-    change = plot_query_change(
+    names = tuple(ids[find_case(run, case)] for case in cases)
+    if len(set(names)) < 2:
+        raise ValueError(f"queries of case {names[0]!r} are compared with themselves; name another")
+    both = [routing_queries(run.model, **model_inputs(run, name)) for name in names]
+    return plot_query_change(
         *(queries.cpu().numpy() for queries in both),
-        cases=(shown.case_id, ids[find_case(run, other_case)]),
+        cases=names,
         theme=theme,
-        path=[directory / f"queries.{suffix}" for suffix in formats],
+        path=[Path(directory) / f"queries{suffix}.{kind}" for kind in formats],
     )
-    return maps, change
 
 
 def draw_spectrum(

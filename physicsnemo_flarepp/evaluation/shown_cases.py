@@ -6,11 +6,47 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyvista as pv
 
+from ..datapipes import plot_mesh
 from ..visualization import Preset, choose_case, preset_for
+from ..visualization.cases import CHOICES
+from ..visualization.scales import relative_l2
 from .cases import CasePrediction, predict_case
 from .errors import CaseErrors, case_errors
 from .runs import Run
+
+
+def directory_names(
+    directories: Sequence[str | os.PathLike], labels: Sequence[str] | None = None
+) -> list[str]:
+    """Give each run directory a name of its own, in figures.
+
+    Parameters
+    ----------
+    directories : sequence of path-like
+        Run directories.
+    labels : sequence of str, optional
+        Names to use; by default those of the directories, and where these clash with the parents
+        in which they differ.
+
+    Examples
+    --------
+    >>> directory_names(["/a/first/flare", "/a/second/flare"])
+    ['first/flare', 'second/flare']
+    """
+    if not directories:
+        raise ValueError("runs is empty; give at least one run")
+    found = [Path(directory).resolve() for directory in directories]
+    names = list(labels) if labels is not None else [path.name for path in found]
+    if labels is None and len(set(names)) < len(names):
+        common = os.path.commonpath([path.parent for path in found])
+        names = [path.relative_to(common).as_posix() for path in found]
+    if len(names) != len(found) or len(set(names)) < len(names):
+        raise ValueError(
+            f"{len(found)} runs have the names {names}; give each run once, with a label of its own"
+        )
+    return names
 
 
 def run_names(runs: Sequence[Run], labels: Sequence[str] | None = None) -> list[str]:
@@ -23,16 +59,7 @@ def run_names(runs: Sequence[Run], labels: Sequence[str] | None = None) -> list[
     labels : sequence of str, optional
         Names to use instead.
     """
-    if not runs:
-        raise ValueError("runs is empty; give at least one run")
-    names = list(labels) if labels is not None else [run.name for run in runs]
-    if labels is None and len(set(names)) < len(names):
-        names = [str(run.directory) for run in runs]
-    if len(names) != len(runs) or len(set(names)) < len(names):
-        raise ValueError(
-            f"{len(runs)} runs have the names {names}; give each run once, with a label of its own"
-        )
-    return names
+    return directory_names([run.directory for run in runs], labels)
 
 
 def preset_of(run: Run, case: CasePrediction) -> Preset:
@@ -40,6 +67,18 @@ def preset_of(run: Run, case: CasePrediction) -> Preset:
     data = run.config.data
     name, builtin = data.get("benchmark") or data.get("builtin"), data.get("builtin")
     return preset_for(name, builtin=builtin is not None, dimension=case.coordinates.shape[1])
+
+
+def require_surface(run: Run) -> None:
+    """Raise unless the first test case of a run has faces, over which forces can be integrated."""
+    sample, metadata = run.loaders.test.dataset[0]
+    coordinates = run.normalizer.inverse(sample["coordinates"], sample["tokens"], key="coordinates")
+    mesh = plot_mesh(metadata, coordinates.numpy())
+    if not isinstance(mesh, pv.PolyData) or mesh.GetPolys().GetNumberOfCells() == 0:
+        raise ValueError(
+            f"the cases of run {run.name} are points without a surface, over which no forces can "
+            "be integrated"
+        )
 
 
 def predict_with_all(
@@ -95,8 +134,25 @@ def field_values(case: CasePrediction, field: str, values: np.ndarray) -> np.nda
         return values[:, case.field_names.index(field)]
     if field not in case.channels.fields:
         known = [*case.channels.fields, *case.field_names]
-        raise ValueError(f"field {field!r} is not known; choose among {list(dict.fromkeys(known))}")
+        raise ValueError(
+            f"field {field!r} of case {case.case_id!r} is not known; choose among "
+            f"{list(dict.fromkeys(known))}"
+        )
     return np.linalg.norm(values[:, case.channels.columns(field)], axis=1)
+
+
+def field_error(case: CasePrediction, field: str) -> float:
+    """Give the relative L2 error of a channel, or of a whole field with all its channels.
+
+    It is that of the tables, also where the tables of a run join all fields in one norm.
+    """
+    if field in case.field_names:
+        column = case.field_names.index(field)
+        columns = slice(column, column + 1)
+    else:
+        columns = case.channels.columns(field)
+    prediction, target = (v[:, columns].astype(np.float64) for v in (case.prediction, case.target))
+    return relative_l2(prediction.ravel(), target.ravel())
 
 
 def stored_errors(directory: str | os.PathLike) -> CaseErrors | None:
@@ -134,8 +190,32 @@ def chosen_case(run: Run, case: str, errors: CaseErrors | None = None) -> str:
     ids = run.loaders.test.dataset.reader.case_ids
     if case in ids:
         return case  # no need to evaluate all cases
-    table = case_errors(run, progress=False) if errors is None else errors
     try:
+        if case not in CHOICES:
+            choose_case(case, ids, np.zeros(len(ids)))  # says which there are
+        table = case_errors(run, progress=False) if errors is None else errors
         return table.case_ids[choose_case(case, table.case_ids, table.per_case)]
     except ValueError as error:
         raise ValueError(f"run {run.name!r}: {error}") from None
+
+
+def errors_for_choice(run: Run, case: str, *, stored: bool) -> CaseErrors | None:
+    """Give the errors that :func:`chosen_case` needs for `case`; None if it needs none.
+
+    Parameters
+    ----------
+    run : Run
+        The run whose errors choose.
+    case : str
+        ``median``, ``worst``, ``best`` or an id.
+    stored : bool
+        Whether the errors that training left may be used: those of the final model on the run's
+        own data. Where there are none, or of other cases, all test cases are predicted.
+    """
+    ids = run.loaders.test.dataset.reader.case_ids
+    if case in ids or case not in CHOICES:
+        return None
+    left = stored_errors(run.directory) if stored else None
+    if left is not None and set(left.case_ids) == set(ids):
+        return left
+    return case_errors(run)

@@ -39,8 +39,8 @@ def choose_case(case: str, case_ids: Sequence[str], errors: Float[np.ndarray, " 
             f"case {case!r} is not known; choose one of {CHOICES} or one of the {len(case_ids)} "
             f"ids {some}"
         )
-    if not np.isfinite(errors).all():
-        bad = case_ids[int(np.flatnonzero(~np.isfinite(errors))[0])]
-        raise ValueError(f"the error of case {bad!r} is not finite; name a case by its id")
+    if np.isnan(errors).any():
+        bad = case_ids[int(np.flatnonzero(np.isnan(errors))[0])]
+        raise ValueError(f"the error of case {bad!r} is NaN; name a case by its id")
     order = np.argsort(errors, kind="stable")
     return int(order[{"median": (len(order) - 1) // 2, "worst": -1, "best": 0}[case]])

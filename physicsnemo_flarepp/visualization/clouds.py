@@ -3,10 +3,12 @@
 import numpy as np
 import pyvista as pv
 from jaxtyping import Float
-from scipy.spatial import Delaunay, QhullError
+from scipy.spatial import Delaunay, QhullError, cKDTree
 
-# A face whose circumcircle is this many typical circumradii wide belongs to no data.
+# A face whose circumradius, over the spacing of the points around it, is this many times the
+# typical one belongs to no data.
 _VOID_FACTOR = 2.5
+_NEIGHBOURS = 4
 
 
 def triangulate_cloud(
@@ -19,8 +21,9 @@ def triangulate_cloud(
     points : numpy.ndarray
         Shape :math:`(N, 2)`, or :math:`(N, 3)` in a plane of constant z.
     alpha : float, optional
-        Faces with a circumradius beyond it are dropped. The default, 2.5 times the median
-        circumradius of the Delaunay triangulation, suits clouds of roughly even spacing.
+        Faces with a circumradius beyond it are dropped. By default circumradii are compared with
+        the spacing of the points around each face, so that clouds may be graded: faces beyond 2.5
+        times the median ratio are dropped.
 
     Returns
     -------
@@ -54,13 +57,22 @@ def triangulate_cloud(
             f"the {len(points)} points lie on a line or coincide, and have no triangulation"
         ) from error
     radius = _circumradius(plane[faces])
-    alpha = _VOID_FACTOR * float(np.median(radius)) if alpha is None else alpha
-    kept = faces[radius <= alpha]
+    if alpha is None:
+        ratio = radius / _spacing(plane)[faces].max(1)
+        kept = faces[ratio <= _VOID_FACTOR * np.median(ratio)]
+    else:
+        kept = faces[radius <= alpha]
     if not len(kept):
         raise ValueError(
             f"alpha = {alpha} drops every face; the median circumradius is {np.median(radius):.3g}"
         )
     return pv.PolyData.from_regular_faces(_spatial(plane), kept)
+
+
+def _spacing(plane: Float[np.ndarray, "N 2"]) -> Float[np.ndarray, " N"]:
+    """Give the mean distance of each point to its nearest neighbours."""
+    distances, _ = cKDTree(plane).query(plane, k=min(_NEIGHBOURS + 1, len(plane)))
+    return np.maximum(distances[:, 1:].mean(1), np.finfo(float).tiny)  # points may coincide
 
 
 def _circumradius(corners: Float[np.ndarray, "n 3 2"]) -> Float[np.ndarray, " n"]:

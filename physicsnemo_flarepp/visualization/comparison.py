@@ -30,7 +30,8 @@ class Comparison:
     field_limits, error_limits : tuple of float
         The two colour scales.
     relative_l2 : dict
-        Error of each prediction over all tokens with data, as a fraction.
+        Error of each prediction as it is written above its panel, as a fraction: over all tokens
+        with data, or what was given.
     cameras : tuple of str
         Views, in order.
     paths : tuple of Path
@@ -69,6 +70,7 @@ def plot_comparison(
     crop: Crop | None = None,
     alpha: float | None = None,
     field_range: Limits | None = None,
+    errors: Mapping[str, float] | None = None,
     title: str | None = None,
     theme: Theme = LIGHT,
     path: Paths = None,
@@ -109,6 +111,9 @@ def plot_comparison(
         Largest circumradius of a face of a point cloud; see :func:`triangulate_cloud`.
     field_range : tuple of float, optional
         Limits of the field scale; percentiles 0.5 and 99.5 of the reference by default.
+    errors : Mapping[str, float], optional
+        Relative L2 error of each prediction as a fraction, where it is not that of the arrays: of
+        a vector field whose length is shown, say.
     title : str, optional
         Line above the panels, such as the case.
     theme : Theme
@@ -159,7 +164,11 @@ def plot_comparison(
     fields = {"reference": reference, **predictions}
     limits = field_range or field_limits(reference[shown])
     bounds = error_limits(in_view)
-    errors = {n: relative_l2(values[known], reference[known]) for n, values in predictions.items()}
+    if errors is None:
+        errors = {n: relative_l2(v[known], reference[known]) for n, v in predictions.items()}
+    elif set(errors) != set(predictions):
+        raise ValueError(f"errors names {sorted(errors)}, but predictions {sorted(predictions)}")
+    errors = dict(errors)
 
     views = make_views(canvas, cameras, crop)
     pictures = _render(canvas, fields, differences, limits, bounds, views, theme)
@@ -193,7 +202,9 @@ def _render(
     pictures = {}
     with open_renderer(canvas, views, per_unit, theme) as renderer:
         for kind, name, values, colors, scale in jobs:
-            renderer.paint(canvas.values(values), canvas.association, colors, scale)
+            shading = theme.error_shading if kind == "error" else theme.shading
+            shown = canvas.values(values)
+            renderer.paint(shown, canvas.association, colors, scale, shading=shading)
             for view in views:
                 pictures[kind, name, view.camera.name] = renderer.picture(
                     view.camera, view.window, view.pixels(per_unit)

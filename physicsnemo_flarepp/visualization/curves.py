@@ -11,17 +11,18 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 0.62, 0.22, 0.32, 0.46
 
 
 def axes_in_a_row(
-    n: int, theme: Theme, *, width: float = 3.0, height: float = 2.2
+    n: int, theme: Theme, *, width: float = 3.0, height: float = 2.2, above: float = 0.0
 ) -> tuple[Sheet, list[Axes]]:
-    """Give a sheet with `n` empty axes of this size in inches.
+    """Give a sheet with `n` empty axes of this size in inches, with more room `above` if asked.
 
     Use within :func:`~physicsnemo_flarepp.visualization.sheets.styled`.
     """
     inch = theme.dpi
     cell = (_LEFT + width + _RIGHT) * inch
-    sheet = Sheet(round(n * cell), round((_TOP + height + _BOTTOM) * inch), theme)
+    top = _TOP + above
+    sheet = Sheet(round(n * cell), round((top + height + _BOTTOM) * inch), theme)
     places = [i * cell + _LEFT * inch for i in range(n)]
-    return sheet, [sheet.axes(x, _TOP * inch, width * inch, height * inch) for x in places]
+    return sheet, [sheet.axes(x, top * inch, width * inch, height * inch) for x in places]
 
 
 def log_numbers(axis: Axes) -> None:

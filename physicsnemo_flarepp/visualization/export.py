@@ -14,6 +14,8 @@ from .scales import Limits, field_limits
 from .surfaces import association_of, make_canvas
 from .theme import LIGHT, Theme
 
+_OTHER_FORMATS = (".vtp", ".vtu", ".vtk", ".vts", ".vti", ".ply", ".stl", ".obj")
+
 
 class MissingExtra(ImportError):
     """A package of an optional extra is not installed."""
@@ -71,7 +73,7 @@ def export_fields(
     surface = isinstance(mesh, pv.PolyData)
     suffix = ".vtp" if surface else ".vtu"
     path = Path(path)
-    if path.suffix not in ("", suffix):
+    if path.suffix in _OTHER_FORMATS and path.suffix != suffix:
         raise ValueError(
             f"path {str(path)!r} ends in {path.suffix!r}, but a {type(mesh).__name__} is written "
             f"as {suffix}"
@@ -99,12 +101,22 @@ def export_fields(
     data = bare.point_data if where == "point" else bare.cell_data
     for name, values in fields.items():
         data[name] = np.ascontiguousarray(values)
-    path = path.with_suffix(suffix)
+    # Ids of cases may hold dots: "Re_1.5" is a name, not a file of type ".5".
+    path = path if path.suffix == suffix else path.with_name(path.name + suffix)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.stem}.partial{suffix}")
     bare.save(partial)
     os.replace(partial, path)
     return path
+
+
+def require_html() -> None:
+    """Raise :class:`MissingExtra` unless interactive pages can be written."""
+    if importlib.util.find_spec("trame_pyvista") is None:
+        raise MissingExtra(
+            "interactive pages need the package trame-pyvista, which is not installed; "
+            "pip install 'physicsnemo-flarepp[html]'"
+        )
 
 
 def export_html(
@@ -134,11 +146,7 @@ def export_html(
     MissingExtra
         If the extra ``html`` is not installed.
     """
-    if importlib.util.find_spec("trame_pyvista") is None:
-        raise MissingExtra(
-            "interactive pages need the package trame-pyvista, which is not installed; "
-            "pip install 'physicsnemo-flarepp[html]'"
-        )
+    require_html()
     require_rendering()
     path = Path(path)
     canvas = make_canvas(mesh, len(values), association=association)

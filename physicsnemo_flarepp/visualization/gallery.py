@@ -120,9 +120,10 @@ def plot_gallery(
             sheet.text(
                 exhibit.title,
                 left + cell / 2,
-                margin + line / 2,
+                margin + 0.68 * line,
                 room=cell,
                 size=theme.font_size + 1,
+                valign="baseline",
             )
             for place, (kind, (picture, scale, label, beyond)) in enumerate(
                 zip(("input", "target"), column, strict=True)
@@ -139,7 +140,9 @@ def plot_gallery(
                 else:
                     bar = 0.86 * cell
                     start = left + (cell - bar) / 2
-                    sheet.bar(theme.fields(), scale, label, start, below, bar, beyond=beyond)
+                    sheet.bar(
+                        theme.fields(), scale, label, start, below, bar, beyond=beyond, room=cell
+                    )
         for place, kind in enumerate(("input", "target")):
             sheet.text(
                 kind,

@@ -15,6 +15,7 @@ GAP = 0.10
 MARGIN = 0.10
 LINE = 0.21
 _WIDEST_BAR = 3.6
+_LOWEST = 0.6
 _CONVENTION = """error = prediction − reference,
 one scale for all models,
 limits: 99.5th percentile
@@ -64,6 +65,8 @@ class ComparisonPage:
         self.left = round(MARGIN * inch) + (0 if self.stacked else self.line)
         self.top = round(MARGIN * inch) + (0 if title is None else self.line)
         self.heights = [view.pixels(self.per_unit)[1] for view in views]
+        if self.stacked:  # the words beside the errors need as much
+            self.heights = [max(self.heights[0], round(_LOWEST * inch))]
         n_columns = 1 + len(models) if self.stacked else 1 + 2 * len(models)
         width = self.left + n_columns * (self.cell + self.gap) - self.gap + round(MARGIN * inch)
         if self.stacked:
@@ -96,17 +99,19 @@ class ComparisonPage:
             )
             row = int(kind == "error") if self.stacked else number
             height, width = picture.shape[:2]
-            left, top = self._column(column) + (self.cell - width) // 2, rows[row]
+            left = self._column(column) + (self.cell - width) // 2
+            top = rows[row] + (self.heights[number] - height) // 2
             self.sheet.image(picture, left, top)
             self.panels.append(Panel(kind, name, camera, row, column, (left, top, width, height)))
             if number == 0:
-                words = name if kind == "field" else f"{name} error, rel. L2 {errors[name]:.2%}"
                 self.sheet.text(
-                    words,
+                    name,
                     self._column(column) + self.cell / 2,
-                    top - self.line / 2,
+                    rows[row] - 0.32 * self.line,
+                    tail="" if kind == "field" else f" error, rel. L2 {errors[name]:.2%}",
                     room=self.cell,
                     size=self.theme.font_size + 1,
+                    valign="baseline",
                 )
         if not self.stacked:
             for view, top, height in zip(self.views, rows, self.heights, strict=True):

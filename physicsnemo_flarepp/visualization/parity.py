@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, UInt8
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from .curves import axes_in_a_row
-from .sheets import Paths, check_paths, styled
+from .sheets import Paths, Sheet, check_paths, styled
 from .theme import LIGHT, Theme
 
 _MARKERS = "osD^vP"
+_SIDE = 2.2  # inches of axes, and of a line of text
+_LINE = 0.16
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ def plot_parity(
     truth = {name: _checked(f"true {name}", values, None) for name, values in truth.items()}
     scores: dict[str, dict[str, float]] = {}
     with styled(theme):
-        sheet, axes = axes_in_a_row(len(truth), theme, width=2.2, height=2.2)
+        above = _LINE * len(predictions)
+        sheet, axes = axes_in_a_row(len(truth), theme, width=_SIDE, height=_SIDE, above=above)
         colors = theme.line_colors()
         for axis, (quantity, true) in zip(axes, truth.items(), strict=True):
             seen = [true]
@@ -101,8 +105,8 @@ def plot_parity(
                     markeredgewidth=0,
                     alpha=0.85,
                     color=colors[number % len(colors)],
-                    label=f"{model}, R² = {score:.3f}",
                 )
+                _name(sheet, axis, model, score, number, len(predictions))
             low, high = min(s.min() for s in seen), max(s.max() for s in seen)
             margin = 0.08 * (high - low) or 0.05 * max(abs(high), 1e-12)
             limits = low - margin, high + margin
@@ -111,10 +115,36 @@ def plot_parity(
             axis.set_ylabel(f"predicted {quantity}")
             for direction in (axis.xaxis, axis.yaxis):
                 direction.set_major_locator(MaxNLocator(5))
-            axis.legend(fontsize=theme.font_size - 1, loc="upper left", handletextpad=0.2)
-        axes[0].set_title(title or "", loc="left")
+        axes[0].set_title(title or "", loc="left", pad=72 * above + 6)
         image, paths = sheet.finish(paths)
     return Parity(image, scores, paths)
+
+
+def _name(sheet: Sheet, axis: Axes, model: str, score: float, number: int, of: int) -> None:
+    """Write a model's name and score above the axes, where no case is."""
+    height = 0.08 + _LINE * (of - 1 - number)  # inches above the axes
+    (mark,) = axis.get_lines()[-1:]
+    axis.plot(
+        [0.03],
+        [1 + (height + 0.04) / _SIDE],
+        transform=axis.transAxes,
+        clip_on=False,
+        marker=mark.get_marker(),
+        markersize=mark.get_markersize(),
+        markeredgewidth=0,
+        color=mark.get_color(),
+    )
+    box, dpi = axis.get_position(), sheet.theme.dpi
+    sheet.text(
+        model,
+        box.x0 * sheet.width + 0.13 * dpi,
+        (1 - box.y1) * sheet.height - height * dpi,
+        room=(_SIDE - 0.13) * dpi,
+        size=sheet.theme.font_size - 1,
+        align="left",
+        valign="baseline",
+        tail=f", R² = {score:.3f}",
+    )
 
 
 def _checked(name: str, values: np.ndarray, n: int | None) -> np.ndarray:

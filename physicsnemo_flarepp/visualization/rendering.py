@@ -26,6 +26,7 @@ assert plotter.screenshot(return_img=True)[16, 16, 0] > 200, "the picture is emp
 """
 _PROBE_SECONDS = 120
 _SAMPLES = 8  # per pixel
+_LARGEST = 16384  # pixels of a side, as most drivers have it
 
 
 @contextmanager
@@ -165,6 +166,9 @@ class MeshRenderer:
         self._flat = flat
         self._point_size = point_size
         self._depth: dict[str, tuple[float, float]] = {}
+        self._points = [
+            part.points for part in (mesh, hidden) if part is not None and part.n_points
+        ]
         with _without_warnings():
             self._plotter = pv.Plotter(
                 off_screen=True, lighting="none", window_size=(64, 64), theme=_default_theme()
@@ -192,14 +196,26 @@ class MeshRenderer:
         association: str,
         colors: Colormap,
         limits: Limits,
+        *,
+        shading: float | None = None,
     ) -> None:
-        """Colour the mesh by one value per point or cell; NaN is no data."""
+        """Colour the mesh by one value per point or cell; NaN is no data.
+
+        `shading` takes the place of the theme's.
+        """
         self._mesh.clear_data()
         data = self._mesh.point_data if association == "point" else self._mesh.cell_data
         data["shown"] = values
         table = lookup_table(colors, limits, self._theme.no_data)
         # Values, not colours, are interpolated across a face: blue to red passes through white.
-        self._add(self._mesh, "mesh", scalars="shown", cmap=table, interpolate_before_map=True)
+        self._add(
+            self._mesh,
+            "mesh",
+            shading,
+            scalars="shown",
+            cmap=table,
+            interpolate_before_map=True,
+        )
 
     def paint_plain(self, color: str, edges: str | None = None) -> None:
         """Show the geometry in one colour, with its edges if they get one."""
@@ -207,8 +223,8 @@ class MeshRenderer:
         lines = {} if edges is None else {"show_edges": True, "edge_color": edges}
         self._add(self._mesh, "mesh", color=color, line_width=0.5, **lines)
 
-    def _add(self, mesh: pv.PolyData, name: str, **look) -> None:
-        shading = 0.0 if self._flat else self._theme.shading
+    def _add(self, mesh: pv.PolyData, name: str, shading: float | None = None, **look) -> None:
+        shading = 0.0 if self._flat else self._theme.shading if shading is None else shading
         self._plotter.add_mesh(  # replaces what has this name
             mesh,
             name=name,
@@ -238,10 +254,16 @@ class MeshRenderer:
         size : tuple of int
             Width and height in pixels, of the aspect ratio of the window.
         """
+        if max(size) > _LARGEST:
+            raise ValueError(
+                f"a picture of {size[0]} x {size[1]} pixels is more than OpenGL draws "
+                f"({_LARGEST} a side); lower dpi or panel_width of the theme"
+            )
         left, right, bottom, top = window
         axes = camera.axes()
         if camera.name not in self._depth:
-            self._depth[camera.name] = tuple(camera.extent(self._mesh.points)[2])
+            ends = [camera.extent(points)[2] for points in self._points]
+            self._depth[camera.name] = (min(e[0] for e in ends), max(e[1] for e in ends))
         near, far = self._depth[camera.name]
         room = max(far - near, right - left, top - bottom)
         focus = axes.T @ [(left + right) / 2, (bottom + top) / 2, (near + far) / 2]

@@ -10,7 +10,7 @@ import pyvista as pv
 from jaxtyping import Float, Int, UInt8
 
 from .cameras import ALL_AROUND, Camera
-from .scales import Limits, check_values
+from .scales import Limits, check_values, outside
 from .sheets import BAR_STRIP, Paths, Sheet, check_paths, styled
 from .surfaces import Canvas, Crop, make_canvas
 from .theme import LIGHT, Theme
@@ -20,6 +20,7 @@ GAP = 0.08
 MARGIN = 0.10
 LINE = 0.21
 _PERCENTILE = 99.5
+_LOWEST = 0.66
 
 
 class HeadWeights(Protocol):
@@ -92,14 +93,15 @@ def plot_routing(
     n_tokens = np.shape(weights[0].encode)[-1]
     maps = _checked_maps(weights, n_tokens)
     canvas = make_canvas(mesh, n_tokens, association=association, crop=crop)
-    limits = {
-        kind: (0.0, _top([m for key, m in maps.items() if key[3] == kind], canvas.shown))
-        for kind in ("encode", "decode")
-    }
+    limits, beyond = {}, {}
+    for kind in ("encode", "decode"):
+        seen = [values[canvas.shown] for key, values in maps.items() if key[3] == kind]
+        limits[kind] = (0.0, _top(seen))
+        beyond[kind] = outside(limits[kind], *seen)
     views = make_views(canvas, None if canvas.flat else cameras, crop)
     pictures = _render(canvas, maps, limits, views, theme)
     with styled(theme):
-        sheet, rectangles = _lay_out(pictures, weights, limits, title, theme)
+        sheet, rectangles = _lay_out(pictures, weights, limits, beyond, title, theme)
         image, paths = sheet.finish(paths)
     return RoutingMaps(image, rectangles, limits, paths)
 
@@ -122,8 +124,8 @@ def _checked_maps(weights: Sequence[HeadWeights], n_tokens: int) -> dict[tuple, 
     return maps
 
 
-def _top(maps: list[np.ndarray], shown: np.ndarray) -> float:
-    return float(np.percentile(np.concatenate([m[shown] for m in maps]), _PERCENTILE)) or 1.0
+def _top(maps: list[np.ndarray]) -> float:
+    return float(np.percentile(np.concatenate(maps), _PERCENTILE)) or 1.0
 
 
 def _render(
@@ -162,6 +164,7 @@ def _lay_out(
     pictures: dict[tuple, np.ndarray],
     weights: Sequence[HeadWeights],
     limits: dict[str, Limits],
+    beyond: dict[str, tuple[bool, bool]],
     title: str | None,
     theme: Theme,
 ) -> tuple[Sheet, dict]:
@@ -171,7 +174,8 @@ def _lay_out(
     n_columns = max(len(entry.routes) for entry in weights)
     left = margin + 2 * line
     top = margin + (line if title else 0)
-    row = height + gap
+    tall = max(height, round(_LOWEST * inch))  # the words beside a row need as much
+    row = tall + gap
     head = line + 2 * row + gap
     strip = round((BAR_STRIP + GAP) * inch)
     # Two scales side by side need room for their labels.
@@ -183,17 +187,17 @@ def _lay_out(
     for number, entry in enumerate(weights):
         start = top + number * head
         label = f"block {entry.block + 1}, head {entry.head + 1}"
-        middle = start + line + row
-        sheet.text(label, margin + line / 3, middle, room=2 * row, vertical=True)
+        sheet.text(label, margin + line / 3, start + line + row, room=2 * row, vertical=True)
         for place, kind in enumerate(("encode", "decode")):
             y = start + line + place * row
             words = {"encode": "draws from", "decode": "returns to"}[kind]
-            sheet.text(words, left - line / 2, y + height / 2, room=height, vertical=True)
+            sheet.text(words, left - line / 2, y + tall / 2, room=tall, vertical=True)
             for column, route in enumerate(np.asarray(entry.routes).tolist()):
                 key = (entry.block, entry.head, route, kind)
                 x = left + column * (width + gap)
-                sheet.image(pictures[key], x, y)
-                rectangles[key] = (x, y, width, height)
+                middle = y + (tall - height) // 2
+                sheet.image(pictures[key], x, middle)
+                rectangles[key] = (x, middle, width, height)
                 if place == 0:
                     mass = float(entry.masses[column])
                     words = f"route {route + 1}, mass {mass:.1%}"
@@ -204,6 +208,14 @@ def _lay_out(
         (("encode", "draws from: weight × N"), ("decode", "returns to: share of the route"))
     ):
         begin = left + place * half + 0.07 * half
-        above = limits[kind]
-        sheet.bar(theme.weights(), above, label, begin, bottom, 0.84 * half, beyond=(False, True))
+        sheet.bar(
+            theme.weights(),
+            limits[kind],
+            label,
+            begin,
+            bottom,
+            0.84 * half,
+            beyond=beyond[kind],
+            room=0.96 * half,
+        )
     return sheet, rectangles

@@ -58,7 +58,9 @@ def check_values(
 
 
 def relative_l2(prediction: Float[np.ndarray, " N"], reference: Float[np.ndarray, " N"]) -> float:
-    """Give the relative L2 error as a fraction; NaN for a reference that is zero everywhere.
+    """Give the relative L2 error as a fraction.
+
+    A reference that is 0 everywhere gives infinity, or 0 where the prediction is 0 too.
 
     Examples
     --------
@@ -66,7 +68,8 @@ def relative_l2(prediction: Float[np.ndarray, " N"], reference: Float[np.ndarray
     0.2
     """
     size = float(np.linalg.norm(reference))
-    return float(np.linalg.norm(prediction - reference)) / size if size else float("nan")
+    error = float(np.linalg.norm(prediction - reference))
+    return error / size if size else float("inf" if error else 0.0)
 
 
 def field_limits(values: Float[np.ndarray, " N"]) -> Limits:
@@ -78,6 +81,9 @@ def field_limits(values: Float[np.ndarray, " N"]) -> Limits:
     (5.0, 995.0)
     """
     low, high = map(float, np.percentile(values, FIELD_PERCENTILES))
+    if high > low:
+        return low, high
+    low, high = float(np.min(values)), float(np.max(values))  # all but a few are equal
     if high > low:
         return low, high
     middle, spread = low, max(abs(low), 1.0) * 1e-3  # a constant field still needs a scale

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 from PIL import Image
 
 from .theme import Theme
@@ -42,6 +42,12 @@ def with_units(name: str, units: str | None) -> str:
     return f"{name} [{units}]" if units else name
 
 
+def _split_units(label: str) -> tuple[str, str]:
+    """Take a label of :func:`with_units` apart: units stay where a name must be cut."""
+    start = label.rfind(" [") if label.endswith("]") else -1
+    return (label, "") if start < 0 else (label[:start], label[start:])
+
+
 def decimal_exponent(limits: tuple[float, float]) -> int:
     """Give the power of ten to take out of tick labels: 0 where plain numbers are short enough.
 
@@ -56,11 +62,56 @@ def decimal_exponent(limits: tuple[float, float]) -> int:
     return int(np.floor(np.log10(size)))
 
 
-def _number(value: float) -> str:
-    return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
+def common_offset(limits: tuple[float, float]) -> float:
+    """Give the number to take off tick labels: 0 unless they would differ in late digits only.
+
+    Examples
+    --------
+    >>> common_offset((101325.1, 101326.2)), common_offset((990.0, 1010.0))
+    (101320.0, 0.0)
+    """
+    span = limits[1] - limits[0]
+    if span >= 1e-3 * max(abs(limits[0]), abs(limits[1])):
+        return 0.0
+    power = int(np.ceil(np.log10(span)))
+    return round(float(np.floor(limits[0] / 10.0**power)) * 10.0**power, max(0, -power))
 
 
-def ticks_that_fit(limits: tuple[float, float], exponent: int, inches: float) -> list[float]:
+def tick_labels(ticks: Sequence[float], exponent: int, offset: float = 0.0) -> list[str]:
+    """Give the labels of evenly spaced ticks, with the digits that their distance needs.
+
+    Examples
+    --------
+    >>> tick_labels([0.0, 2.5, 5.0], 0), tick_labels([101325.2, 101325.4], 0, 101320.0)
+    (['0.0', '2.5', '5.0'], ['5.2', '5.4'])
+    """
+    values = [(tick - offset) / 10.0**exponent for tick in ticks]
+    if len(values) < 2:
+        words = [f"{value:.4g}" for value in values]
+    else:
+        step = values[1] - values[0]
+        steps = (
+            abs(step * 10.0**n - round(step * 10.0**n)) < 1e-3 * step * 10.0**n for n in range(9)
+        )
+        digits = next((n for n, whole in enumerate(steps) if whole), 9)
+        words = [f"{round(value, digits) + 0.0:.{digits}f}" for value in values]
+    return [word.replace("-", "\N{MINUS SIGN}") for word in words]
+
+
+def _inches_of(label: str, font_size: float) -> float:
+    """Give the width of a number in the default font, where a digit is 0.64 of its size."""
+    ems = {"\N{MINUS SIGN}": 0.84, ".": 0.32}
+    return sum(ems.get(sign, 0.64) for sign in label) * font_size / 72
+
+
+def ticks_that_fit(
+    limits: tuple[float, float],
+    exponent: int,
+    inches: float,
+    *,
+    offset: float = 0.0,
+    font_size: float = 7.5,
+) -> list[float]:
     """Give round numbers within `limits` whose labels fit side by side.
 
     Examples
@@ -75,11 +126,15 @@ def ticks_that_fit(limits: tuple[float, float], exponent: int, inches: float) ->
         slack = 1e-9 * span
         ticks = [float(t) for t in ticks if limits[0] - slack <= t <= limits[1] + slack]
         found = ticks or found
-        # A digit is about 0.065 inches wide; labels stay a digit and a half apart.
-        needed = sum(0.065 * (len(_number(t / 10.0**exponent)) + 1.5) for t in found)
-        if needed <= inches * (found[-1] - found[0]) / span + 0.4:
-            break
-    return found
+        widths = [_inches_of(label, font_size) for label in tick_labels(found, exponent, offset)]
+        # Neighbours stay a digit and a half apart.
+        apart = _inches_of("00", font_size) * 0.75
+        if all(
+            (one + other) / 2 + apart <= inches * (right - left) / span
+            for one, other, left, right in zip(widths, widths[1:], found, found[1:], strict=False)
+        ):
+            return found
+    return found[:1]
 
 
 class Sheet:
@@ -129,16 +184,17 @@ class Sheet:
         align: str = "center",
         valign: str = "center",
         vertical: bool = False,
+        tail: str = "",
     ) -> None:
-        """Write words at a place.
+        """Write words and their tail at a place.
 
-        Words that need more than `room` pixels get a smaller font, and are cut when that is not
-        enough.
+        What needs more than `room` pixels gets a smaller font. Where that is not enough the words
+        are cut, never the tail.
         """
         artist = self.figure.text(
             x / self.width,
             1 - y / self.height,
-            words,
+            words + tail,
             size=size or self.theme.font_size,
             ha=align,
             va=valign,
@@ -150,11 +206,12 @@ class Sheet:
             box = artist.get_window_extent(self.canvas.get_renderer())
             return box.height if vertical else box.width
 
-        if needed() > room:
-            artist.set_size(max(_SMALLEST_FONT, artist.get_size() * room / needed()))
+        # Step by step: hinted glyphs do not shrink in proportion to their size.
+        while needed() > room and artist.get_size() > _SMALLEST_FONT:
+            artist.set_size(max(_SMALLEST_FONT, 0.97 * artist.get_size()))
         while needed() > room and len(words) > 1:
             words = words[:-1]
-            artist.set_text(f"{words}…")
+            artist.set_text(f"{words}…{tail}")
 
     def bar(
         self,
@@ -166,6 +223,7 @@ class Sheet:
         width: float,
         *,
         beyond: tuple[bool, bool] = (False, False),
+        room: float | None = None,
     ) -> None:
         """Draw a horizontal colour bar with its label below; `BAR_STRIP` inches high in all.
 
@@ -179,25 +237,46 @@ class Sheet:
             Place in pixels.
         beyond : tuple of bool
             Whether values lie below and above the limits: pointed ends say so.
+        room : float, optional
+            Pixels that the label may take, centred below the bar; a tenth more than the bar by
+            default.
         """
         axes = self.axes(left, top, width, BAR_HEIGHT * self.theme.dpi)
         extend = {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[
             tuple(map(int, beyond))
         ]
-        exponent = decimal_exponent(limits)
+        offset = common_offset(limits)
+        exponent = decimal_exponent((limits[0] - offset, limits[1] - offset))
+        size = self.theme.font_size - 0.5
+        ticks = ticks_that_fit(
+            limits, exponent, width / self.theme.dpi, offset=offset, font_size=size
+        )
         bar = self.figure.colorbar(
             ScalarMappable(Normalize(*limits), colors),
             cax=axes,
             orientation="horizontal",
             extend=extend,
             extendfrac=0.03,
-            ticks=ticks_that_fit(limits, exponent, width / self.theme.dpi),
-            format=FuncFormatter(lambda value, _: _number(value / 10.0**exponent)),
+            ticks=FixedLocator(ticks),
+            format=FixedFormatter(tick_labels(ticks, exponent, offset)),
         )
+        bar.minorticks_off()
         bar.outline.set_linewidth(0.5)
-        axes.tick_params(length=2.5, pad=1.5, labelsize=self.theme.font_size - 0.5)
-        factor = f"  (×10$^{{{exponent}}}$)" if exponent else ""
-        axes.set_xlabel(label + factor, labelpad=2.0)
+        length, pad, gap = 2.5, 1.5, 2.0  # points
+        axes.tick_params(length=length, pad=pad, labelsize=size)
+        below = BAR_HEIGHT + (length + pad + 1.2 * size + gap + 0.85 * self.theme.font_size) / 72
+        name, units = _split_units(label)
+        tail = units + (f"  (×10$^{{{exponent}}}$)" if exponent else "")
+        sign = "\N{MINUS SIGN}" if offset < 0 else "+"
+        tail += f"  ({sign}{abs(offset):.12g})" if offset else ""
+        self.text(
+            name,
+            left + width / 2,
+            top + below * self.theme.dpi,
+            room=1.1 * width if room is None else room,
+            valign="baseline",
+            tail=tail,
+        )
 
     def pixels(self) -> UInt8[np.ndarray, "height width 3"]:
         """Give the page as an image."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyvista as pv
 from jaxtyping import Bool, Float, Int
+from vtkmodules.vtkCommonDataModel import vtkCellArray
 
 from .clouds import triangulate_cloud
 
@@ -57,6 +58,19 @@ def association_of(
 def is_cloud(mesh: pv.DataSet) -> bool:
     """Whether a mesh has points but no lines, faces or volumes."""
     return isinstance(mesh, pv.PolyData) and mesh.n_faces + mesh.n_strips + mesh.n_lines == 0
+
+
+def is_flat(mesh: pv.DataSet) -> bool:
+    """Whether a mesh lies in a plane of constant z.
+
+    Examples
+    --------
+    >>> is_flat(pv.Plane()), is_flat(pv.Sphere())
+    (True, False)
+    """
+    bounds = np.reshape(mesh.bounds, (3, 2))
+    spans = bounds[:, 1] - bounds[:, 0]
+    return bool(spans[2] <= 1e-6 * max(spans[:2]))
 
 
 @dataclass(frozen=True)
@@ -135,10 +149,10 @@ def make_canvas(
     if is_cloud(mesh):
         association = "point"  # files of cell centres say "cell", but here they are points
     mask = _checked_mask(mask, n_tokens)
-    bounds = np.reshape(mesh.bounds, (3, 2))
-    spans = bounds[:, 1] - bounds[:, 0]
-    flat = bool(spans[2] <= 1e-6 * max(spans[:2]))
+    flat = is_flat(mesh)
     shown = mask & _inside(mesh, association, crop, flat)
+    if not shown.any():
+        raise ValueError(f"mask leaves no token with data inside the crop {crop}")
     rows = None
     if is_cloud(mesh):
         faces = triangulate_cloud(mesh.points, alpha=alpha) if flat else mesh
@@ -179,10 +193,9 @@ def _without_masked(
             bare,
         )
     if association == "point":
-        corners = faces.GetPolys()
-        offsets = pv.convert_array(corners.GetOffsetsArray())[:-1]
-        every = pv.convert_array(corners.GetConnectivityArray())
-        whole = np.logical_and.reduceat(known[every], offsets)
+        # In the order in which VTK numbers the cells of a surface.
+        kinds = (faces.GetVerts(), faces.GetLines(), faces.GetPolys(), faces.GetStrips())
+        whole = np.concatenate([_all_corners(known, cells) for cells in kinds])
     else:
         whole = known
     if not whole.any():
@@ -196,6 +209,14 @@ def _without_masked(
     local = np.asarray(data["row"])
     rows = local if rows is None else rows[local]
     return Canvas(kept, dropped, association, rows, flat, shown, bare)
+
+
+def _all_corners(known: np.ndarray, cells: vtkCellArray) -> np.ndarray:
+    """Whether all corners of each cell are known."""
+    if not cells.GetNumberOfCells():
+        return np.zeros(0, bool)
+    offsets = pv.convert_array(cells.GetOffsetsArray())[:-1]
+    return np.logical_and.reduceat(known[pv.convert_array(cells.GetConnectivityArray())], offsets)
 
 
 def _faces_of(faces: pv.PolyData, chosen: np.ndarray) -> pv.PolyData:

@@ -42,6 +42,8 @@ class Theme:
         Width of one panel in inches.
     shading : float
         Share of the light on 3-D surfaces that depends on direction: 0 is flat colour.
+    error_shading : float
+        The same where errors are shown: so little that no error is never taken for no data.
 
     Examples
     --------
@@ -71,6 +73,7 @@ class Theme:
     dpi: int = 200
     panel_width: float = 2.4
     shading: float = 0.3
+    error_shading: float = 0.12
 
     def fields(self) -> Colormap:
         """Give the colour map of fields, with ``N_COLORS`` entries."""

@@ -98,6 +98,7 @@ def plot_training(
     with styled(theme):
         sheet, (losses, errors) = axes_in_a_row(2, theme)
         colors = theme.line_colors()
+        levels: list[float] = []
         for number, (name, records) in enumerate(histories.items()):
             color = colors[number % len(colors)]
             steps = _series(records, "step", "loss")
@@ -108,11 +109,13 @@ def plot_training(
             errors.plot(*(tests * (1, 100)).T, color=color, marker=".", label=name)
             floor = _series(records, "evaluation", "mean_predictor_error")
             if len(floor):
-                words = None if number else "predicting the training mean"
-                level = 100 * floor[-1, 1]
-                errors.axhline(level, color=color, linestyle=":", linewidth=0.8, label=words)
+                levels.append(100 * float(floor[-1, 1]))
             if len(tests):
                 final[name], best[name] = float(tests[-1, 1]), float(tests[:, 1].min())
+        # Runs on the same data share it.
+        for number, level in enumerate(dict.fromkeys(round(level, 3) for level in levels)):
+            words = None if number else "predicting the training mean"
+            errors.axhline(level, color=theme.foreground, linestyle=":", linewidth=0.8, label=words)
         for axis, label in ((losses, "training loss"), (errors, "test error, rel. L2 [%]")):
             log_numbers(axis)
             few_ticks(axis)

@@ -11,6 +11,7 @@ from .surfaces import Canvas, Crop
 from .theme import Theme
 
 _MARGIN = 0.02  # of the extent, around surfaces
+TALLEST = 1.6  # height of a panel over its width, at most
 
 
 @dataclass(frozen=True)
@@ -91,12 +92,18 @@ def pixels_per_unit(views: Sequence[View], theme: Theme, height: float | None = 
     theme : Theme
         Gives the width of a panel.
     height : float, optional
-        Pixels that no view may exceed in height.
+        Pixels that no view may exceed in height; 1.6 times the width of a panel by default.
+
+    Examples
+    --------
+    >>> theme = Theme(dpi=100, panel_width=2.0)
+    >>> [pixels_per_unit([View(PLAN, (0, 1, 0, top))], theme) for top in (1, 100)]
+    [200.0, 3.2]
     """
-    scale = theme.panel_width * theme.dpi / max(view.span[0] for view in views)
-    if height is not None:
-        scale = min(scale, height / max(view.span[1] for view in views))
-    return scale
+    width = theme.panel_width * theme.dpi
+    height = TALLEST * width if height is None else height
+    scale = width / max(view.span[0] for view in views)
+    return min(scale, height / max(view.span[1] for view in views))
 
 
 def open_renderer(

@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from physicsnemo_flarepp.evaluation import (
     load_run,
     predict_case,
 )
+from physicsnemo_flarepp.evaluation.shown_cases import chosen_case, field_error
 from physicsnemo_flarepp.visualization import RenderingUnavailable, Theme
 from tests.evaluation import making
 
@@ -46,9 +48,11 @@ def test_both_models_are_shown_on_the_first_ones_median_case(both, tmp_path):
     names = [run.name for run in both]
     for name, case in zip(names, cases, strict=True):
         assert pressure.relative_l2[name] == pytest.approx(case.errors["pMeanTrim"], rel=1e-5)
-        lengths = [np.sqrt((v[:, 1:4] ** 2).sum(1)) for v in (case.prediction, case.target)]
-        error = np.linalg.norm(lengths[0] - lengths[1]) / np.linalg.norm(lengths[1])
+        # Lengths are shown, but the error is that of the vectors, as in tables.
+        difference, vectors = (case.prediction - case.target)[:, 1:4], case.target[:, 1:4]
+        error = np.sqrt((difference**2).sum() / (vectors**2).sum())
         assert shear.relative_l2[name] == pytest.approx(error, rel=1e-4)
+        assert shear.relative_l2[name] == pytest.approx(case.errors["wallShearStressMeanTrim"])
     worst = max(np.percentile(np.abs(c.prediction[:, 0] - true), 99.5) for c in cases)
     assert pressure.error_limits == pytest.approx((-worst, worst), rel=1e-5)
     assert pressure.cameras == ("three-quarter", "side", "top", "front")
@@ -81,7 +85,7 @@ def test_case_may_be_named_and_fields_chosen(both, tmp_path):
     assert [path.suffix for path in drawn.paths] == [".png", ".pdf"]
     with pytest.raises(ValueError, match="run 'surfaces': case 'run_99' is not known.*run_3"):
         draw_comparison(both[:1], "run_99", tmp_path)
-    with pytest.raises(ValueError, match="field 'q' is not known; choose among"):
+    with pytest.raises(ValueError, match="field 'q' of case 'run_3' is not known; choose among"):
         draw_comparison(both[:1], ids[0], tmp_path, fields=["q"])
 
 
@@ -146,6 +150,10 @@ def test_parity_of_reports(both, tmp_path):
         scores = drawn.r_squared[report.name]
         assert scores["drag coefficient"] == pytest.approx(report.forces.r_squared("Cd"))
         assert scores["lift coefficient"] == pytest.approx(report.forces.r_squared("Cl"))
+    named = draw_parity(reports, tmp_path, labels=["one", "two"], theme=SMALL)
+    assert list(named.r_squared) == ["one", "two"]
+    with pytest.raises(ValueError, match=r"2 reports have the names \['surfaces', 'surfaces'\]"):
+        draw_parity([reports[0], reports[0]], tmp_path)
     without = evaluate_run(both[0], progress=False)
     with pytest.raises(ValueError, match="the report of run 'surfaces' holds no forces"):
         draw_parity([without], tmp_path)
@@ -193,3 +201,58 @@ def test_run_without_opengl_still_gets_its_curves(finished, monkeypatch, capsys)
     monkeypatch.setattr(figures, "require_rendering", refuse)
     assert [path.name for path in draw_run(finished)] == ["training.png"]
     assert "no figures of fields: install libegl1" in capsys.readouterr().out
+
+
+def test_figure_that_fails_does_not_fail_the_training(finished, monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(figures, "draw_comparison", refuse)
+    assert [path.name for path in draw_run(finished)] == ["training.png"]
+    told = capsys.readouterr().out
+    assert f"figures of {finished} failed: no space left; draw again with plot.py" in told
+
+
+def test_planar_surface_in_space_has_one_view(tmp_path):
+    """The cameras of its set are a default; those that a caller names are not."""
+    root = making.write_surfaces(tmp_path / "set", n_train=2, n_test=1)
+    for file in root.glob("run_*/*.vtp"):
+        plane = pv.Plane(i_resolution=6, j_resolution=5)
+        x, y, _ = plane.cell_centers().points.T
+        plane.cell_data["pMeanTrim"] = x + y**2
+        plane.cell_data["wallShearStressMeanTrim"] = np.stack([x, y, x * y + 1], axis=1)
+        plane.save(file)
+    directory = making.write_run(tmp_path / "run", making.surface_data(root, n_points=16))
+    run = load_run(directory, device="cpu")
+    options = {"fields": ["pMeanTrim"], "theme": SMALL}
+    (drawn,) = draw_comparison([run], "run_2", tmp_path, **options)
+    assert drawn.cameras == ("plan",)
+    with pytest.raises(ValueError, match="the mesh is planar"):
+        draw_comparison([run], "run_2", tmp_path, cameras=["side"], **options)
+
+
+def test_models_with_few_routes_show_them_all(tmp_path, surfaces):
+    data = making.surface_data(surfaces)
+    directory = making.write_run(tmp_path / "few", data, {"slice_num": 3})
+    run = load_run(directory, device="cpu")
+    maps, _ = draw_routing(run, 0, tmp_path, heads=[(0, 0)], theme=SMALL)
+    assert len(maps.rectangles) == 6
+    with pytest.raises(ValueError, match="compared with themselves"):
+        draw_routing(run, 0, tmp_path, heads=[(0, 0)], other_case=0, theme=SMALL)
+
+
+def test_fields_of_a_joint_norm_have_errors_of_their_own(both):
+    case = predict_case(both[0], 0)
+    joint = replace(case, channels=replace(case.channels, joint=True))
+    assert len(joint.errors) == 1
+    for field, error in case.errors.items():
+        assert field_error(joint, field) == pytest.approx(error, rel=1e-6)
+
+
+def test_unknown_case_is_refused_before_any_is_predicted(both, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("all cases were predicted")
+
+    monkeypatch.setattr("physicsnemo_flarepp.evaluation.shown_cases.case_errors", refuse)
+    with pytest.raises(ValueError, match="case 'medain' is not known; choose one of"):
+        chosen_case(both[0], "medain")

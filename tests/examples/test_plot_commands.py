@@ -1,7 +1,9 @@
 """The plot scripts: which files they write, whose numbers are in them, what they refuse."""
 
+import argparse
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pyvista as pv
 from PIL import Image
 
 from physicsnemo_flarepp.evaluation import case_errors, load_run, plots, predict_case
-from physicsnemo_flarepp.visualization import DARK
+from physicsnemo_flarepp.visualization import DARK, MissingExtra, RenderingUnavailable
 from tests.evaluation import making
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -60,6 +62,8 @@ def test_usual_figures_of_cars_go_to_the_first_run(car_runs):
         "parity.png",
         "routing.png",
         "queries.png",
+        "routing_cars-flare.png",
+        "queries_cars-flare.png",
         "spectrum.png",
     ]
     assert {path.parent for path in written} == {car_runs[0] / "figures"}
@@ -137,4 +141,83 @@ def test_bad_options_are_named(car_runs, darcy_run, tmp_path, capsys):
         plot([str(darcy_run), "--figures", "portrait"])
     told = capsys.readouterr().err
     assert all(name in told for name in plots.FIGURE_NAMES)
+    assert not list(tmp_path.iterdir())
+
+
+def test_forces_are_left_out_where_there_is_no_surface(car_runs, darcy_run, tmp_path, capsys):
+    """By default; who asks for them is told why not."""
+    output = ["--output", str(tmp_path)]
+    parser = argparse.ArgumentParser()
+    plots.add_figure_options(parser, ["parity"])
+    runs = [str(darcy_run), str(car_runs[0])]
+    (written,) = plots.draw_figures(
+        parser.parse_args([*runs, *SMALL, *output, "--labels", "D", "C", "--formats", "svg"])
+    )
+    assert "no parity of D: the fields u of run darcy follow no convention" in (
+        capsys.readouterr().out
+    )
+    assert "C, R²" in written.read_text()
+    options = [str(darcy_run), *SMALL, *output, "--figures", "parity", "--speed", "1"]
+    options += ["--pressure-field", "u", "--shear-sign", "1"]
+    with pytest.raises(ValueError, match="run darcy are points without a surface"):
+        script("benchmarks_2d")(options)
+
+
+def test_errors_of_training_choose_the_case_of_all_figures(darcy_run, tmp_path, monkeypatch):
+    directory = tmp_path / "run"
+    shutil.copytree(darcy_run, directory)
+    ids = load_run(directory, device="cpu").loaders.test.dataset.reader.case_ids
+    rows = "".join(f"{name},{error}\n" for name, error in zip(ids, (3, 1, 2), strict=True))
+    (directory / "errors.csv").write_text("case,u\n" + rows)
+    calls = []
+
+    def counted(run, **_):
+        calls.append(run.name)
+        return case_errors(run, progress=False)
+
+    monkeypatch.setattr("physicsnemo_flarepp.evaluation.shown_cases.case_errors", counted)
+    options = [str(directory), *SMALL, "--output", str(tmp_path), "--formats", "svg"]
+    written = script("benchmarks_2d")([*options, "--figures", "comparison", "spectrum"])
+    assert f"case {ids[2]}, median error of run" in written[0].read_text() and not calls
+    rows = rows.replace(ids[0], "another_case")  # errors of other data choose nothing
+    (directory / "errors.csv").write_text("case,u\n" + rows)
+    script("benchmarks_2d")([*options, "--figures", "spectrum"])
+    assert calls == ["run"]
+
+
+def test_without_opengl_the_rest_is_drawn(darcy_run, tmp_path, monkeypatch, capsys):
+    def refuse():
+        raise RenderingUnavailable("install libegl1")
+
+    monkeypatch.setattr(plots, "require_rendering", refuse)
+    with pytest.raises(SystemExit, match="not drawn: comparison, routing"):
+        script("benchmarks_2d")([str(darcy_run), *SMALL, "--output", str(tmp_path)])
+    names = {path.name for path in tmp_path.iterdir() if path.suffix == ".png"}
+    assert names == {"training.png", "queries.png", "spectrum.png"}
+    assert len(list(tmp_path.glob("case_*.vtu"))) == 1
+    assert capsys.readouterr().out.count("install libegl1") == 1
+
+
+def test_curves_need_no_model_and_pages_need_their_extra_first(tmp_path, monkeypatch):
+    line = {"kind": "step", "step": 1, "epoch": 0, "loss": 0.9}
+    runs = [tmp_path / "first" / "flare", tmp_path / "second" / "flare"]
+    for run in runs:
+        run.mkdir(parents=True)
+        (run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    options = [*map(str, runs), "--figures", "training", "--formats", "svg"]
+    (written,) = script("drivaerml")(options)
+    words = written.read_text()
+    assert ">first/flare<" in words and ">second/flare<" in words
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match="trame-pyvista"):
+        plots.draw_figures(argparse.Namespace(html=True))
+
+
+def test_second_case_of_the_queries_must_be_another(darcy_run, tmp_path):
+    options = [str(darcy_run), *SMALL, "--output", str(tmp_path), "--figures", "routing"]
+    options += ["--case", "darcy_test_0001", "--other-case", "darcy_test_0001"]
+    with pytest.raises(ValueError, match="--other-case darcy_test_0001 is the case that is shown"):
+        script("benchmarks_2d")(options)
+    with pytest.raises(SystemExit):
+        script("benchmarks_2d")([str(darcy_run), "--dpi", "0"])
     assert not list(tmp_path.iterdir())

@@ -37,5 +37,11 @@ def test_unknown_id_lists_the_ids():
 def test_errors_must_fit_the_cases():
     with pytest.raises(ValueError, match=r"errors has shape \(4,\), expected \(5,\)"):
         choose_case("median", IDS, ERRORS[:4])
-    with pytest.raises(ValueError, match="case 'run_7' is not finite"):
+    with pytest.raises(ValueError, match="case 'run_7' is NaN"):
         choose_case("worst", IDS, np.where(ERRORS == 0.9, np.nan, ERRORS))
+
+
+def test_infinite_errors_are_the_worst():
+    errors = np.where(ERRORS == 0.9, np.inf, ERRORS)
+    assert IDS[choose_case("worst", IDS, errors)] == "run_7"
+    assert IDS[choose_case("median", IDS, errors)] == "run_3"

@@ -47,3 +47,16 @@ def test_unfit_points_are_refused(points, message):
 def test_too_small_alpha_is_refused():
     with pytest.raises(ValueError, match="drops every face"):
         triangulate_cloud(disc_with_hole(), alpha=1e-6)
+
+
+def test_graded_clouds_keep_their_faces():
+    """Rings whose spacing grows a hundredfold, around a hole of six of its spacings."""
+    radii = np.geomspace(0.01, 1.0, 30)
+    angles = 2 * np.pi * np.arange(40) / 40
+    turned = angles[None] + 0.5 * np.arange(30)[:, None] * angles[1]
+    points = np.stack([radii[:, None] * np.cos(turned), radii[:, None] * np.sin(turned)], -1)
+    mesh = triangulate_cloud(points.reshape(-1, 2))
+    outline = 20 * np.sin(2 * np.pi / 40)  # area of a polygon of 40 corners
+    assert mesh.area == pytest.approx(outline * (1 - 0.01**2), rel=1e-3)
+    centres = np.linalg.norm(mesh.cell_centers().points, axis=1)
+    assert centres.min() > 0.009

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,6 +8,8 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from physicsnemo_flarepp.visualization import DARK, LIGHT, Theme, plot_comparison
+from physicsnemo_flarepp.visualization.scales import field_limits
+from physicsnemo_flarepp.visualization.surfaces import make_canvas
 
 
 def rgb(color):
@@ -283,6 +286,65 @@ def test_long_names_are_kept_inside_their_panel(grid, small):
     assert (drawn.image[:, -3:] == 255).all() and (drawn.image[:, :3] == 255).all()
 
 
+@pytest.mark.parametrize("size", [(2, 101), (101, 2)])
+def test_domains_of_extreme_shape_give_small_pages(size, small):
+    mesh = pv.ImageData(dimensions=(*size, 1))
+    truth = np.linspace(0, 1, 202)
+    drawn = plot_comparison(mesh, truth, {"a": truth}, field="u", theme=small)
+    assert_panels_apart(drawn)
+    assert drawn.image.shape[0] < 2 * 1.6 * 90 + 120
+    for panel in drawn.panels:
+        assert 1 <= panel.rectangle[2] <= 90 and 1 <= panel.rectangle[3] <= 144
+    reference = drawn.panel("field", "reference")
+    assert reference.max() > 150  # not black
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_zero_error_of_a_surface_is_never_taken_for_no_data(theme):
+    sphere = pv.Sphere(theta_resolution=40, phi_resolution=40)
+    truth = np.ones(sphere.n_points)
+    hidden = sphere.points[:, 0] > 0.1
+    theme = replace(theme, dpi=60, panel_width=1.5)
+    drawn = plot_comparison(
+        sphere,
+        truth,
+        {"a": truth},
+        field="p",
+        association="point",
+        mask=~hidden,
+        cameras=["side"],
+        theme=theme,
+    )
+    panel = drawn.panel("error", "a").astype(int)
+    height, width = panel.shape[:2]
+    y, x = (np.mgrid[:height, :width] + 0.5) / height * 1.04 - 0.52
+    inside = np.hypot(x, y) < 0.47
+    zero, grey = panel[inside & (x < 0.0)], panel[inside & (x > 0.2)]
+    middle = rgb(theme.error_colors[2])
+    assert (np.abs(zero - middle) <= 0.13 * middle + 2).all()
+    gap = np.abs(zero[:, None].mean(-1) - grey[None].mean(-1)).min()
+    assert gap > 25
+
+
+def test_errors_may_be_given(grid, small):
+    truth = np.linspace(0, 1, 77)
+    arguments = {"field": "|v|", "theme": small}
+    drawn = plot_comparison(grid, truth, {"a": truth}, errors={"a": 0.25}, **arguments)
+    assert drawn.relative_l2 == {"a": 0.25}
+    with pytest.raises(ValueError, match=r"errors names \['b'\], but predictions \['a'\]"):
+        plot_comparison(grid, truth, {"a": truth}, errors={"b": 0.25}, **arguments)
+
+
+def test_sparse_fields_and_references_of_zero_have_scales(grid, small):
+    peak = np.zeros(1000)
+    peak[3] = 7.0
+    assert field_limits(peak) == (0.0, 7.0)
+    zero = np.zeros(77)
+    models = {"exact": zero, "off": zero + 1}
+    drawn = plot_comparison(grid, zero, models, field="u", theme=small)
+    assert drawn.relative_l2 == {"exact": 0.0, "off": np.inf}
+
+
 BAD = [
     ({"reference": np.ones(76)}, "76 reference values for a mesh of 77 points and 60 cells"),
     ({"predictions": {"run_b": np.ones(60)}}, "the prediction of 'run_b' has shape (60,)"),
@@ -330,3 +392,25 @@ def test_a_panel_that_is_not_there_is_named(grid, small):
     drawn = plot_comparison(grid, truth, {"a": truth}, field="u", theme=small)
     with pytest.raises(ValueError, match="there is no panel"):
         drawn.panel("field", "b")
+
+
+def test_mask_fits_surfaces_with_points_and_lines_beside_their_faces(car):
+    mixed = pv.PolyData(
+        car.points, faces=car.faces, lines=np.array([2, 0, 1]), verts=np.array([1, 0, 1, 1])
+    )
+    mask = car.points[:, 0] < 2.5
+    plain, canvas = (
+        make_canvas(mesh, car.n_points, mask=mask, association="point") for mesh in (car, mixed)
+    )
+    assert canvas.faces.n_faces == plain.faces.n_faces > 0
+    assert canvas.hidden.n_faces == plain.hidden.n_faces > 0
+    np.testing.assert_allclose(canvas.faces.points, car.points[canvas.rows])
+    assert mask[canvas.rows].all()
+
+
+def test_mask_that_leaves_nothing_of_the_crop_is_named(grid, small):
+    truth = grid.points[:, 0].astype(float)
+    with pytest.raises(ValueError, match="mask leaves no token with data inside the crop"):
+        plot_comparison(
+            grid, truth, {"a": truth}, field="u", mask=truth > 1.5, crop=(0, 1, 0, 1), theme=small
+        )

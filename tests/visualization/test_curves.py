@@ -4,7 +4,7 @@ import re
 import numpy as np
 import pytest
 
-from physicsnemo_flarepp.visualization import plot_parity, plot_spectrum, plot_training
+from physicsnemo_flarepp.visualization import Theme, plot_parity, plot_spectrum, plot_training
 from physicsnemo_flarepp.visualization.training_curves import read_metrics
 
 
@@ -109,3 +109,17 @@ def test_bad_parity_input_is_named():
         plot_parity(truth, {"a": {"lift": np.ones(3)}})
     with pytest.raises(ValueError, match="drag of 'a' holds nan for case number 1"):
         plot_parity(truth, {"a": {"drag": np.array([1, np.nan, 1])}})
+
+
+def test_names_of_a_parity_are_above_its_axes_and_keep_their_scores():
+    truth = {"drag": np.array([0.1, 0.2, 0.3])}
+    names = ["short", "a run with a name that is much longer than the axes are wide, by far"]
+    small = Theme(dpi=100)
+    drawn = plot_parity(truth, {name: truth for name in names}, theme=small)
+    more = plot_parity(truth, {name: truth for name in "abcde"}, theme=small)
+    assert more.image.shape[0] - drawn.image.shape[0] == 48  # three lines more
+    assert (drawn.image[:, -4:] == 255).all()
+    blue, orange = (np.array([0x00, 0x72, 0xB2]), np.array([0xD5, 0x5E, 0x00]))
+    for color, line in ((blue, 0), (orange, 1)):
+        row = drawn.image[32 + 8 + 16 * line - 10 : 32 + 8 + 16 * line + 2, 60:78].astype(int)
+        assert (np.abs(row - color).max(-1) < 40).any()

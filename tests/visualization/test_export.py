@@ -84,3 +84,10 @@ def test_interactive_page_shows_the_field(grid, tmp_path, monkeypatch):
     path = export_html(tmp_path / "a" / "page.html", grid, np.linspace(0, 1, 77), limits=(0, 2))
     assert path.read_text() == "<html></html>"
     assert shown == {"range": (0.0, 2.0), "n": 60}
+
+
+def test_dots_in_a_name_are_no_suffix(car, tmp_path):
+    values = np.ones(car.n_cells)
+    for name in ("case_Re_1.5", "case_Re_1.6"):
+        assert export_fields(tmp_path / name, car, {"p": values}).name == f"{name}.vtp"
+    assert len(list(tmp_path.iterdir())) == 2

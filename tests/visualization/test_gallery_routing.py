@@ -108,3 +108,10 @@ def test_query_change_is_relative_to_the_length(small):
     np.testing.assert_allclose(drawn.change, 2)
     with pytest.raises(ValueError, match=r"shapes \(2, 3, 5, 4\) and \(2, 3, 4, 4\)"):
         plot_query_change(first, first[:, :, :4], cases=("a", "b"))
+
+
+def test_low_domains_leave_room_for_the_words_beside_them(small):
+    low = pv.ImageData(dimensions=(41, 3, 1))
+    drawn = plot_routing(low, [head(123)], theme=small)
+    rows = sorted({(top, height) for _, top, _, height in drawn.rectangles.values()})
+    assert rows[1][0] - rows[0][0] >= 0.66 * small.dpi > 5 * rows[0][1]

@@ -6,6 +6,7 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.visualization import RenderingUnavailable, rendering, require_rendering
+from physicsnemo_flarepp.visualization.cameras import PLAN
 
 
 @pytest.fixture
@@ -77,3 +78,22 @@ def test_user_theme_of_pyvista_does_not_matter(car, small, monkeypatch):
 def test_probe_itself_renders():
     done = subprocess.run([sys.executable, "-c", rendering._PROBE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_pictures_beyond_opengl_are_refused(small):
+    with rendering.MeshRenderer(pv.Plane(), small, flat=True) as renderer:
+        renderer.paint_plain("#ff0000")
+        with pytest.raises(ValueError, match="480 x 48000 pixels is more than OpenGL draws"):
+            renderer.picture(PLAN, (-0.5, 0.5, -50, 50), (480, 48000))
+
+
+def test_faces_without_data_are_not_cut_off_in_depth(small):
+    """Far behind and in front of what carries values, they are still seen."""
+    plane = pv.Plane(i_size=1, j_size=1)
+    for height in (-9.0, 9.0):
+        beside = plane.translate((1.0, 0.0, height))
+        with rendering.MeshRenderer(plane, small, flat=True, hidden=beside) as renderer:
+            renderer.paint_plain("#ff0000")
+            picture = renderer.picture(PLAN, (-0.5, 1.5, -0.5, 0.5), (40, 20))
+        assert picture[10, 10].tolist() == [255, 0, 0]
+        np.testing.assert_allclose(picture[10, 30], 0xB4, atol=1)
