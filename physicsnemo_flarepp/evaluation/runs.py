@@ -71,7 +71,7 @@ class Run:
         """Names and widths of the channels, from the run directory or else from the data."""
         if (self.directory / CHANNELS_FILE).is_file():
             return Channels.load(self.directory)
-        joint = self.config.training.get("field_norms") == "joint"
+        joint = OmegaConf.select(self.config, "training.field_norms") == "joint"
         return Channels.of_reader(self.loaders.test.dataset.reader, joint=joint)
 
     def normalization_kind(self, key: str) -> str | None:
