@@ -181,7 +181,7 @@ def test_errors_of_training_choose_the_case_of_all_figures(darcy_run, tmp_path, 
 
     monkeypatch.setattr("physicsnemo_flarepp.evaluation.shown_cases.case_errors", counted)
     options = [str(directory), *SMALL, "--output", str(tmp_path), "--formats", "svg"]
-    written = script("benchmarks_2d")([*options, "--figures", "comparison", "spectrum"])
+    written = script("benchmarks_2d")([*options, "--figures", "comparison"])
     assert f"case {ids[2]}, median error of run" in written[0].read_text() and not calls
     rows = rows.replace(ids[0], "another_case")  # errors of other data choose nothing
     (directory / "errors.csv").write_text("case,u\n" + rows)
