@@ -1,4 +1,4 @@
-"""Draw trained runs on car surfaces: fields and errors, training curves, routes and spectra.
+"""Draw trained runs on car surfaces: fields and errors, training curves, forces, routes, spectra.
 
     python examples/drivaerml/plot.py outputs/cars-flarepp-seed0 --case worst
 

@@ -15,7 +15,7 @@ from .curve_figures import draw_parity, draw_training
 from .errors import CaseErrors
 from .figures import FIGURES, draw_comparison, draw_gallery, export_case, file_name
 from .forces import ForceSettings
-from .reports import evaluate_run
+from .reports import Report, evaluate_run
 from .routing_figures import draw_queries, draw_routing, draw_spectrum, has_routes
 from .runs import Run
 from .shown_cases import (
@@ -74,7 +74,7 @@ def draw_figures(options: argparse.Namespace) -> list[Path]:
         require_html()
     work = _Work(options)
     paths: list[Path] = []
-    for name in options.figures or options.usual:
+    for name in work.figures:
         print(f"drawing {name}", flush=True)
         paths += getattr(work, name)()
     print(f"figures: {work.directory}")
@@ -91,6 +91,7 @@ class _Work:
     missing: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.figures = self.options.figures or self.options.usual
         self.directory = self.options.output or self.options.runs[0] / FIGURES
         self.labels = directory_names(self.options.runs, self.options.labels)
         theme = DARK if self.options.dark else LIGHT
@@ -109,7 +110,16 @@ class _Work:
     def errors(self) -> CaseErrors | None:
         """Of the first run, where they choose the case; evaluated once for all figures."""
         own = self.options.checkpoint == "final" and self.options.data_root is None
-        return errors_for_choice(self.runs[0], self.options.case, stored=own)
+        return errors_for_choice(
+            self.runs[0], self.options.case, stored=own, known=self._reported_errors
+        )
+
+    def _reported_errors(self) -> CaseErrors | None:
+        """Those of the parity, which predicts all cases as well."""
+        if "parity" not in self.figures:
+            return None
+        first = self.runs[0]
+        return next((report.errors for run, _, report in self.reports if run is first), None)
 
     @cached_property
     def case(self) -> str:
@@ -151,8 +161,13 @@ class _Work:
         drawn = draw_training(self.options.runs, self.directory, labels=self.labels, **self.look)
         return list(drawn.paths)
 
-    def parity(self) -> list[Path]:
-        """Draw forces; where they are only drawn by default, say of which runs there are none."""
+    @cached_property
+    def reports(self) -> list[tuple[Run, str, Report]]:
+        """Of the runs that have forces, with their labels.
+
+        Where forces are only drawn by default, it is said of which runs there are none; where
+        they were asked for, that is an error.
+        """
         asked = self.options.figures is not None
         if self.options.no_forces and not asked:
             return []
@@ -167,10 +182,12 @@ class _Work:
                 print(f"no parity of {label}: {reason}")
             else:
                 chosen.append((run, label, settings))
-        if not chosen:
+        return [(run, label, evaluate_run(run, settings)) for run, label, settings in chosen]
+
+    def parity(self) -> list[Path]:
+        if not self.reports:
             return []
-        reports = [evaluate_run(run, settings) for run, _, settings in chosen]
-        labels = [label for _, label, _ in chosen]
+        _, labels, reports = zip(*self.reports, strict=True)
         return list(draw_parity(reports, self.directory, labels=labels, **self.look).paths)
 
     def _with_routes(self, figure: str) -> list[tuple[Run, str]]:

@@ -2,7 +2,7 @@
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -199,7 +199,13 @@ def chosen_case(run: Run, case: str, errors: CaseErrors | None = None) -> str:
         raise ValueError(f"run {run.name!r}: {error}") from None
 
 
-def errors_for_choice(run: Run, case: str, *, stored: bool) -> CaseErrors | None:
+def errors_for_choice(
+    run: Run,
+    case: str,
+    *,
+    stored: bool,
+    known: Callable[[], CaseErrors | None] = lambda: None,
+) -> CaseErrors | None:
     """Give the errors that :func:`chosen_case` needs for `case`; None if it needs none.
 
     Parameters
@@ -211,6 +217,8 @@ def errors_for_choice(run: Run, case: str, *, stored: bool) -> CaseErrors | None
     stored : bool
         Whether the errors that training left may be used: those of the final model on the run's
         own data. Where there are none, or of other cases, all test cases are predicted.
+    known : Callable
+        Asked before that: gives errors that are evaluated for something else, or None.
     """
     ids = run.loaders.test.dataset.reader.case_ids
     if case in ids or case not in CHOICES:
@@ -218,4 +226,5 @@ def errors_for_choice(run: Run, case: str, *, stored: bool) -> CaseErrors | None
     left = stored_errors(run.directory) if stored else None
     if left is not None and set(left.case_ids) == set(ids):
         return left
-    return case_errors(run)
+    found = known()
+    return case_errors(run) if found is None else found

@@ -8,17 +8,17 @@ from physicsnemo_flarepp.visualization.sheets import Sheet, styled
 @pytest.fixture
 def sheet():
     with styled(LIGHT):
-        yield Sheet(900, 200, LIGHT)
+        yield Sheet(500, 120, LIGHT)
 
 
 def width_of(sheet, artist):
     return artist.get_window_extent(sheet.canvas.get_renderer()).width
 
 
-@pytest.mark.parametrize("n", range(1, 60, 4))
+@pytest.mark.parametrize("n", range(1, 60, 8))
 def test_words_are_cut_before_their_tail(sheet, n):
     room = 480
-    sheet.text("n" * n, 450, 100, room=room, size=9, tail=" error, rel. L2 12.34%")
+    sheet.text("n" * n, 250, 60, room=room, size=9, tail=" error, rel. L2 12.34%")
     (artist,) = sheet.figure.texts
     assert width_of(sheet, artist) <= room
     words = artist.get_text()
@@ -42,7 +42,7 @@ LIMITS = [
 ]
 
 
-@pytest.mark.parametrize("inches", [0.6, 1.0, 2.1, 3.6])
+@pytest.mark.parametrize("inches", [0.6, 2.1])
 @pytest.mark.parametrize("limits", LIMITS)
 def test_ticks_differ_and_stay_apart(sheet, limits, inches):
     sheet.bar(LIGHT.fields(), limits, "p", 50, 50, inches * LIGHT.dpi)
@@ -63,7 +63,7 @@ def test_numbers_that_share_their_digits_are_counted_from_an_offset(sheet):
 
 
 def test_ticks_mean_what_their_labels_say(sheet):
-    sheet.bar(LIGHT.fields(), (-2.4e6, 1e6), "p", 50, 50, 3 * LIGHT.dpi)
+    sheet.bar(LIGHT.fields(), (-2.4e6, 1e6), "p", 50, 50, 2.2 * LIGHT.dpi)
     axis = sheet.figure.axes[0]
     words = [tick.get_text().replace("\N{MINUS SIGN}", "-") for tick in axis.get_xticklabels()]
     np.testing.assert_allclose(np.array(words, float) * 1e6, axis.get_xticks())
