@@ -112,9 +112,11 @@ def export_fields(
 
 def require_html() -> None:
     """Raise :class:`MissingExtra` unless interactive pages can be written."""
-    if importlib.util.find_spec("trame_pyvista") is None:
+    needed = ("trame_pyvista", "nest_asyncio2")
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
         raise MissingExtra(
-            "interactive pages need the package trame-pyvista, which is not installed; "
+            f"interactive pages need {' and '.join(missing).replace('_', '-')}, not installed; "
             "pip install 'physicsnemo-flarepp[html]'"
         )
 
