@@ -47,10 +47,13 @@ def test_every_mesh_gives_the_same_training_curve(
     assert errors[1] == pytest.approx(errors[0], rel=1e-4)
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_run_killed_at_a_random_step_goes_on_bit_for_bit(make_config, tmp_path, world):
+@pytest.mark.parametrize(
+    "world, context", [(1, 1), (2, 2), (2, 1)], ids=["alone", "context", "data"]
+)
+def test_run_killed_at_a_random_step_goes_on_bit_for_bit(make_config, tmp_path, world, context):
     changes = {
-        "parallel": {"context": world},
+        "parallel": {"context": context},
+        "data__batch_size": 2 * context // world,  # 20 steps on any mesh
         "training__checkpoint_every": 3,
         "training__log_every": 1,
         "model___target_": "physicsnemo_flarepp.MixerBackbone",
