@@ -2,8 +2,9 @@
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
@@ -234,15 +235,14 @@ class Trainer:
         except OSError as error:
             self.reporter.say(f"WARNING metrics are kept for later: {error}")
 
-    @property
+    @cached_property
     def mean_predictor_error(self) -> float:
         """Test error of predicting what normalises to 0: the mean over the training set."""
-        if not hasattr(self, "_mean_predictor_error"):
-            errors = self._test_errors(lambda batch: torch.zeros_like(batch["fields"]))
-            self._mean_predictor_error = errors.mean().item()
-        return self._mean_predictor_error
+        return self._test_errors(lambda batch: torch.zeros_like(batch["fields"])).mean().item()
 
-    def _test_errors(self, predict) -> Float[Tensor, "cases F"]:
+    def _test_errors(
+        self, predict: Callable[[TensorDict], Float[Tensor, "B N O"]]
+    ) -> Float[Tensor, "cases F"]:
         loaders = self.parts.loaders
         cases, errors = case_errors(
             predict,
