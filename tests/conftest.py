@@ -3,6 +3,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """An exhaustive test is a slow one too, so that ``-m slow`` runs it."""
+    for item in items:
+        if item.get_closest_marker("exhaustive"):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
