@@ -69,8 +69,8 @@ def predict(
     Returns
     -------
     torch.Tensor or ArrayLike
-        Shape :math:`(B, N, \mathrm{out\_dim})`, or on the grid if an input came on the grid; the
-        array ``out`` itself; for a path a read-only memory map.
+        Shape :math:`(B, N, \mathrm{out\_dim})`, or on the grid as the plain forward; the array
+        ``out`` itself; for a path a read-only memory map.
 
     Raises
     ------

@@ -105,8 +105,9 @@ class TokenInputs:
         self.embedding = None if embedding is None else TokenArray("embedding", embedding, grid)
         self.time = None if time is None else time.to(self.device)
         arrays = [array for array in (self.fx, self.embedding) if array is not None]
-        self.on_grid = any(array.on_grid for array in arrays)
         self.n_tokens = arrays[-1].shape[1]
+        # The layout of fx, as in the model; one row of it has none.
+        self.on_grid = (arrays[-1] if self.fx.shape[1] == 1 else self.fx).on_grid
         self._check(model, any_points)
         self.token_mask = None
         if token_mask is not None:

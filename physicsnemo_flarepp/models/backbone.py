@@ -37,7 +37,7 @@ class MixerBackbone(Module):
 
     In-projection, ``n_layers`` residual blocks ``x + mixer(norm x)``, ``x + ffn(norm x)``,
     out-projection. Everything but the mixer acts on each token alone. The constructor and
-    ``forward`` accept what ``physicsnemo.models.flare.FLARE`` does.
+    ``forward`` accept what ``physicsnemo.models.flare.FLARE`` does, in the same order.
 
     Parameters
     ----------
@@ -52,28 +52,28 @@ class MixerBackbone(Module):
         Blocks B of the paper.
     n_hidden : int, optional, default=128
         Hidden width C.
-    n_head : int, optional, default=8
-        Heads H; must divide ``n_hidden``.
-    slice_num : int, optional, default=64
-        Latents or slices M per head.
-    mlp_ratio : float, optional, default=2.0
-        Hidden width of the feed-forward over ``n_hidden``.
     dropout : float, optional, default=0.0
         Dropout on the two branches of each block.
+    n_head : int, optional, default=8
+        Heads H; must divide ``n_hidden``.
     act : str, optional, default="gelu"
         Activation, by PhysicsNeMo's names.
-    norm : str, optional, default="layer"
-        "layer", or "rms" for mixed precision.
-    structured_shape : sequence of int, optional
-        Shape of the grid, 2-D or 3-D, if the tokens form one.
+    mlp_ratio : float, optional, default=2.0
+        Hidden width of the feed-forward over ``n_hidden``.
+    slice_num : int, optional, default=64
+        Latents or slices M per head.
     unified_pos : bool, optional, default=False
         Use distances to a reference grid as the embedding (needs ``structured_shape``).
     ref : int, optional, default=8
         Reference points per axis for ``unified_pos``.
+    structured_shape : sequence of int, optional
+        Shape of the grid, 2-D or 3-D, if the tokens form one.
     time_input : bool, optional, default=False
         Accept ``time`` and add its embedding to every token.
     use_te : bool, optional, default=False
         Only False: kept so that PhysicsNeMo configs apply. True raises.
+    norm : str, optional, default="layer"
+        "layer", or "rms" for mixed precision.
     io_layers : int, optional, default=2
         Residual layers in each of the two projections.
     seed_norm, shared_projections, anchored_queries : bool, optional
@@ -94,7 +94,7 @@ class MixerBackbone(Module):
         Shape :math:`(B, N, F)`, :math:`(B, *\mathrm{grid}, F)`, or :math:`(B, 1, F)`: one row for
         all tokens, projected once and added to every token.
     embedding : torch.Tensor, optional
-        Shape :math:`(B, N, E)` or :math:`(B, *\mathrm{grid}, E)`.
+        Shape :math:`(B, N, E)` or :math:`(B, *\mathrm{grid}, E)`. Not used with ``unified_pos``.
     time : torch.Tensor, optional
         Shape :math:`(B,)`, required with ``time_input``.
     token_mask : torch.Tensor, optional
@@ -104,7 +104,8 @@ class MixerBackbone(Module):
     Outputs
     -------
     torch.Tensor
-        Shape :math:`(B, N, \mathrm{out\_dim})`, or on the grid if an input came on the grid.
+        Shape :math:`(B, N, \mathrm{out\_dim})`, or on the grid if ``fx`` came on the grid, or one
+        row of it beside an ``embedding`` on the grid.
 
     Examples
     --------
@@ -121,17 +122,17 @@ class MixerBackbone(Module):
         embedding_dim: int | None = None,
         n_layers: int = 8,
         n_hidden: int = 128,
-        n_head: int = 8,
-        slice_num: int = 64,
-        mlp_ratio: float = 2.0,
         dropout: float = 0.0,
+        n_head: int = 8,
         act: str = "gelu",
-        norm: str = "layer",
-        structured_shape: Sequence[int] | None = None,
+        mlp_ratio: float = 2.0,
+        slice_num: int = 64,
         unified_pos: bool = False,
         ref: int = 8,
+        structured_shape: Sequence[int] | None = None,
         time_input: bool = False,
         use_te: bool = False,
+        norm: str = "layer",
         io_layers: int = 2,
         seed_norm: bool = True,
         residual_projections: bool = True,
@@ -168,7 +169,9 @@ class MixerBackbone(Module):
         self.out_dim = out_dim
         self.unified_pos = unified_pos
         self.structured_shape = None if structured_shape is None else tuple(structured_shape)
+        self.n_hidden = n_hidden
         self.time_input = time_input
+        self.use_te = use_te
         self.checkpoint_blocks = checkpoint_blocks or activation_checkpointing
         if unified_pos:
             # Rebuilt from the arguments, so it need not travel in checkpoints.
@@ -224,9 +227,9 @@ class MixerBackbone(Module):
             from ..parallel.shard_tensor import forward_shards
 
             return forward_shards(self, fx, embedding, time, token_mask)
-        on_grid = self.structured_shape is not None and (
-            fx.ndim != 3 or (embedding is not None and embedding.ndim != 3)
-        )
+        embedding = None if self.unified_pos else embedding
+        one_row = fx.ndim == 3 and fx.shape[1] == 1 and embedding is not None
+        on_grid = self.structured_shape is not None and (embedding if one_row else fx).ndim != 3
         fx, embedding = self._as_tokens(fx, embedding)
         if not torch.compiler.is_compiling():
             self.check_inputs(fx, embedding, time, token_mask)
@@ -266,11 +269,6 @@ class MixerBackbone(Module):
             fx = self._flatten_grid(fx)
             embedding = None if embedding is None else self._flatten_grid(embedding)
         if self.unified_pos:
-            if embedding is not None:
-                raise ValueError(
-                    "the model makes its own embedding (unified_pos=True), got one of shape "
-                    f"{tuple(embedding.shape)}; leave it out"
-                )
             embedding = self.positions.to(fx.dtype).expand(fx.shape[0], -1, -1)
         return fx, embedding
 
