@@ -9,8 +9,9 @@ import pyvista as pv
 from jaxtyping import Float, UInt8
 
 from .cameras import Camera
+from .files import Paths, check_paths
 from .scales import Limits, check_values, field_limits, outside
-from .sheets import BAR_STRIP, Paths, Sheet, check_paths, styled
+from .sheets import BAR_STRIP, Sheet, styled
 from .surfaces import Crop, make_canvas
 from .theme import LIGHT, Theme
 from .views import make_views, open_renderer, pixels_per_unit

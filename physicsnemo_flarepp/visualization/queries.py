@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from .sheets import BAR_STRIP, Paths, Sheet, check_paths, styled
+from .files import Paths, check_paths
+from .sheets import BAR_STRIP, Sheet, styled
 from .theme import LIGHT, Theme
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from .curves import axes_in_a_row
-from .sheets import Paths, check_paths, styled
+from .files import Paths, check_paths
+from .sheets import styled
 from .theme import LIGHT, Theme
 
 # Singular values below this share of the largest are noise of fp32 weights.

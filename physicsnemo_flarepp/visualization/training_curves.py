@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from .curves import axes_in_a_row, few_ticks, log_numbers
-from .sheets import Paths, check_paths, styled
+from .files import Paths, check_paths
+from .sheets import styled
 from .theme import LIGHT, Theme
 
 FILE_NAME = "metrics.jsonl"
