@@ -66,8 +66,8 @@ def draw_comparison(
     directory : path-like, optional
         Where to write; by default ``figures`` of the first run.
     fields : sequence of str, optional
-        Fields or single channels; all fields by default. Vectors are shown by their length; the
-        error above a panel is that of the whole vector.
+        Fields or single channels; all fields by default. Vectors are shown by their magnitude;
+        above a panel are the errors of both, that of the vector being that of the tables.
     labels : sequence of str, optional
         Names of the runs in the figure.
     errors : CaseErrors, optional
@@ -101,6 +101,7 @@ def draw_comparison(
         reference = field_values(one, field, one.target)
         shown = {n: field_values(c, field, c.prediction) for n, c in found.items()}
         vector = field not in one.field_names
+        vector_errors = {n: field_error(c, field) for n, c in found.items()} if vector else None
         if cameras is None:
             cameras = None if is_flat(mesh) else preset.cameras
         label = preset.labels.get(field, field)
@@ -114,7 +115,7 @@ def draw_comparison(
                 association=one.association,
                 cameras=cameras,
                 crop=preset.crop,
-                errors={name: field_error(case, field) for name, case in found.items()},
+                vector_errors=vector_errors,
                 title=f"case {case_id}{reason}",
                 theme=theme,
                 path=[directory / f"{stem}.{suffix}" for suffix in formats],
@@ -193,6 +194,7 @@ def draw_gallery(
         exhibits.append(
             Exhibit(
                 title=name,
+                case=case.case_id,
                 mesh=case.mesh,
                 target=field_values(case, field, case.target),
                 target_label=with_units(preset.labels.get(field, field), preset.units.get(field)),

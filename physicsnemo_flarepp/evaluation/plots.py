@@ -214,10 +214,11 @@ class _Work:
         rendered = self._can_render("routing")
         paths: list[Path] = []
         for number, (run, label) in enumerate(chosen):
-            look = self.look | {"suffix": f"_{file_name(label)}" if number else ""}
+            suffix = f"_{file_name(label)}" if number else ""
+            look = self.look | {"label": label, "suffix": suffix}
             if rendered:
                 maps, change = draw_routing(
-                    run, self.case, self.directory, other_case=other, label=label, **look
+                    run, self.case, self.directory, other_case=other, **look
                 )
                 paths += [*maps.paths, *(change.paths if change is not None else ())]
             elif other is not None:
