@@ -18,6 +18,7 @@ from .readers import CaseReader, GeoFNOReader
 from .sampling import CaseSampler
 from .specs import BenchmarkSpec, benchmark
 from .statistics import fit_normalizer
+from .synthetic.stamp import read_stamp
 
 
 @dataclass
@@ -175,6 +176,8 @@ def _data_root(cfg: DictConfig) -> Path:
             "directory of files, or `builtin` to the name of a built-in set"
         )
     if cfg.root is not None:
+        # A folder without a stamp is of other makers and has no checksums to hold to.
+        read_stamp(Path(cfg.root))
         return Path(cfg.root)
     root = generate_once(cfg.builtin, n_train=cfg.n_train, n_test=cfg.n_test, seed=cfg.builtin_seed)
     stamp = json.loads((root / "stamp.json").read_text())

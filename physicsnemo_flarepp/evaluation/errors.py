@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..inference.progress import progress_bar
+from ..progress import progress_bar
 from .cases import predict_case
 from .runs import Run
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyvista as pv
 import torch
 
-from ..inference.progress import progress_bar
+from ..progress import progress_bar
 from .cases import CasePrediction, field_relative_l2, predict_case
 from .conventions import describe_settings, field_forces, force_surface
 from .errors import CaseErrors

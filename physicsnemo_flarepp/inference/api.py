@@ -8,11 +8,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..models import MixerBackbone
+from ..progress import progress_bar
 from .chunks import resolve_chunk_size, token_ranges
 from .inputs import ArrayLike, TokenInputs
 from .outputs import Output
 from .passes import TokenPasses, read_out, update_tokens
-from .progress import progress_bar
 from .residual import ResidualStream
 from .state import LatentState, model_fingerprint
 from .transfers import Transfers

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from .durable_files import Fingerprint, fingerprint
+from ..files import Fingerprint, fingerprint
 
 TRAINING, MODEL, MANIFEST = "training.pt", "model.mdlus", "manifest.json"
 

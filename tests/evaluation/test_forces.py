@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import pyvista as pv
 
-from physicsnemo_flarepp.datapipes.synthetic.car_body import sample_shape
-from physicsnemo_flarepp.datapipes.synthetic.cars import solve_shape, write_run
+from physicsnemo_flarepp.datapipes.synthetic.sets.car_body import sample_shape
+from physicsnemo_flarepp.datapipes.synthetic.sets.cars import solve_shape, write_run
 from physicsnemo_flarepp.evaluation.forces import (
     ForceSettings,
     r_squared,

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from physicsnemo_flarepp.datapipes.synthetic import airfoil
-from physicsnemo_flarepp.datapipes.synthetic._c_grid import make_c_grid
-from physicsnemo_flarepp.datapipes.synthetic._full_potential import (
+from physicsnemo_flarepp.datapipes.synthetic.sets import airfoil
+from physicsnemo_flarepp.datapipes.synthetic.solvers.c_grid import make_c_grid
+from physicsnemo_flarepp.datapipes.synthetic.solvers.full_potential import (
     GAMMA,
     NoPotentialFlow,
     nodal_velocity,

@@ -5,9 +5,12 @@ import pytest
 from scipy.integrate import simpson
 from scipy.interpolate import CubicHermiteSpline
 
-from physicsnemo_flarepp.datapipes.synthetic import pipe
-from physicsnemo_flarepp.datapipes.synthetic._navier_stokes import FlowNotConverged, solve_channel
-from physicsnemo_flarepp.datapipes.synthetic._taylor_hood import resample, taylor_hood_grid
+from physicsnemo_flarepp.datapipes.synthetic.sets import pipe
+from physicsnemo_flarepp.datapipes.synthetic.solvers.navier_stokes import (
+    FlowNotConverged,
+    solve_channel,
+)
+from physicsnemo_flarepp.datapipes.synthetic.solvers.taylor_hood import resample, taylor_hood_grid
 
 STATIONS = np.linspace(0, 10, 5)
 S_BEND = CubicHermiteSpline(STATIONS, [0.0, 0.6, -0.6, 0.3, 0.0], [0.0, 0.3, 0.0, 0.4, 0.0])

@@ -8,8 +8,8 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.datapipes.synthetic import generate
-from physicsnemo_flarepp.datapipes.synthetic.cars import SET, flat_plate_shear
 from physicsnemo_flarepp.datapipes.synthetic.sets import CaseId, case_seed
+from physicsnemo_flarepp.datapipes.synthetic.sets.cars import SET, flat_plate_shear
 
 FILES = {"boundary_{}.vtp", "drivaer_{}.stl", "force_mom_{}.csv", "geo_ref_{}.csv"}
 

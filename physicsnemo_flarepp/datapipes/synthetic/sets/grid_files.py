@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .sets import Case
+from .base import Case
 
 
 def write_grid_files(

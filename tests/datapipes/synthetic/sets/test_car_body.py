@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import pyvista as pv
 
-from physicsnemo_flarepp.datapipes.synthetic.car_body import (
+from physicsnemo_flarepp.datapipes.synthetic.sets.car_body import (
     GROUND,
     RANGES,
     CarShape,

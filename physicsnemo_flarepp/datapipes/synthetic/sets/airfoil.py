@@ -13,10 +13,10 @@ from functools import partial
 
 import numpy as np
 
-from ._c_grid import CGrid, make_c_grid
-from ._full_potential import GAMMA, gas_state, nodal_velocity, solve_potential
-from ._grid_files import write_grid_files
-from .sets import Case, SyntheticSet
+from ..solvers.c_grid import CGrid, make_c_grid
+from ..solvers.full_potential import GAMMA, gas_state, nodal_velocity, solve_potential
+from .base import Case, SyntheticSet
+from .grid_files import write_grid_files
 
 GRID_SHAPE = (221, 51)
 MACH = 0.75

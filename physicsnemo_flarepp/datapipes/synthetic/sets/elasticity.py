@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ._hyperelastic import solve_cell, von_mises_stress
-from ._triangulate import triangulate_cell
-from .sets import Case, SyntheticSet
+from ..solvers.hyperelastic import solve_cell, von_mises_stress
+from ..solvers.triangulate import triangulate_cell
+from .base import Case, SyntheticSet
 
 N_NODES = 972
 TRACTION = 100.0  # kPa

@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 from skfem import MeshTri
 
-from physicsnemo_flarepp.datapipes.synthetic import _hyperelastic as hyperelastic
-from physicsnemo_flarepp.datapipes.synthetic import elasticity
-from physicsnemo_flarepp.datapipes.synthetic._triangulate import (
+from physicsnemo_flarepp.datapipes.synthetic.sets import CaseId, case_seed, elasticity
+from physicsnemo_flarepp.datapipes.synthetic.solvers import Unsolvable, hyperelastic
+from physicsnemo_flarepp.datapipes.synthetic.solvers.triangulate import (
     CENTRE,
     CellMesh,
     triangle_areas,
     triangulate_cell,
     void_curve,
 )
-from physicsnemo_flarepp.datapipes.synthetic.sets import CaseId, case_seed
 
 
 def circle(size):
@@ -119,7 +118,7 @@ def test_large_strains_matter_at_the_load_of_the_set():
 
 def test_an_impossible_load_is_an_error_that_names_the_remedy():
     mesh = triangulate_cell(circle(0.3), 300, np.random.default_rng(0))
-    with pytest.raises(RuntimeError, match="no equilibrium.*smaller traction"):
+    with pytest.raises(Unsolvable, match="no equilibrium.*smaller traction"):
         hyperelastic.solve_cell(mesh, -5000.0)
 
 

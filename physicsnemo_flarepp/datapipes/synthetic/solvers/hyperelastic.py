@@ -11,10 +11,10 @@ For small strains this is linear plane stress with E = 6 (C1 + C2) and Poisson n
 
 import numpy as np
 from scipy.sparse import coo_array
-from scipy.sparse.linalg import splu
 from skfem import Basis, ElementTriP2, FacetBasis, MeshTri, MeshTri2
 
-from ._triangulate import CENTRE, CellMesh, void_curve
+from .triangulate import CENTRE, CellMesh, void_curve
+from .unsolvable import Unsolvable, factorise
 
 C1, C2 = 186.3, 9.79  # kPa
 
@@ -211,7 +211,7 @@ def _load_in_steps(
         elif increment > _LEAST_LOAD_STEP:
             increment *= 0.5
         else:
-            raise RuntimeError(
+            raise Unsolvable(
                 f"no equilibrium beyond {reached:.0%} of the load of {load.sum():.4g} kPa; use a "
                 "smaller traction or a smaller void"
             )
@@ -248,7 +248,7 @@ def _minimise(
         half = np.einsum("tqikjl,tqbl->tqikbj", modulus, gradients, optimize=True)
         blocks = np.einsum("tqak,tqikbj->taibj", gradients, half, optimize=True)
         tangent = coo_array((blocks.ravel(), (rows, columns)), (count, count)).tocsc()
-        factors = splu(
+        factors = factorise(
             tangent[moving][:, moving], permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0
         )
         step = np.zeros(count)

@@ -5,16 +5,16 @@ prescribe the velocity; at the outlet nu du/dn - p n = 0, the do-nothing conditi
 """
 
 import numpy as np
-from scipy.sparse.linalg import splu
 
-from ._taylor_hood import TaylorHoodGrid
+from .taylor_hood import TaylorHoodGrid
+from .unsolvable import Unsolvable, factorise
 
 # Convergence is quadratic: a step this small leaves an error near rounding.
 _NEWTON_TOLERANCE = 1e-7
 _NEWTON_LIMIT = 25
 
 
-class FlowNotConverged(RuntimeError):
+class FlowNotConverged(Unsolvable):
     """Newton's method found no steady flow for this geometry and viscosity."""
 
 
@@ -25,7 +25,7 @@ def _mapped_basis(grid: TaylorHoodGrid, points: np.ndarray) -> tuple[np.ndarray,
     jacobian = np.einsum("qak,eai->eqik", slopes, corners)
     determinant = np.linalg.det(jacobian)
     if determinant.min() <= 0:
-        raise ValueError(
+        raise Unsolvable(
             f"points: the mesh is folded, smallest Jacobian {determinant.min():.3g}; expected all "
             "positive. Use a channel with less curvature, or order the nodes right-handed"
         )
@@ -138,7 +138,7 @@ def solve_channel(
         tangent = linear.copy()
         tangent[:, :velocity_local, :velocity_local] += derivative
         matrix.data = np.bincount(slots, tangent.ravel()[used], matrix.data.size)
-        step = splu(matrix, permc_spec="COLAMD", diag_pivot_thresh=0.1).solve(residual)
+        step = factorise(matrix, permc_spec="COLAMD", diag_pivot_thresh=0.1).solve(residual)
         state[moving] -= step
         if not np.all(np.isfinite(step)):
             break

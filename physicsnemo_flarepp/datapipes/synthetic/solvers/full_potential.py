@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import coo_array
-from scipy.sparse.linalg import splu
 
-from ._c_grid import CGrid
-from ._c_grid_elements import CGridElements
+from .c_grid import CGrid
+from .c_grid_elements import CGridElements
+from .unsolvable import Unsolvable, factorise
 
 GAMMA = 1.4
 
@@ -27,7 +27,7 @@ _LARGEST_CHANGE = 0.3  # of the squared Mach number in any cell in one Newton st
 _LEAST_TEMPERATURE = 0.1  # keeps Newton's iterates away from vacuum
 
 
-class NoPotentialFlow(RuntimeError):
+class NoPotentialFlow(Unsolvable):
     """Newton's method found no potential flow around this section."""
 
 
@@ -179,7 +179,7 @@ def _newton(
         matrix = coo_array(
             (values[kept], (rows[kept], unknown_of[columns[kept]])), (count, count)
         ).tocsc()
-        factors = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.01)
+        factors = factorise(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.01)
         plain, correction = factors.solve(np.stack([-residual, by_circulation], axis=1)).T
         turn = -(elements.kutta @ potential + kutta @ plain) / (kutta_jump - kutta @ correction)
         step = plain - turn * correction

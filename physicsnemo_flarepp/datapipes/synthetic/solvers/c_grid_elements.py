@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from ._c_grid import CGrid
+from .c_grid import CGrid
+from .unsolvable import Unsolvable
 
 
 class CGridElements:
@@ -55,7 +56,7 @@ class CGridElements:
             for b in gauss:
                 gradients, determinant, _ = self._gradients(a, b)
                 if determinant.min() <= 0:
-                    raise ValueError(
+                    raise Unsolvable(
                         f"grid: folded cells, smallest Jacobian {determinant.min():.3g}, expected "
                         "all positive; use a smoother section"
                     )

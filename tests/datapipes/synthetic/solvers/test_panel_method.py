@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import pyvista as pv
 
-from physicsnemo_flarepp.datapipes.synthetic.car_body import (
+from physicsnemo_flarepp.datapipes.synthetic.sets.car_body import (
     lattice_quads,
     split_quads,
     whole_surface,
 )
-from physicsnemo_flarepp.datapipes.synthetic.panel_method import (
+from physicsnemo_flarepp.datapipes.synthetic.solvers.panel_method import (
     Panels,
     panel_velocity,
     solve_flow,

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 from scipy.io import savemat
-from scipy.sparse.linalg import splu
 
-from .sets import Case, SyntheticSet
+from ..solvers.unsolvable import factorise
+from .base import Case, SyntheticSet
 
 RESOLUTION = 85
 # The published set draws its field on 421 x 421 points; with as many cosine modes the interfaces
@@ -86,7 +86,7 @@ def solve_darcy(a: np.ndarray, source: np.ndarray | float = 1.0) -> np.ndarray:
     )
     right = np.broadcast_to(source, a.shape)[1:-1, 1:-1].ravel() / (n - 1) ** 2
     # The matrix is symmetric and positive definite: no pivoting, ordering of A + A^T.
-    factors = splu(
+    factors = factorise(
         matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options={"SymmetricMode": True}
     )
     u = np.zeros_like(a)

@@ -5,7 +5,7 @@ import pytest
 from scipy.io import loadmat
 
 from physicsnemo_flarepp.datapipes.synthetic import generate
-from physicsnemo_flarepp.datapipes.synthetic.darcy import sample_coefficient, solve_darcy
+from physicsnemo_flarepp.datapipes.synthetic.sets.darcy import sample_coefficient, solve_darcy
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
 """Saloon-like cars in potential flow, in the layout of DrivAerML's raw files.
 
-Each case is a body from :mod:`.car_body` in the flow of :mod:`.panel_method`, with the ground as
-an image plane. Pressure is what Bernoulli's equation makes of the surface velocity. Wall shear
-stress is an estimate, not a solution: that of a turbulent boundary layer on a flat plate, taken
-at the local speed. There is no separation and no wake, so the pressure drag is zero up to
+Each case is a body from :mod:`.car_body` in the flow of :mod:`..solvers.panel_method`, with the
+ground as an image plane. Pressure is what Bernoulli's equation makes of the surface velocity. Wall
+shear stress is an estimate, not a solution: that of a turbulent boundary layer on a flat plate,
+taken at the local speed. There is no separation and no wake, so the pressure drag is zero up to
 discretisation and the drag coefficient is friction alone.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ..solvers.panel_method import Panels, solve_flow
+from .base import Case, SyntheticSet
 from .car_body import GROUND, CarShape, half_surface, sample_shape, whole_surface
-from .panel_method import Panels, solve_flow
-from .sets import Case, SyntheticSet
 
 SPEED = 38.889
 VISCOSITY = 1.507e-5

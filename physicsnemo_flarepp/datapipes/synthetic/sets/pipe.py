@@ -15,10 +15,10 @@ from functools import partial
 import numpy as np
 from scipy.interpolate import CubicHermiteSpline
 
-from ._grid_files import write_grid_files
-from ._navier_stokes import FlowNotConverged, solve_channel
-from ._taylor_hood import resample, taylor_hood_grid
-from .sets import Case, SyntheticSet
+from ..solvers.navier_stokes import FlowNotConverged, solve_channel
+from ..solvers.taylor_hood import resample, taylor_hood_grid
+from .base import Case, SyntheticSet
+from .grid_files import write_grid_files
 
 LENGTH, WIDTH, VISCOSITY = 10.0, 1.0, 0.005
 GRID_SHAPE = (129, 129)

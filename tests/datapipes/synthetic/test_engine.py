@@ -1,11 +1,10 @@
 """The framework makes each set once, whole, and the same however it is made."""
 
+import hashlib
 import json
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,35 +12,12 @@ import pytest
 from physicsnemo_flarepp import __version__
 from physicsnemo_flarepp.datapipes.synthetic import generate, sets
 from physicsnemo_flarepp.datapipes.synthetic.__main__ import main
-from physicsnemo_flarepp.datapipes.synthetic.parts import exclusive, part_path
-
-IN_ANOTHER_PROCESS = """
-import sys
-sys.path.insert(0, {folder!r})
-from physicsnemo_flarepp.datapipes.synthetic import generate, sets
-sets.MODULES["counted"] = "counted_set"
-generate("counted", root=sys.argv[1], workers=1)
-"""
-
-
-@pytest.fixture
-def log(tmp_path, monkeypatch):
-    """Register the counted set; the file lists the seeds of all solved cases."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setitem(sets.MODULES, "counted", "counted_set")
-    monkeypatch.setenv("COUNTED_SET_LOG", str(tmp_path / "log"))
-    return tmp_path / "log"
+from physicsnemo_flarepp.datapipes.synthetic.engine import exclusive
+from physicsnemo_flarepp.datapipes.synthetic.workers import case_file
 
 
 def make(root, **options):
     return generate("counted", root=root, progress=False, **options)
-
-
-def start_elsewhere(root):
-    code = IN_ANOTHER_PROCESS.format(folder=str(Path(__file__).parent))
-    return subprocess.Popen(
-        [sys.executable, "-c", code, str(root)], stderr=subprocess.PIPE, text=True
-    )
 
 
 def contents(folder):
@@ -57,15 +33,23 @@ def test_a_finished_set_has_its_files_and_a_stamp_and_nothing_is_left_over(tmp_p
     path = make(tmp_path / "cache")
     assert path == tmp_path / "cache" / "counted-v1-s0-6+2"
     assert sorted(contents(path)) == ["stamp.json", "test.npy", "train.npy"]
-    assert json.loads((path / "stamp.json").read_text()) == {
+    stamp = json.loads((path / "stamp.json").read_text())
+    assert re.fullmatch("[0-9a-f]{64}", stamp.pop("sha256"))
+    assert stamp == {
         "name": "counted",
         "version": 1,
         "seed": 0,
         "n_train": 6,
         "n_test": 2,
         "package_version": __version__,
-        # .npy: a header of 128 bytes, then 100 doubles per case.
-        "files": {"test.npy": 128 + 2 * 800, "train.npy": 128 + 6 * 800},
+        "redrawn": [],
+        "files": {
+            name: {
+                "size": 128 + count * 800,  # .npy: a header, then 100 doubles per case
+                "sha256": hashlib.sha256((path / name).read_bytes()).hexdigest(),
+            }
+            for name, count in (("test.npy", 2), ("train.npy", 6))
+        },
     }
     assert {entry.name for entry in path.parent.iterdir()} == {path.name, "counted-v1-s0.lock"}
 
@@ -75,24 +59,6 @@ def test_a_finished_set_is_not_solved_again(tmp_path, log):
     before = solved(log)
     make(tmp_path)
     assert solved(log) == before and len(before) == len(set(before)) == 8
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (
-            lambda path: os.truncate(path / "train.npy", 1000),
-            "train.npy: 1000 bytes, expected 4928",
-        ),
-        (lambda path: (path / "test.npy").unlink(), "test.npy: no such file, expected 1728 bytes"),
-        (lambda path: (path / "stamp.json").write_text(""), "stamp.json is damaged"),
-    ],
-)
-def test_damage_under_a_stamp_is_noticed_with_a_remedy(tmp_path, log, damage, message):
-    path = make(tmp_path)
-    damage(path)
-    with pytest.raises(ValueError, match=f"{message}.*; delete {re.escape(str(path))} and"):
-        make(tmp_path)
 
 
 def test_workers_do_not_change_a_byte_and_the_seed_does(tmp_path, log):
@@ -127,26 +93,15 @@ def test_after_an_error_only_the_missing_cases_are_solved(tmp_path, log, monkeyp
     assert len(solved(log)) == len(set(solved(log))) == 8
 
 
-def test_a_killed_generation_resumes_without_solving_a_case_twice(tmp_path, log, monkeypatch):
-    monkeypatch.setenv("COUNTED_SET_STOP", "kill-parent:4")
-    process = start_elsewhere(tmp_path / "cache")
-    process.communicate()
-    assert process.returncode == -9
-    assert not (tmp_path / "cache" / "counted-v1-s0-6+2").exists()
-    monkeypatch.delenv("COUNTED_SET_STOP")
-    make(tmp_path / "cache")
-    assert len(solved(log)) == len(set(solved(log))) == 8
-
-
-def test_damaged_parts_are_solved_again(tmp_path, log, monkeypatch):
+def test_damaged_case_files_are_solved_again(tmp_path, log, monkeypatch):
     expected = contents(make(tmp_path / "whole"))
     log.unlink()
     monkeypatch.setenv("COUNTED_SET_STOP", "error:6")
     with pytest.raises(RuntimeError):
         make(tmp_path / "cache", workers=1)
-    parts = tmp_path / "cache" / "counted-v1-s0.parts"
+    folder = tmp_path / "cache" / "counted-v1-s0.cases"
     damaged = [sets.CaseId("train", index) for index in (0, 1, 3)]
-    half, empty, flipped = (part_path(parts, case) for case in damaged)
+    half, empty, flipped = (case_file(folder, case) for case in damaged)
     half.write_bytes(half.read_bytes()[: half.stat().st_size // 2])
     empty.write_bytes(b"")
     content = bytearray(flipped.read_bytes())
@@ -166,7 +121,7 @@ def test_a_directory_without_a_stamp_is_made_anew(tmp_path, log):
     assert sorted(contents(make(tmp_path))) == ["stamp.json", "test.npy", "train.npy"]
 
 
-def test_a_second_process_waits_for_the_first(tmp_path, log):
+def test_a_second_process_waits_for_the_first(tmp_path, log, start_elsewhere):
     with exclusive(tmp_path / "counted-v1-s0.lock", on_wait=lambda: pytest.fail("lock was free")):
         second = start_elsewhere(tmp_path)
         assert "another process is making counted-v1-s0" in second.stderr.readline()
@@ -176,14 +131,47 @@ def test_a_second_process_waits_for_the_first(tmp_path, log):
     assert len(solved(log)) == 8
 
 
-@pytest.mark.parametrize(
-    ("stop", "message"),
-    [("exit:2", "ended with status 3"), ("nan:2", "non-finite values in 'values' of case train 2")],
-)
-def test_a_dying_solver_and_a_bad_result_are_reported(tmp_path, log, monkeypatch, stop, message):
-    monkeypatch.setenv("COUNTED_SET_STOP", stop)
-    with pytest.raises(RuntimeError, match=message):
-        make(tmp_path, workers=1)
+def test_two_processes_that_ask_at_once_make_the_set_once(tmp_path, log, start_elsewhere):
+    processes = [start_elsewhere(tmp_path / "cache") for _ in range(2)]
+    for process in processes:
+        process.communicate()
+    assert [process.returncode for process in processes] == [0, 0]
+    assert len(solved(log)) == 8
+
+
+def test_an_unsolvable_case_is_drawn_again_and_told(tmp_path, log, monkeypatch, capsys):
+    whole = make(tmp_path / "whole")
+    case = sets.CaseId("train", 2)
+    refused = [sets.case_seed(0, case), sets.case_seed(0, case, draw=1)]
+    monkeypatch.setenv("COUNTED_SET_UNSOLVABLE", " ".join(map(str, refused)))
+    first = generate("counted", root=tmp_path / "one", workers=1)
+    assert "drawn again, being without a solution: train 2, draw 2\n" in capsys.readouterr().err
+    assert json.loads((first / "stamp.json").read_text())["redrawn"] == ["train 2, draw 2"]
+    again = make(tmp_path / "three", workers=3)
+    assert contents(first) == contents(again)
+    expected = np.load(whole / "train.npy")
+    other = np.random.default_rng(sets.case_seed(0, case, draw=2)).normal(size=100)
+    expected[2] = other
+    assert np.array_equal(np.load(first / "train.npy"), expected)
+    assert np.array_equal(np.load(first / "test.npy"), np.load(whole / "test.npy"))
+
+
+def test_no_draw_of_any_case_meets_another():
+    draws = [
+        sets.case_seed(seed, case, draw)
+        for seed in range(3)
+        for case in sets.case_ids(20, 20)
+        for draw in range(5)
+    ]
+    assert len(set(draws)) == 3 * 40 * 5
+
+
+def test_a_case_that_no_draw_makes_solvable_is_an_error(tmp_path, log, monkeypatch):
+    case = sets.CaseId("test", 1)
+    refused = [str(sets.case_seed(0, case, draw)) for draw in range(10)]
+    monkeypatch.setenv("COUNTED_SET_UNSOLVABLE", " ".join(refused))
+    with pytest.raises(RuntimeError, match="none of 10 draws of case test 1 has a solution"):
+        make(tmp_path)
 
 
 def test_one_line_is_printed_without_a_terminal_and_none_when_quiet(tmp_path, log, capsys):
@@ -227,7 +215,7 @@ def test_bad_arguments_are_named(tmp_path, log, options, error, message):
 
 def test_importing_the_generators_loads_neither_torch_nor_physicsnemo():
     code = (
-        "import sys, physicsnemo_flarepp.datapipes.synthetic.cars\n"
+        "import sys, physicsnemo_flarepp.datapipes.synthetic.sets.cars\n"
         "print([m for m in ('torch', 'physicsnemo', 'vtk') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

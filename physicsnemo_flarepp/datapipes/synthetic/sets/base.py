@@ -12,7 +12,7 @@ Case = dict[str, np.ndarray]
 
 # A worker process imports the one module it needs, so the list holds names, not modules.
 MODULES = {
-    name: f"physicsnemo_flarepp.datapipes.synthetic.{name}"
+    name: f"physicsnemo_flarepp.datapipes.synthetic.sets.{name}"
     for name in ("cars", "darcy", "elasticity", "pipe", "airfoil")
 }
 
@@ -31,7 +31,9 @@ class SyntheticSet:
     n_train, n_test : int
         Default numbers of training and test cases.
     solve_case : Callable[[int], dict[str, numpy.ndarray]]
-        From a case seed to the named arrays of the solved case. A function of the seed alone.
+        From a case seed to the named arrays of the solved case. A function of the seed alone. It
+        raises :class:`..solvers.Unsolvable` where this seed gives a problem without a solution;
+        the case is then drawn again.
     assemble : Callable[[Iterable[dict], Path, int, int], None]
         ``assemble(cases, out_dir, n_train, n_test)`` writes the files of the set into
         ``out_dir``. ``cases`` gives ``n_train + n_test`` cases in order, training cases first,
@@ -47,7 +49,7 @@ class SyntheticSet:
 
 
 def load_set(name: str) -> SyntheticSet:
-    """Import the module of a built-in set and give its definition.
+    """Return the definition of a built-in set.
 
     Examples
     --------
@@ -67,8 +69,8 @@ class CaseId(NamedTuple):
 
     Examples
     --------
-    >>> str(CaseId("test", 3)), CaseId.parse("test 3")
-    ('test 3', CaseId(split='test', index=3))
+    >>> str(CaseId("test", 3))
+    'test 3'
     """
 
     split: str
@@ -77,12 +79,6 @@ class CaseId(NamedTuple):
     def __str__(self) -> str:
         return f"{self.split} {self.index}"
 
-    @classmethod
-    def parse(cls, text: str) -> "CaseId":
-        """Return the case that ``str(case)`` names."""
-        split, index = text.split()
-        return cls(split, int(index))
-
 
 def case_ids(n_train: int, n_test: int) -> list[CaseId]:
     """Return the cases of a set, training cases first."""
@@ -90,10 +86,19 @@ def case_ids(n_train: int, n_test: int) -> list[CaseId]:
     return [CaseId(split, index) for split, n in counts.items() for index in range(n)]
 
 
-def case_seed(seed: int, case: CaseId) -> int:
-    """Seed of one case, independent of how many cases there are and of who solves them.
+def case_seed(seed: int, case: CaseId, draw: int = 0) -> int:
+    """Return the seed of one case, whatever the number of cases and whoever solves them.
 
     The splits draw from two streams, so that more training cases do not change the test cases.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the set.
+    case : CaseId
+        The case.
+    draw : int
+        How often the case was drawn before and found unsolvable.
 
     Examples
     --------
@@ -102,7 +107,10 @@ def case_seed(seed: int, case: CaseId) -> int:
     (True, False)
     >>> case_seed(0, first) == case_seed(0, CaseId("test", 0))
     False
+    >>> case_seed(0, second, draw=1) == case_seed(0, second)
+    False
     """
-    stream = {"train": (), "test": (1,)}[case.split]
-    sequence = np.random.SeedSequence([seed, case.index], spawn_key=stream)
+    # First draws have the keys () and (1,), which later draws must not meet.
+    stream = {"train": (0, draw), "test": (1, draw)} if draw else {"train": (), "test": (1,)}
+    sequence = np.random.SeedSequence([seed, case.index], spawn_key=stream[case.split])
     return int(sequence.generate_state(1, np.uint64)[0])

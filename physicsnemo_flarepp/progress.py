@@ -1,9 +1,9 @@
 """A progress bar for people who watch."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import torch.distributed as dist
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -20,7 +20,9 @@ def progress_bar(label: str, total: int, wanted: bool) -> Iterator[Callable[[], 
     ...     advance()
     """
     console = Console(stderr=True)
-    if dist.is_initialized() and dist.get_rank() > 0:
+    # Ranks exist only where torch is already in; generating data should not wait for its import.
+    ranks = sys.modules.get("torch.distributed")
+    if ranks is not None and ranks.is_initialized() and ranks.get_rank() > 0:
         wanted = False
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(

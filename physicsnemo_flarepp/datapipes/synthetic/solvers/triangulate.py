@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.spatial import Delaunay, cKDTree
 
+from .unsolvable import Unsolvable
+
 CENTRE = np.array([0.5, 0.5])
 
 _LLOYD_STEPS = 15
@@ -125,7 +127,7 @@ def _first_inner_nodes(
         points = points[clear & _outside_void(radius, points, 0.6 * edge)]
         if len(points) >= count:
             return points[rng.permutation(len(points))[:count]]
-    raise RuntimeError(f"no lattice has {count} points inside the cell at edge length {edge:.3g}")
+    raise Unsolvable(f"no lattice has {count} points inside the cell at edge length {edge:.3g}")
 
 
 def _relax(
@@ -194,7 +196,7 @@ def triangulate_cell(
         follows_edges = len(triangles) == 2 * n_nodes - len(fixed)
         if follows_edges and _qualities(nodes, triangles).min() > _WORST_QUALITY:
             return CellMesh(nodes, triangles, radius)
-    raise RuntimeError(
+    raise Unsolvable(
         f"no mesh of {n_nodes} nodes follows this void in {_ATTEMPTS} attempts; use a smoother "
         "void or more nodes"
     )

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
+from .unsolvable import Unsolvable
+
 # Steps of X at the nose and at the trailing edge over their mean on the section.
 _NOSE_STEP, _TRAILING_STEP = 0.7, 0.4
 _FIRST_STEP_OUT = 0.008
@@ -94,7 +96,7 @@ def make_c_grid(
     parameter = np.sin(0.5 * np.pi * np.linspace(-1, 1, 4001))
     opened = _open(section(parameter) - nose)
     if not np.all(np.diff(opened.real) > 0):
-        raise ValueError(
+        raise Unsolvable(
             f"section: not a graph over X around nose={nose}; expected a slender section with "
             "the point half a nose radius inside it"
         )
