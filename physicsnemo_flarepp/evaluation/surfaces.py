@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ..datapipes.readers.meshes import GEOMETRY_FEATURES, PolygonMesh, SurfaceRequest
 from ..datapipes.readers.polygons import polygon_geometry
+from ..meshes import read_surface
 from .cases import physical_prediction
 from .conventions import trained_on_builtin_cars
 from .forces import facing, read_row
-from .mesh_files import polygon_mesh, read_surface
+from .mesh_files import polygon_mesh
 from .runs import Run
 
 GlobalValues = Mapping[str, float | Sequence[float]]
