@@ -9,8 +9,10 @@ outside the points would read other memory, or, if negative, count from the end.
 import atexit
 import json
 import math
+import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import psutil
@@ -33,6 +35,9 @@ SUFFIXES = (".vtp", ".stl", ".ply", ".obj", ".vtk")
 PLACES = ("cell", "point")
 # A parser that does not come back: a minute, and a second per megabyte for slow disks.
 _SECONDS, _BYTES_PER_SECOND = 60, 1e6
+# What VTK may take: no mesh is packed a hundred times smaller, so that more is a false claim, which
+# would otherwise fill the machine before it fails.
+_MEMORY, _EXPANSION = 2**30, 100
 
 
 @dataclass(frozen=True)
@@ -213,37 +218,48 @@ class _Process:
     def __init__(self) -> None:
         program = Path(__file__).with_name("vtk_process.py")
         self.stderr = tempfile.TemporaryFile()
-        self.child = subprocess.Popen(
-            [sys.executable, "-P", str(program)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.stderr,
-            start_new_session=True,  # Ctrl-C is for this program, which then closes the pipes
-        )
+        self.requests, theirs = socket.socketpair()
+        with theirs:
+            self.child = subprocess.Popen(
+                [sys.executable, "-P", str(program)],
+                stdin=theirs,
+                stdout=subprocess.PIPE,
+                stderr=self.stderr,
+                start_new_session=True,  # Ctrl-C is for this program, which then closes the socket
+            )
 
     def ask(self, request: Mapping) -> tuple[dict, dict[tuple, np.ndarray]]:
-        self.child.stdin.write(json.dumps(request).encode() + b"\n")
-        self.child.stdin.flush()
-        line = self.child.stdout.readline()
-        if not line.endswith(b"\n"):
-            raise EOFError
-        head = json.loads(line)
-        found = {}
-        for place, name, kind, shape in head["arrays"]:
-            array = np.empty(shape, np.dtype(kind))
-            view = memoryview(array).cast("B") if array.size else b""
-            while len(view):
-                if (n := self.child.stdout.readinto(view)) == 0:
-                    raise EOFError
-                view = view[n:]
-            found[place, name] = array
-        return head, found
+        """Return the description of a mesh and its arrays by place and name."""
+        with _shared_file() as file:
+            line = json.dumps(request).encode() + b"\n"
+            sent = socket.send_fds(self.requests, [line], [file.fileno()])
+            self.requests.sendall(line[sent:])
+            reply = self.child.stdout.readline()
+            if not reply.endswith(b"\n"):
+                raise EOFError
+            head = json.loads(reply)
+            size = os.fstat(file.fileno()).st_size
+            content = mmap.mmap(file.fileno(), size) if size else b""
+        return head, {
+            (place, name): np.frombuffer(content, kind, math.prod(shape), begin).reshape(shape)
+            if math.prod(shape)
+            else np.empty(shape, kind)
+            for place, name, kind, shape, begin in head["arrays"]
+        }
 
     def end(self) -> int:
+        """End the process, whatever it does, and return its exit code."""
         self.child.kill()
-        self.child.stdin.close()
+        self.requests.close()
         self.child.stdout.close()
         return self.child.wait()
+
+
+def _shared_file() -> BinaryIO:
+    """Return a file in memory, or where the system has none, a temporary one."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("mesh"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 _idle: list[_Process] = []
@@ -256,25 +272,34 @@ def _end_idle() -> None:
         _idle.pop().end()
 
 
+def _free_process() -> _Process:
+    while True:
+        try:
+            process = _idle.pop()  # one step, for several threads do so
+        except IndexError:
+            return _Process()
+        if process.child.poll() is None:
+            return process
+        process.end()
+
+
 def _ask(path: Path, arrays: Sequence[str] | None, places: Sequence[str]) -> tuple[dict, dict]:
     """Have a helper process read `path`; ValueError if it dies of it or does not come back."""
-    try:
-        process = _idle.pop()
-    except IndexError:
-        process = _Process()
+    process = _free_process()
+    size = path.stat().st_size
     request = {
         "path": str(path.resolve()),
         "arrays": None if arrays is None else list(arrays),
         "places": list(places),
-        "memory": psutil.virtual_memory().available,
+        "memory": min(psutil.virtual_memory().available, _MEMORY + _EXPANSION * size),
     }
-    seconds = _SECONDS + path.stat().st_size / _BYTES_PER_SECOND
+    seconds = _SECONDS + size / _BYTES_PER_SECOND
     late = threading.Timer(seconds, process.child.kill)
     late.daemon = True
     late.start()
     try:
         answer = process.ask(request)
-    except (EOFError, BrokenPipeError) as error:
+    except (EOFError, ConnectionError) as error:
         in_time = late.is_alive()
         code, said = _last_words(process)
         if not in_time:
@@ -285,7 +310,7 @@ def _ask(path: Path, arrays: Sequence[str] | None, places: Sequence[str]) -> tup
             ) from error
         raise ValueError(
             f"VTK crashed on it with {signal.Signals(-code).name}, which also happens where "
-            f"memory is short: {request['memory'] / 2**30:.3g} GiB were free"
+            f"memory is short: it could have {request['memory'] / 2**30:.3g} GiB"
         ) from error
     except BaseException:
         process.end()
