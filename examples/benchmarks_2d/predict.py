@@ -18,7 +18,11 @@ from physicsnemo_flarepp.evaluation import (
     predict_points,
     save_mesh,
 )
-from physicsnemo_flarepp.evaluation.arguments import add_run_options, load_chosen_run
+from physicsnemo_flarepp.evaluation.arguments import (
+    add_run_options,
+    existing_file,
+    load_chosen_run,
+)
 from physicsnemo_flarepp.evaluation.mesh_files import mesh_suffix
 
 
@@ -28,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> list[Path]:
     parser.add_argument("run", type=Path, help="run directory")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--cases", nargs="+", help="ids or positions of test cases")
-    what.add_argument("--points", nargs="+", type=Path, help=".npz or .npy files")
+    what.add_argument("--points", nargs="+", type=existing_file, help=".npz or .npy files")
     parser.add_argument("--output", type=Path, help="directory; default: predictions/ of the run")
     add_run_options(parser)
     options = parser.parse_args(argv)

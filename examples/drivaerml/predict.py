@@ -19,6 +19,7 @@ from physicsnemo_flarepp.evaluation import (
 from physicsnemo_flarepp.evaluation.arguments import (
     add_force_options,
     add_run_options,
+    existing_file,
     force_overrides,
     load_chosen_run,
     named_numbers,
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     """Predict one surface and return the file written."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="run directory")
-    parser.add_argument("surface", type=Path, help=".vtp, .stl, .ply, .obj or .vtk")
+    parser.add_argument("surface", type=existing_file, help=".vtp, .stl, .ply, .obj or .vtk")
     parser.add_argument("--output", type=Path, help="default: <surface>_predicted.vtp, here")
     parser.add_argument("--scale", type=float, default=1.0, help="0.001 for millimetres")
     parser.add_argument("--flip", action="store_true", help="turn the cells' normals around")
@@ -45,10 +46,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
         parser.error(f"--output {output} is the surface itself; name another file")
     run = load_chosen_run(options.run, options)
     settings = None if options.no_forces else force_settings(run, force_overrides(options))
-    values = named_numbers(options.globals)
-    prediction = predict_surface(
-        run, options.surface, global_values=values, scale=options.scale, flip=options.flip
-    )
+    given = {"global_values": named_numbers(options.globals), "scale": options.scale}
+    prediction = predict_surface(run, options.surface, **given, flip=options.flip)
     save_mesh(prediction.surface, output)
     print(f"{output}: {len(prediction.values)} {prediction.association}s")
     print(*describe_prediction(run, prediction, settings), sep="\n")

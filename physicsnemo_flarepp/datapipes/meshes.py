@@ -9,6 +9,8 @@ import pyvista as pv
 from physicsnemo.mesh import DomainMesh
 from physicsnemo.mesh.io import from_zarr, to_pyvista
 
+from ..meshes import read_surface
+
 
 def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSet:
     """Return the mesh of a whole case, ready for point or cell data.
@@ -34,7 +36,7 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     """
     layout = metadata.get("layout")
     if layout == "vtp":
-        return pv.read(metadata["source"])
+        return read_surface(metadata["source"])
     if layout == "pdmsh":
         source = Path(metadata["source"])
         domain = from_zarr(source) if (source / "zarr.json").exists() else DomainMesh.load(source)

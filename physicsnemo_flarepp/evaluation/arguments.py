@@ -30,6 +30,15 @@ def add_run_options(parser: argparse.ArgumentParser, *, data: bool = True) -> No
         parser.set_defaults(data_root=None)
 
 
+def existing_file(text: str) -> Path:
+    """Return the path of a file, for ``type=`` of an argument; the parser tells if it is absent."""
+    path = Path(text)
+    if not path.is_file():
+        state = "is not a file" if path.exists() else "does not exist"
+        raise argparse.ArgumentTypeError(f"{path} {state}; give the path of a file")
+    return path
+
+
 def load_chosen_run(directory: Path, options: argparse.Namespace) -> Run:
     """Load a run with the options of :func:`add_run_options`."""
     return load_run(

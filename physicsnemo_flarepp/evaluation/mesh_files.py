@@ -1,4 +1,4 @@
-"""Reading surfaces of any format, and writing meshes that are complete or not there."""
+"""Surfaces as the arrays of the readers, and meshes written complete or not at all."""
 
 import os
 from pathlib import Path
@@ -14,64 +14,11 @@ from vtkmodules.vtkIOXML import (
 
 from ..datapipes.readers.meshes import PolygonMesh
 
-SUFFIXES = (".vtp", ".stl", ".ply", ".obj", ".vtk")
 _WRITERS = {
     pv.PolyData: (".vtp", vtkXMLPolyDataWriter),
     pv.StructuredGrid: (".vts", vtkXMLStructuredGridWriter),
     pv.UnstructuredGrid: (".vtu", vtkXMLUnstructuredGridWriter),
 }
-
-
-def read_surface(path: str | Path, *, scale: float = 1.0) -> pv.PolyData:
-    """Return the surface in a ``.vtp``, ``.stl``, ``.ply``, ``.obj`` or ``.vtk`` file.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-    scale : float, optional
-        Factor on the coordinates, such as 0.001 for millimetres.
-    """
-    path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}; convert it first")
-    if not path.is_file():
-        raise FileNotFoundError(f"surface {path} does not exist; give the path of a mesh file")
-    if not (np.isfinite(scale) and scale > 0):
-        raise ValueError(f"scale is {scale}, expected a positive number such as 0.001")
-    surface = pv.read(path)
-    if not isinstance(surface, pv.PolyData):
-        raise ValueError(
-            f"{path} holds a {type(surface).__name__}, expected a surface of polygons; extract it, "
-            "for example with pyvista's extract_surface()"
-        )
-    _check_polygons(path, surface)
-    if scale != 1.0:
-        surface.points = surface.points * scale
-    return surface
-
-
-def _check_polygons(path: Path, surface: pv.PolyData) -> None:
-    n_polygons = surface.GetPolys().GetNumberOfCells()
-    if n_polygons == 0 or n_polygons != surface.n_cells:
-        raise ValueError(
-            f"{path} has {n_polygons} polygons among {surface.n_cells} cells and "
-            f"{surface.n_points} points; expected a surface of polygons only. If it is not empty "
-            "or damaged, remove lines and vertices, and turn strips into triangles, for example "
-            "with pyvista's triangulate()"
-        )
-    sizes = np.diff(vtk_to_numpy(surface.GetPolys().GetOffsetsArray()))
-    if (sizes < 3).any():
-        raise ValueError(
-            f"{path} has {(sizes < 3).sum()} cells with fewer than 3 vertices, the first at "
-            f"{int(np.argmax(sizes < 3))}; remove them, for example with pyvista's clean()"
-        )
-    bad = np.flatnonzero(~np.isfinite(surface.points).all(axis=1))
-    if len(bad):
-        raise ValueError(
-            f"{path} has {len(bad)} points with NaN or infinite coordinates, the first at "
-            f"{bad[0]}; repair the file"
-        )
 
 
 def polygon_mesh(surface: pv.PolyData, source: str | Path) -> PolygonMesh:

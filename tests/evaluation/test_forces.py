@@ -106,6 +106,14 @@ def test_a_flipped_cell_is_reported():
     assert any("3 edges are run through twice" in text for text in warnings)
 
 
+def test_an_unknown_orientation_or_association_is_refused():
+    mesh = polygon_mesh(ellipsoid(), "body")
+    with pytest.raises(ValueError, match="orientation is 'Outward', expected one of"):
+        surface_areas(mesh, "cell", "Outward")
+    with pytest.raises(ValueError, match="association is 'cells', expected one of"):
+        surface_areas(mesh, "cells")
+
+
 def test_a_flat_sheet_needs_an_orientation():
     sheet = polygon_mesh(pv.Plane(), "sheet")
     with pytest.raises(ValueError, match="encloses no volume.*orientation='outward'"):

@@ -83,6 +83,15 @@ def test_predict_does_not_overwrite_its_input(car_run, tmp_path, capsys):
     assert "is the surface itself" in capsys.readouterr().err
 
 
+def test_a_surface_that_is_not_there_is_told_without_a_traceback(car_run, darcy_run, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        script("drivaerml", "predict")([str(car_run), "no/car.stl"])
+    assert "argument surface: no/car.stl does not exist" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        script("benchmarks_2d", "predict")([str(darcy_run), "--points", "mine.npz"])
+    assert "argument --points: mine.npz does not exist" in capsys.readouterr().err
+
+
 def test_evaluate_reports_errors_and_forces(car_run, capsys):
     reports = script("drivaerml", "evaluate")([str(car_run), "--device", "cpu"])
     text = capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ...meshes import check_vertices
 from ..sampling import Rows
 
 
@@ -60,6 +61,7 @@ def polygon_geometry(
     n_polygons = len(offsets) - 1
     if n_polygons == 0:
         return np.zeros((0, 3)), np.zeros((0, 3))
+    check_vertices(connectivity, len(points))
     vertices = np.asarray(points[connectivity], dtype=np.float64)
     starts, sizes = offsets[:-1], np.diff(offsets)
     if (sizes < 3).any():

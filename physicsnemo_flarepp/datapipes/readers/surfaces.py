@@ -28,9 +28,8 @@ import numpy as np
 import torch
 import zarr
 from physicsnemo.mesh import DomainMesh, Mesh
-from vtkmodules.util.numpy_support import vtk_to_numpy
-from vtkmodules.vtkIOXML import vtkXMLPolyDataReader
 
+from ...meshes import read_polygons
 from ..checks import check_shape, missing_name, one_file, reading
 from ..specs import SURFACE_FIELD_COLUMNS
 from .base import ComputedColumn, Rowwise, TokenTable
@@ -41,48 +40,12 @@ _TABLE_ALIASES = {"normals": "surface_normals", "areas": "surface_areas"}
 
 def read_polydata(path: Path, request: SurfaceRequest) -> PolygonMesh:
     """Return the polygons of a ``.vtp`` file with the requested arrays only."""
-    reader = vtkXMLPolyDataReader()
-    errors: list[str] = []
-    # VTK reports a damaged file through this event only and returns an empty mesh.
-    reader.AddObserver("ErrorEvent", lambda *_: errors.append("VTK reported an error"))
-    reader.SetFileName(str(path))
-    reader.UpdateInformation()
-    selections = {
-        "cell": reader.GetCellDataArraySelection(),
-        "point": reader.GetPointDataArraySelection(),
-    }
-    names = {
-        place: {chosen.GetArrayName(i): None for i in range(chosen.GetNumberOfArrays())}
-        for place, chosen in selections.items()
-    }
-    with reading(path):
-        if errors:
-            raise OSError(errors[0])
+    places = ASSOCIATIONS if request.association is None else (request.association,)
+    raw = read_polygons(path, arrays=request.arrays(), places=places)
+    names = {place: dict.fromkeys(raw.present[place]) for place in ASSOCIATIONS}
     place = find_association(path, request, names)
-    for chosen in selections.values():
-        chosen.DisableAllArrays()
-    for name in request.arrays():
-        selections[place].EnableArray(name)
-    with reading(path):
-        reader.Update()
-        if errors:
-            raise OSError(errors[0])
-    mesh = reader.GetOutput()
-    polygons = mesh.GetPolys()
-    if polygons.GetNumberOfCells() != mesh.GetNumberOfCells() or mesh.GetNumberOfCells() == 0:
-        raise ValueError(
-            f"{path} has {polygons.GetNumberOfCells()} polygons among {mesh.GetNumberOfCells()} "
-            "cells; expected a surface of polygons only (no lines, vertices or strips)"
-        )
-    source = mesh.GetCellData() if place == "cell" else mesh.GetPointData()
-    arrays = {name: vtk_to_numpy(source.GetArray(name)) for name in request.arrays()}
-    return PolygonMesh(
-        path,
-        vtk_to_numpy(mesh.GetPoints().GetData()),
-        vtk_to_numpy(polygons.GetConnectivityArray()),
-        vtk_to_numpy(polygons.GetOffsetsArray()),
-        {"cell": {}, "point": {}, place: arrays},
-    )
+    data = {"cell": {}, "point": {}, place: raw.data[place]}
+    return PolygonMesh(path, raw.points, raw.connectivity, raw.offsets, data)
 
 
 def _csv_values(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
