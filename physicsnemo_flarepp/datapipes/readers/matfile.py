@@ -90,4 +90,4 @@ def load_mat(path: Path, variable: str, cases: slice, stride: int = 1) -> np.nda
                 values = own_dataset(path, file, variable)[index[::-1]].T
         else:
             values = scipy.io.loadmat(path, variable_names=[variable])[variable][index]
-    return np.ascontiguousarray(values, dtype=np.float32)
+        return np.ascontiguousarray(values, dtype=np.float32)
