@@ -38,7 +38,7 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     """
     layout = metadata.get("layout")
     if layout == "vtp":
-        return pv.read(metadata["source"])
+        return pv.read(metadata["source"], force_ext=".vtp")
     if layout == "pdmsh":
         return to_pyvista(_boundary(Path(metadata["source"]), metadata["boundary"]))
     points = np.zeros((len(coordinates), 3))

@@ -12,6 +12,7 @@ from vtkmodules.vtkIOXML import (
     vtkXMLUnstructuredGridWriter,
 )
 
+from ..datapipes.checks import reading
 from ..datapipes.readers.meshes import PolygonMesh
 
 SUFFIXES = (".vtp", ".stl", ".ply", ".obj", ".vtk")
@@ -39,7 +40,9 @@ def read_surface(path: str | Path, *, scale: float = 1.0) -> pv.PolyData:
         raise FileNotFoundError(f"surface {path} does not exist; give the path of a mesh file")
     if not (np.isfinite(scale) and scale > 0):
         raise ValueError(f"scale is {scale}, expected a positive number such as 0.001")
-    surface = pv.read(path)
+    with reading(path):
+        # The format is that of this name, whatever a link leads to: others refer to more files.
+        surface = pv.read(path, force_ext=path.suffix.lower())
     if not isinstance(surface, pv.PolyData):
         raise ValueError(
             f"{path} holds a {type(surface).__name__}, expected a surface of polygons; extract it, "

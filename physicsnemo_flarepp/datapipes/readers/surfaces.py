@@ -163,8 +163,11 @@ def load_domain(path: Path) -> DomainMesh:
                 "run code of whoever wrote it. Nothing of it was run; write the mesh again with "
                 "tensors only"
             )
-        check_memory_maps(path)
-        domain = DomainMesh.load_memmap(path, allow_pickle=False, mode="r")
+        try:
+            check_memory_maps(path)
+            domain = DomainMesh.load_memmap(path, allow_pickle=False, mode="r")
+        except (KeyError, AttributeError) as error:
+            raise ValueError(f"a meta.json is damaged: {type(error).__name__} {error}") from error
         if not isinstance(domain, DomainMesh):
             raise TypeError(f"it holds a {type(domain).__name__}, expected a DomainMesh")
     return domain
