@@ -117,6 +117,10 @@ def check_unique(case_ids: Sequence[str], where: str) -> None:
         )
 
 
+class RefusedFile(ValueError):
+    """A file that could run code or reach into other files; nothing of it was used."""
+
+
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
     """Turn what a file library raises on a damaged file into an error that names the file.
@@ -133,7 +137,7 @@ def reading(path: Path | str) -> Iterator[None]:
     except (KeyError, FileNotFoundError, AttributeError, NameError):
         # These are about names, which the caller reports, or mistakes in the program.
         raise
-    except (PermissionError, MemoryError):
+    except (PermissionError, MemoryError, RefusedFile):
         # The file may be whole; fetching it again would not help.
         raise
     except Exception as error:

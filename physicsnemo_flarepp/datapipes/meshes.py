@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 import pyvista as pv
-from physicsnemo.mesh import DomainMesh
+import zarr
+from physicsnemo.mesh import Mesh
 from physicsnemo.mesh.io import from_zarr, to_pyvista
 
 from ..meshes import read_surface
+from .checks import reading
+from .readers.surfaces import check_codecs, load_domain
 
 
 def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSet:
@@ -38,9 +41,7 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     if layout == "vtp":
         return read_surface(metadata["source"])
     if layout == "pdmsh":
-        source = Path(metadata["source"])
-        domain = from_zarr(source) if (source / "zarr.json").exists() else DomainMesh.load(source)
-        return to_pyvista(domain.boundaries[metadata["boundary"]])
+        return to_pyvista(_boundary(Path(metadata["source"]), metadata["boundary"]))
     points = np.zeros((len(coordinates), 3))
     points[:, : coordinates.shape[1]] = coordinates
     if metadata.get("grid") is None:
@@ -56,3 +57,14 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     # VTK counts the fastest axis first; tokens are in row-major order.
     mesh.dimensions = (columns, rows, 1)
     return mesh
+
+
+def _boundary(path: Path, name: str) -> Mesh:
+    """Return one boundary of a DomainMesh, stored as memory maps or as a zarr group."""
+    if not (path / "zarr.json").exists():
+        return load_domain(path).boundaries[name]
+    with reading(path):
+        for _, member in zarr.open_group(path / "boundaries" / name, mode="r").members(None):
+            if isinstance(member, zarr.Array):
+                check_codecs(path, member)
+        return from_zarr(path / "boundaries" / name)

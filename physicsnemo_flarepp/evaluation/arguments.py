@@ -24,6 +24,12 @@ def add_run_options(parser: argparse.ArgumentParser, *, data: bool = True) -> No
     """Add what :func:`load_run` can be told; `data` adds the directory of other data."""
     parser.add_argument("--checkpoint", choices=CHECKPOINTS, default="final")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one")
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="import the classes that the run names (own readers and models): its author may then "
+        "run code here; see SECURITY.md",
+    )
     if data:
         parser.add_argument("--data-root", help="other data in the layout of the run's")
     else:
@@ -46,6 +52,7 @@ def load_chosen_run(directory: Path, options: argparse.Namespace) -> Run:
         checkpoint=options.checkpoint,
         device=options.device,
         data_root=options.data_root,
+        trust=options.trust,
     )
 
 

@@ -230,7 +230,7 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
     try:
         written += draw_training([directory], target).paths
         require_rendering()
-        run = load_run(directory)
+        run = load_run(directory, trust=True)  # what it names, the training has just imported
         errors = errors_for_choice(run, "median", stored=True)
         for picture in draw_comparison([run], "median", target, errors=errors):
             written += picture.paths

@@ -1,7 +1,7 @@
 """From a run directory to a model that predicts, with or without the data it was trained on."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo import Module
 
 from ..datapipes import BENCHMARKS, Loaders, Normalizer, build_dataloaders
+from ..datapipes.checks import reading
 from ..training.channels import FILE_NAME as CHANNELS_FILE
 from ..training.channels import Channels
 from ..training.checkpoints import CheckpointStore, load_model
@@ -40,6 +41,8 @@ class Run:
         Where the model computes.
     data : DictConfig
         What the loaders are built from: the run's data at full resolution, never refitted.
+    trust : bool
+        Whether a reader that is not registered may be imported.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Run:
     normalizer: Normalizer
     device: torch.device
     data: DictConfig
+    trust: bool = False
 
     @cached_property
     def adapter(self):
@@ -59,11 +63,15 @@ class Run:
     def loaders(self) -> Loaders:
         """Loaders of the run's data, test cases with all their tokens; made when first used."""
         try:
-            return build_dataloaders(self.data)
+            return build_dataloaders(self.data, trust=self.trust)
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"the data of run {self.directory} cannot be opened: {error}. If the files are "
                 "elsewhere now, give their directory as data_root (--data-root)"
+            ) from error
+        except ValueError as error:
+            raise ValueError(
+                f"the data of {self.directory / 'config.yaml'} cannot be opened: {error}"
             ) from error
 
     @cached_property
@@ -90,6 +98,7 @@ def load_run(
     checkpoint: str = "final",
     device: torch.device | str | None = None,
     data_root: str | Path | None = None,
+    trust: bool = False,
 ) -> Run:
     """Return the trained model of a run directory, ready to predict.
 
@@ -106,12 +115,16 @@ def load_run(
         By default the GPU if there is one.
     data_root : str or Path, optional
         Directory of other data in the layout of the run's, instead of its own.
+    trust : bool, optional
+        Import classes that the run names and this package does not know: a reader of
+        ``config.yaml``, the class of the model. Whoever wrote the run may then run code here;
+        without it, opening a run runs none.
     """
     directory = Path(directory)
-    config = OmegaConf.load(_run_file(directory, "config.yaml"))
+    config = _read_config(_run_file(directory, "config.yaml"))
     normalizer_file = _run_file(directory, "normalizer.safetensors")
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    model = load_model(_weights_file(directory, checkpoint)).to(device).eval()
+    model = load_model(_weights_file(directory, checkpoint), trust=trust).to(device).eval()
     return Run(
         name=directory.resolve().name,
         directory=directory,
@@ -120,7 +133,34 @@ def load_run(
         normalizer=Normalizer.load(normalizer_file),
         device=device,
         data=_evaluation_data(config, normalizer_file, data_root),
+        trust=trust,
     )
+
+
+def _read_config(path: Path) -> DictConfig:
+    """Return the config of a run, which holds values only: references could read the environment.
+
+    Tags of YAML that build objects are refused by OmegaConf's loader.
+    """
+    with reading(path):
+        config = OmegaConf.load(path)
+        if not isinstance(config, DictConfig) or not isinstance(config.get("data"), DictConfig):
+            raise TypeError("it has no section `data`")
+    if found := next(_references(OmegaConf.to_container(config)), None):
+        raise ValueError(
+            f"{path} holds the reference {found!r}; train.py writes values only. Replace it by "
+            "its value"
+        )
+    return config
+
+
+def _references(value: Any) -> Iterator[str]:
+    """Give the interpolations in nested containers."""
+    if isinstance(value, str) and "${" in value:
+        yield value
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _references(inner)
 
 
 def _run_file(directory: Path, name: str) -> Path:

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ..datapipes.checks import reading
 from ..models import MixerBackbone
 
 _FORMAT = "flarepp-latent-state-1"
@@ -130,19 +131,20 @@ class LatentState:
         """
         if not Path(path).is_file():
             raise FileNotFoundError(f"no latent state at {os.fspath(path)}; write one with save")
-        with safe_open(path, "pt", device=device) as file:
+        with reading(path), safe_open(path, "pt", device=device) as file:
             metadata = file.metadata() or {}
-            if metadata.get("format") != _FORMAT:
-                raise ValueError(
-                    f"{os.fspath(path)} is no latent state: its format is "
-                    f"{metadata.get('format')!r}, expected {_FORMAT!r}"
-                )
-            blocks: dict[int, dict[int, Tensor]] = {}
-            for name in file.keys():
-                if name != "time":
-                    _, block, latent = name.split(".")
-                    blocks.setdefault(int(block), {})[int(latent)] = file.get_tensor(name)
-            time = file.get_tensor("time") if "time" in file.keys() else None
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+        if metadata.get("format") != _FORMAT:
+            raise ValueError(
+                f"{os.fspath(path)} is no latent state: its format is "
+                f"{metadata.get('format')!r}, expected {_FORMAT!r}"
+            )
+        time = tensors.pop("time", None)
+        blocks: dict[int, dict[int, Tensor]] = {}
+        with reading(path):
+            for name, tensor in tensors.items():
+                _, block, latent = name.split(".")
+                blocks.setdefault(int(block), {})[int(latent)] = tensor
         latents = tuple(
             tuple(latent for _, latent in sorted(block.items()))
             for _, block in sorted(blocks.items())

@@ -288,7 +288,7 @@ def _ask(path: Path, arrays: Sequence[str] | None, places: Sequence[str]) -> tup
     process = _free_process()
     size = path.stat().st_size
     request = {
-        "path": str(path.resolve()),
+        "path": str(path.absolute()),
         "arrays": None if arrays is None else list(arrays),
         "places": list(places),
         "memory": min(psutil.virtual_memory().available, _MEMORY + _EXPANSION * size),

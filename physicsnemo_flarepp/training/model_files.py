@@ -3,25 +3,26 @@
 import json
 import os
 import pickle
-import sys
 import tarfile
+import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from hydra.utils import get_class
 from physicsnemo.core import Module
-from physicsnemo.core.registry import ModelRegistry
+from torch import Tensor
 
 from ..files import Fingerprint, Sink, replace_file
+from .feeding import FEEDS, fed_class
 
 _MEMBERS = ("args.json", "metadata.json", "model.pt")
-_PACKAGES = ("physicsnemo", "physicsnemo_flarepp")
+_CLASS_KEYS = ("__name__", "__module__", "__args__")
 _NESTED = "__physicsnemo.Module__"
 
 
@@ -91,24 +92,37 @@ def write_module(model: Module, sink: Sink | BinaryIO) -> None:
             archive.writestr(name, text)
 
 
-def load_model(path: str | os.PathLike) -> Module:
+def load_model(
+    path: str | os.PathLike, *, allow: Iterable[type[Module]] = (), trust: bool = False
+) -> Module:
     """Load a local ``.mdlus`` file on the CPU (or the default device) without running its code.
 
-    ``Module.from_checkpoint`` leaves ``weights_only`` to torch's default, which an environment
-    variable (TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD) switches off, and imports any module that the file
-    names. Here the weights must pass torch's default list of harmless types, and the class must
-    be a registered PhysicsNeMo model, or one of PhysicsNeMo, of this package, or of a module that
-    is already imported.
+    ``Module.from_checkpoint`` imports any module that the file names, builds any registered model,
+    of which some instantiate what their arguments name, and leaves ``weights_only`` to an
+    environment variable. Here the file is read once; its class must be one of
+    :data:`~physicsnemo_flarepp.training.feeding.FEEDS` or of `allow`, its arguments must name no
+    class, and its weights must be tensors.
 
     Parameters
     ----------
     path : str or PathLike
         File of :func:`save_module` or ``Module.save``, not in the tar format of PhysicsNeMo 1.
+    allow : iterable of type, optional
+        Further classes that the file may ask for, for the model and for models among its
+        arguments.
+    trust : bool, optional
+        Import whatever class the file names, if it is a ``physicsnemo.Module``: for a file of
+        someone who may run code on this machine. Pickles are refused all the same.
 
     Returns
     -------
     physicsnemo.Module
         With the weights of the file.
+
+    Raises
+    ------
+    ValueError
+        If the file asks for another class, would run code, or is damaged; it names the file.
     """
     path = Path(path)
     if not path.is_file():
@@ -118,21 +132,123 @@ def load_model(path: str | os.PathLike) -> Module:
             f"{path} is no zip archive: it is damaged, or in the tar format of PhysicsNeMo 1; "
             "write it again with save_module"
         )
+    members = _read_members(path)
+    weights = load_plain(BytesIO(members["model.pt"]), f"model.pt in {path}", map_location="cpu")
+    own = {f"{cls.__module__}.{cls.__name__}": cls for cls in allow}
+    try:
+        entries = _class_entries(json.loads(members["args.json"]))
+        versions = json.loads(members["metadata.json"])
+        model = _build(entries, versions, _NESTED, lambda target: _find_class(target, own, trust))
+        if entries:
+            raise ValueError(f"args.json holds {sorted(entries)}, to which no argument refers")
+        _check_extra_state(weights)
+        model.load_state_dict(weights)
+    except Exception as error:  # constructors raise anything on arguments that are not theirs
+        raise ValueError(
+            f"{path} cannot be loaded as a model: {type(error).__name__}: {error}"
+        ) from error
+    return model
+
+
+def _read_members(path: Path) -> dict[str, bytes]:
+    """Return the members of an archive, all read before any is used."""
     with zipfile.ZipFile(path) as archive:
         # A second member of one name could be another than the one checked.
         if sorted(archive.namelist()) != sorted(_MEMBERS):
             raise ValueError(f"{path} holds {archive.namelist()}, expected {list(_MEMBERS)}")
         try:
-            arguments = json.loads(archive.read("args.json"))
-            weights = archive.read("model.pt")
-        except (zipfile.BadZipFile, ValueError) as error:
+            return {name: archive.read(name) for name in _MEMBERS}
+        except Exception as error:  # zlib, zip and bz2 have their own for one fact
             raise ValueError(f"{path} is damaged: {error}") from error
-    _check_class(arguments, path)
-    for name, entry in arguments.items():
-        if name.startswith(_NESTED):
-            _check_class(entry, path)
-    load_plain(BytesIO(weights), f"model.pt in {path}", map_location="cpu")
-    return Module.from_checkpoint(str(path))
+
+
+def _class_entries(content: Any) -> dict[str, dict[str, Any]]:
+    """Return name -> class and arguments of the model, called ``_NESTED``, and of those inside."""
+    if not isinstance(content, dict):
+        raise ValueError(f"args.json holds a {type(content).__name__}, expected a dict")
+    entries = {_NESTED: {key: content.pop(key) for key in _CLASS_KEYS if key in content}, **content}
+    for name, entry in entries.items():
+        # PhysicsNeMo matches the prefix as a regular expression; here its dot is a dot.
+        if name != _NESTED and not name.startswith(f"{_NESTED}."):
+            raise ValueError(f"args.json holds {name!r}, expected only {list(_CLASS_KEYS)}")
+        if not (
+            isinstance(entry, dict)
+            and set(entry) == set(_CLASS_KEYS)
+            and all(isinstance(entry[key], str) for key in _CLASS_KEYS[:2])
+            and isinstance(entry["__args__"], dict)
+        ):
+            raise ValueError(f"args.json does not name the class of a model: {str(entry)[:200]}")
+    return entries
+
+
+def _build(
+    entries: dict[str, dict[str, Any]],
+    versions: dict[str, str],
+    name: str,
+    find_class: Callable[[str], type[Module]],
+) -> Module:
+    """Build the model of entry `name` and the models among its arguments, using up the entries."""
+    entry = entries.pop(name)
+    cls = find_class(f"{entry['__module__']}.{entry['__name__']}")
+    arguments = entry["__args__"]
+    version_key = "mdlus_file_version" if name == _NESTED else f"{name}.mdlus_file_version"
+    written = versions.get(version_key, cls.__model_checkpoint_version__)
+    if written != cls.__model_checkpoint_version__:
+        if written not in cls.__supported_model_checkpoint_version__:
+            raise ValueError(
+                f"it was written by version {written!r} of {cls.__name__}, expected "
+                f"{cls.__model_checkpoint_version__!r}"
+            )
+        warnings.warn(cls.__supported_model_checkpoint_version__[written], stacklevel=3)
+        arguments = cls._backward_compat_arg_mapper(written, arguments)
+    for key, value in arguments.items():
+        inner = f"{name}.{key}"
+        if value == inner and inner in entries:
+            arguments[key] = _build(entries, versions, inner, find_class)
+        else:
+            _check_plain(value, f"argument {key} of {cls.__name__}")
+    return cls(**arguments)
+
+
+def _find_class(target: str, own: dict[str, type[Module]], trust: bool) -> type[Module]:
+    """Return the class of a path if it may be built; nothing else is imported."""
+    found = own.get(target) or fed_class(target)
+    if found is None and trust:
+        found = get_class(target)
+        if not issubclass(found, Module):
+            raise ValueError(f"it asks for {target}, which is no physicsnemo.Module")
+    if found is None:
+        raise ValueError(
+            f"it asks for the class {target}, and a file may only ask for {', '.join(FEEDS)}. "
+            "Nothing was imported. If the class is yours, pass it as load_model(..., "
+            "allow=(YourModel,)); if you trust whoever wrote the file, say trust=True (--trust)"
+        )
+    return found
+
+
+def _check_plain(value: Any, where: str) -> None:
+    """Refuse values that name a class, at any depth; some constructors instantiate them."""
+    names = list(value) if isinstance(value, dict) else [value] if isinstance(value, str) else []
+    for name in names:
+        if name == "_target_" or name.startswith("__"):
+            raise ValueError(
+                f"{where} holds {name!r}, which names a class to be called. Nothing was called; "
+                "find out where the file came from"
+            )
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_plain(inner, where)
+
+
+def _check_extra_state(weights: dict[str, Any]) -> None:
+    """Refuse state that a layer keeps beside its tensors: Transformer Engine unpickles it."""
+    for name, value in weights.items():
+        empty = value is None or isinstance(value, Tensor) and value.numel() == 0
+        if str(name).endswith("_extra_state") and not empty:
+            raise ValueError(
+                f"its weights hold {name}, which Transformer Engine would unpickle; train and "
+                "save the model without FP8"
+            )
 
 
 def load_plain(
@@ -201,24 +317,3 @@ def _described(
                 "with physicsnemo.Module.from_torch, so that the file can name its class"
             )
     return {**model._args, "__args__": arguments}
-
-
-def _check_class(entry: Any, path: Path) -> None:
-    """Refuse a class that is no model, before anything of its module is imported or called."""
-    try:
-        name, module = entry["__name__"], entry["__module__"]
-        package = module.split(".")[0]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: args.json does not name the class of a model") from error
-    if name in ModelRegistry().list_models():
-        return
-    try:
-        known = import_module(module) if package in _PACKAGES else sys.modules.get(module)
-    except ImportError:
-        known = None
-    found = getattr(known, name, None)
-    if not (isinstance(found, type) and issubclass(found, Module)):
-        raise ValueError(
-            f"{path} asks for {name!r} of {module!r}, which is no PhysicsNeMo model known here; if "
-            "it is one of yours, import its module before loading"
-        )
