@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from physicsnemo.core import Module
 
+from ..files import explained, sync_folder, write_durably
 from .checkpoint_manifest import (
     MANIFEST,
     MODEL,
@@ -22,7 +23,6 @@ from .checkpoint_manifest import (
     manifest_text,
     read_manifest,
 )
-from .durable_files import explained, sync_folder, write_durably
 from .model_files import load_model, load_plain, save_module, write_module
 
 __all__ = ["Checkpoint", "CheckpointStore", "load_model", "load_training_state", "save_module"]

@@ -18,7 +18,7 @@ import torch
 from physicsnemo.core import Module
 from physicsnemo.core.registry import ModelRegistry
 
-from .durable_files import Fingerprint, Sink, replace_file
+from ..files import Fingerprint, Sink, replace_file
 
 _MEMBERS = ("args.json", "metadata.json", "model.pt")
 _PACKAGES = ("physicsnemo", "physicsnemo_flarepp")

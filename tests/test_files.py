@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from physicsnemo_flarepp.training.durable_files import (
+from physicsnemo_flarepp.files import (
     explained,
     fingerprint,
     replace_file,
@@ -15,7 +15,7 @@ from physicsnemo_flarepp.training.durable_files import (
 
 
 def test_pieces_of_any_size_arrive_in_order(tmp_path, monkeypatch):
-    monkeypatch.setattr("physicsnemo_flarepp.training.durable_files._CHUNK", 10)
+    monkeypatch.setattr("physicsnemo_flarepp.files._CHUNK", 10)
     pieces = [bytes([length]) * length for length in (3, 0, 8, 10, 11, 1, 40, 9, 2)]
     written = write_durably(tmp_path / "file", lambda sink: [sink.write(p) for p in pieces])
     data = (tmp_path / "file").read_bytes()
