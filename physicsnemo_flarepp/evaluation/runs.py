@@ -16,6 +16,10 @@ from ..training.channels import FILE_NAME as CHANNELS_FILE
 from ..training.channels import Channels
 from ..training.checkpoints import CheckpointStore, load_model
 from ..training.feeding import input_adapter
+from ..training.run_directory import CONFIG, MODEL, NORMALIZER, SETTINGS
+from ..training.run_manifest import FILE_NAME as MANIFEST
+from ..training.run_manifest import read_run_manifest
+from ..training.training_set import read_training_set
 
 CHECKPOINTS = ("final", "best", "latest")
 
@@ -67,6 +71,16 @@ class Run:
             ) from error
 
     @cached_property
+    def training_set(self) -> dict[str, Any] | None:
+        """What the run keeps of its training set; None for runs of older versions.
+
+        ``coordinates``, ``features`` and ``globals`` have ``min`` and ``max`` per channel,
+        ``extent`` the smallest and the largest size of a case along each axis; ``forces`` is the
+        convention of the forces or None.
+        """
+        return read_training_set(self.directory)
+
+    @cached_property
     def channels(self) -> Channels:
         """Names and widths of the channels, from the run directory or else from the data."""
         if (self.directory / CHANNELS_FILE).is_file():
@@ -108,10 +122,13 @@ def load_run(
         Directory of other data in the layout of the run's, instead of its own.
     """
     directory = Path(directory)
-    config = OmegaConf.load(_run_file(directory, "config.yaml"))
-    normalizer_file = _run_file(directory, "normalizer.safetensors")
+    config_file = _run_file(directory, CONFIG)
+    normalizer_file = _run_file(directory, NORMALIZER)
+    weights_file = _weights_file(directory, checkpoint)
+    _check_manifest(directory, checkpoint)
+    config = _read_config(config_file)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    model = load_model(_weights_file(directory, checkpoint)).to(device).eval()
+    model = load_model(weights_file).to(device).eval()
     return Run(
         name=directory.resolve().name,
         directory=directory,
@@ -121,6 +138,39 @@ def load_run(
         device=device,
         data=_evaluation_data(config, normalizer_file, data_root),
     )
+
+
+def _check_manifest(directory: Path, checkpoint: str) -> None:
+    """Compare what predictions depend on with the run's manifest, before any of it is used."""
+    manifest = read_run_manifest(directory)
+    if manifest is None:
+        warnings.warn(
+            f"{directory} has no {MANIFEST}: it is of an older version, or the file was lost. Its "
+            "files are used unchecked",
+            stacklevel=3,
+        )
+        return
+    if checkpoint == "final" and MODEL not in manifest.files:
+        raise ValueError(
+            f"{directory / MODEL} is not in {MANIFEST}: training was stopped while it wrote its "
+            "results. Start it again with the same command and it finishes them"
+        )
+    names = dict.fromkeys((*SETTINGS, *manifest.files))
+    if checkpoint != "final":
+        names.pop(MODEL, None)  # the checkpoint's own manifest vouches for its weights
+    manifest.verify(names)
+
+
+def _read_config(path: Path) -> DictConfig:
+    try:
+        config = OmegaConf.load(path)
+        OmegaConf.to_container(config.data, resolve=True)
+    except Exception as error:  # of the YAML parser, of OmegaConf, or of the text's encoding
+        raise ValueError(
+            f"{path} cannot be used ({type(error).__name__}: {error}); restore it from a copy of "
+            "the run"
+        ) from error
+    return config
 
 
 def _run_file(directory: Path, name: str) -> Path:
@@ -143,9 +193,9 @@ def _weights_file(directory: Path, checkpoint: str) -> Path:
     if checkpoint not in CHECKPOINTS:
         raise ValueError(f"checkpoint is {checkpoint!r}, expected one of {CHECKPOINTS}")
     if checkpoint == "final":
-        return _run_file(directory, "model.mdlus")
+        return _run_file(directory, MODEL)
     store = CheckpointStore(directory / "checkpoints")
-    found = store.best() if checkpoint == "best" else store.newest_sound(_warn)
+    found = store.best(_warn) if checkpoint == "best" else store.newest_sound(_warn)
     if found is None:
         raise FileNotFoundError(
             f"{store.directory} holds no {checkpoint} checkpoint that can be used; train further, "
