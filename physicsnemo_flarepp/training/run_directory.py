@@ -227,9 +227,10 @@ class RunDirectory:
             return
         if not (self.path / MANIFEST).exists():
             run.write()
+        # First: a run without checkpoints is begun again, one without settings cannot go on.
+        CheckpointStore(self.checkpoints).clear()
         for path in run.own_paths():
             path.unlink()
-        CheckpointStore(self.checkpoints).clear()
         for name in _FOLDERS:
             with suppress(OSError):  # not there, or it holds files of somebody else
                 (self.path / name).rmdir()

@@ -55,13 +55,11 @@ class Disk:
         """Write the tree under the folder `inode` as a disk would show it after the cut."""
         folders, files = image
         target.mkdir()
-        for name, entry in folders.get(inode, {}).items():
-            if entry in files:
-                (target / name).write_bytes(files[entry])
-            elif entry in folders:
+        for name, (entry, is_folder) in folders.get(inode, {}).items():
+            if is_folder:
                 Disk.restore(image, entry, target / name)
-            else:
-                (target / name).touch()  # the name came to the disk, its bytes did not
+            else:  # where its name came to the disk but not its bytes, it is empty
+                (target / name).write_bytes(files.get(entry, b""))
 
 
 def descriptor_path(descriptor):
