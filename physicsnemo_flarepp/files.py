@@ -2,13 +2,14 @@
 
 import errno
 import hashlib
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _CHUNK = 1 << 20
 
@@ -140,6 +141,88 @@ def replace_file(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
         temporary.unlink(missing_ok=True)
         raise
     return written
+
+
+def replace_text(path: Path, text: str) -> Fingerprint:
+    """Write a text file atomically, as :func:`replace_file`."""
+    return replace_file(path, lambda sink: sink.write(text.encode()))
+
+
+def append_whole(path: Path, data: bytes) -> None:
+    """Append `data`, or nothing of it if the disk is full; the disk may get it later."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        size = os.fstat(descriptor).st_size
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, and wait until the disk has their names."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_folder(folder.parent)
+
+
+def temporaries(path: Path) -> list[Path]:
+    """Return the files that kills inside :func:`replace_file` left beside `path`."""
+    return sorted(path.parent.glob(f".{path.name}.{'[0-9a-f]' * 8}"))
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the disk has a file and the names in its folder."""
+    sync_folder(path)
+    sync_folder(path.parent)
+
+
+def checked_json(content: dict[str, Any]) -> str:
+    """Return JSON text that carries a checksum of itself, for :func:`read_checked_json`."""
+    return json.dumps(content | {"checksum": _checksum(content)}, indent=2) + "\n"
+
+
+def read_checked_json(path: Path) -> dict[str, Any]:
+    """Return what :func:`checked_json` made; anything else in the file is a ValueError.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.json")
+    ...     _ = replace_text(path, checked_json({"a": 1}).replace("1", "2", 1))
+    ...     read_checked_json(path)
+    Traceback (most recent call last):
+    ValueError: its checksum is not that of its contents
+    """
+    content = json.loads(path.read_bytes())
+    if not isinstance(content, dict) or "checksum" not in content:
+        raise ValueError("it has no checksum of itself")
+    if content.pop("checksum") != _checksum(content):
+        raise ValueError("its checksum is not that of its contents")
+    return content
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def verify_file(path: Path, expected: Fingerprint) -> None:
+    """Raise ValueError unless a file is as it was written."""
+    try:
+        size = path.stat().st_size
+        if size != expected.size:
+            raise ValueError(f"{path} has {size} bytes, {expected.size} were written")
+        if fingerprint(path) != expected:
+            raise ValueError(f"{path} was changed: its checksum is not that of the manifest")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def sync_folder(path: Path) -> None:

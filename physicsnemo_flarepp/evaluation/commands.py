@@ -6,6 +6,7 @@ from omegaconf import DictConfig
 from physicsnemo.distributed import DistributedManager
 
 from ..training import train
+from ..training.run_directory import RunDirectoryLost
 from .figures import draw_run
 
 
@@ -17,7 +18,10 @@ def train_and_draw(cfg: DictConfig) -> None:
     cfg : DictConfig
         See :class:`~physicsnemo_flarepp.training.settings.RunConfig`.
     """
-    run = train(cfg)
+    try:
+        run = train(cfg)
+    except RunDirectoryLost as error:  # nothing that a traceback would help to find
+        sys.exit(str(error))
     DistributedManager.cleanup()  # one process draws
     if run.is_main and run.stopped_by is None:
         draw_run(run.directory)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..training.run_manifest import record_written
 from ..visualization import (
     LIGHT,
     Comparison,
@@ -226,6 +227,7 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
     """
     directory = Path(directory)
     target = directory / FIGURES
+    before = set(target.rglob("*"))
     written: list[Path] = []
     try:
         written += draw_training([directory], target).paths
@@ -239,6 +241,7 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
     except Exception as reason:  # whatever it is, the results of the training stand
         print(f"figures of {directory} failed: {reason}; draw again with plot.py {directory}")
     if written:
+        record_written(directory, set(target.rglob("*")) - before)
         print(f"figures: {target}")
     return written
 

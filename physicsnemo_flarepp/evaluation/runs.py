@@ -17,6 +17,10 @@ from ..training.channels import FILE_NAME as CHANNELS_FILE
 from ..training.channels import Channels
 from ..training.checkpoints import CheckpointStore, load_model
 from ..training.feeding import input_adapter
+from ..training.run_directory import CONFIG, MODEL, NORMALIZER, SETTINGS
+from ..training.run_manifest import FILE_NAME as MANIFEST
+from ..training.run_manifest import read_run_manifest
+from ..training.training_set import read_training_set
 
 CHECKPOINTS = ("final", "best", "latest")
 
@@ -75,6 +79,16 @@ class Run:
             ) from error
 
     @cached_property
+    def training_set(self) -> dict[str, Any] | None:
+        """What the run keeps of its training set; None for runs of older versions.
+
+        ``coordinates``, ``features`` and ``globals`` have ``min`` and ``max`` per channel,
+        ``extent`` the smallest and the largest size of a case along each axis; ``forces`` is the
+        convention of the forces or None.
+        """
+        return read_training_set(self.directory)
+
+    @cached_property
     def channels(self) -> Channels:
         """Names and widths of the channels, from the run directory or else from the data."""
         if (self.directory / CHANNELS_FILE).is_file():
@@ -121,10 +135,13 @@ def load_run(
         without it, opening a run runs none.
     """
     directory = Path(directory)
-    config = _read_config(_run_file(directory, "config.yaml"))
-    normalizer_file = _run_file(directory, "normalizer.safetensors")
+    config_file = _run_file(directory, CONFIG)
+    normalizer_file = _run_file(directory, NORMALIZER)
+    weights_file = _weights_file(directory, checkpoint)
+    _check_manifest(directory, checkpoint)
+    config = _read_config(config_file)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    model = load_model(_weights_file(directory, checkpoint), trust=trust).to(device).eval()
+    model = load_model(weights_file, trust=trust).to(device).eval()
     return Run(
         name=directory.resolve().name,
         directory=directory,
@@ -135,6 +152,27 @@ def load_run(
         data=_evaluation_data(config, normalizer_file, data_root),
         trust=trust,
     )
+
+
+def _check_manifest(directory: Path, checkpoint: str) -> None:
+    """Compare what predictions depend on with the run's manifest, before any of it is used."""
+    manifest = read_run_manifest(directory)
+    if manifest is None:
+        warnings.warn(
+            f"{directory} has no {MANIFEST}: it is of an older version, or the file was lost. Its "
+            "files are used unchecked",
+            stacklevel=3,
+        )
+        return
+    if checkpoint == "final" and MODEL not in manifest.files:
+        raise ValueError(
+            f"{directory / MODEL} is not in {MANIFEST}: training was stopped while it wrote its "
+            "results. Start it again with the same command and it finishes them"
+        )
+    names = dict.fromkeys((*SETTINGS, *manifest.files))
+    if checkpoint != "final":
+        names.pop(MODEL, None)  # the checkpoint's own manifest vouches for its weights
+    manifest.verify(names)
 
 
 def _read_config(path: Path) -> DictConfig:
@@ -183,9 +221,9 @@ def _weights_file(directory: Path, checkpoint: str) -> Path:
     if checkpoint not in CHECKPOINTS:
         raise ValueError(f"checkpoint is {checkpoint!r}, expected one of {CHECKPOINTS}")
     if checkpoint == "final":
-        return _run_file(directory, "model.mdlus")
+        return _run_file(directory, MODEL)
     store = CheckpointStore(directory / "checkpoints")
-    found = store.best() if checkpoint == "best" else store.newest_sound(_warn)
+    found = store.best(_warn) if checkpoint == "best" else store.newest_sound(_warn)
     if found is None:
         raise FileNotFoundError(
             f"{store.directory} holds no {checkpoint} checkpoint that can be used; train further, "

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from ..datapipes.readers import CaseReader
 from ..datapipes.readers.base import channel_names
+from ..files import Fingerprint, replace_text
 
 FILE_NAME = "channels.json"
+_ASSOCIATIONS = ("point", "cell")
 # Files that hold a list of cell centres: on a mesh their tokens are its cells.
 _CELL_CENTRE_LAYOUTS = ("presampled", "zarr")
 
@@ -95,14 +97,29 @@ class Channels:
         start = sum(list(self.fields.values())[: names.index(field)])
         return slice(start, start + self.fields[field])
 
-    def save(self, directory: str | Path) -> None:
+    def save(self, directory: str | Path) -> Fingerprint:
         """Write ``channels.json`` to a run directory."""
-        text = json.dumps(asdict(self), indent=2) + "\n"
-        (Path(directory) / FILE_NAME).write_text(text)
+        return replace_text(Path(directory) / FILE_NAME, json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
     def load(cls, directory: str | Path) -> "Channels":
         """Return the channels that :meth:`save` wrote to a run directory."""
-        stored = json.loads((Path(directory) / FILE_NAME).read_text())
-        grid = stored.pop("grid")
-        return cls(**stored, grid=None if grid is None else tuple(grid))
+        path = Path(directory) / FILE_NAME
+        try:
+            stored = json.loads(path.read_bytes())
+            for name in ("fields", "features", "globals"):
+                if not all(type(width) is int and width > 0 for width in stored[name].values()):
+                    raise ValueError(f"the widths of {name} are {stored[name]}")
+            grid = stored.pop("grid")
+            channels = cls(**stored, grid=None if grid is None else tuple(grid))
+            if type(channels.coordinates) is not int or channels.association not in _ASSOCIATIONS:
+                raise ValueError(
+                    f"coordinates are {channels.coordinates!r} and the association is "
+                    f"{channels.association!r}"
+                )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(
+                f"{path} cannot be used ({type(error).__name__}: {error}); restore it from a copy "
+                "of the run, or train again"
+            ) from error
+        return channels

@@ -1,14 +1,11 @@
 """What a checkpoint folder holds, by its manifest, and whether the files are still that."""
 
-import hashlib
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from .. import __version__
-from ..files import Fingerprint, fingerprint
+from ..files import Fingerprint, checked_json, read_checked_json, verify_file
 
 TRAINING, MODEL, MANIFEST = "training.pt", "model.mdlus", "manifest.json"
 
@@ -52,15 +49,7 @@ class Checkpoint:
 
     def verify_file(self, name: str) -> None:
         """Compare one file with the manifest."""
-        path, expected = self.path / name, self.files[name]
-        try:
-            size = path.stat().st_size
-            if size != expected.size:
-                raise ValueError(f"{path} has {size} bytes, {expected.size} were written")
-            if fingerprint(path) != expected:
-                raise ValueError(f"{path} was changed: its checksum is not that of the manifest")
-        except OSError as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
+        verify_file(self.path / name, self.files[name])
 
 
 def manifest_text(
@@ -75,21 +64,14 @@ def manifest_text(
         "package_version": __version__,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    return json.dumps(content | {"checksum": _checksum(content)}, indent=2) + "\n"
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return checked_json(content)
 
 
 def read_manifest(path: Path, step: int) -> Checkpoint:
     """Read the manifest of a folder that should hold ``step``; anything wrong is a ValueError."""
     manifest = path / MANIFEST
     try:
-        content = json.loads(manifest.read_bytes())
-        checksum = content.pop("checksum")
-        if checksum != _checksum(content):
-            raise ValueError("its checksum is not that of its contents")
+        content = read_checked_json(manifest)
         files = {name: Fingerprint(**entry) for name, entry in content["files"].items()}
         if set(files) != {TRAINING, MODEL}:
             raise ValueError(f"it lists {sorted(files)}, expected {MODEL} and {TRAINING}")

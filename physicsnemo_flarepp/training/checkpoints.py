@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from physicsnemo.core import Module
 
-from ..files import explained, sync_folder, write_durably
+from ..files import explained, make_folder, sync_folder, write_durably
 from .checkpoint_manifest import (
     MANIFEST,
     MODEL,
@@ -132,8 +132,8 @@ class CheckpointStore:
         target = self.directory / f"step_{step:08d}"
         temporary = self.directory / f"{_SAVING}{target.name}_{secrets.token_hex(4)}"
         with explained(target):
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._clean_up()
+            make_folder(self.directory)
+            self.clean_up()
             try:
                 temporary.mkdir()
                 files = {
@@ -153,14 +153,21 @@ class CheckpointStore:
         self._retain(step)
         return target
 
-    def entries(self) -> list[Checkpoint]:
-        """List the checkpoints with a readable manifest, newest first, files not yet verified."""
+    def entries(self, warn: Callable[[str], None] | None = None) -> list[Checkpoint]:
+        """List the checkpoints with a readable manifest, newest first, files not yet verified.
+
+        Parameters
+        ----------
+        warn : Callable, optional
+            Gets one message per checkpoint that was passed over.
+        """
         found = []
         for path in self._folders():
             try:
                 found.append(read_manifest(path, _step(path)))
-            except ValueError:
-                continue  # newest_sound reports it
+            except ValueError as error:
+                if warn is not None:
+                    warn(f"checkpoint {path} is damaged and was skipped: {error}")
         return found
 
     def newest_sound(self, warn: Callable[[str], None]) -> Checkpoint | None:
@@ -182,9 +189,15 @@ class CheckpointStore:
             return checkpoint
         return None
 
-    def best(self) -> Checkpoint | None:
-        """Return the checkpoint with the lowest metric, the newest of equals; None without one."""
-        rated = [entry for entry in self.entries() if entry.metric is not None]
+    def best(self, warn: Callable[[str], None] | None = None) -> Checkpoint | None:
+        """Return the checkpoint with the lowest metric, the newest of equals; None without one.
+
+        Parameters
+        ----------
+        warn : Callable, optional
+            As in :meth:`entries`.
+        """
+        rated = [entry for entry in self.entries(warn) if entry.metric is not None]
         return min(rated, key=lambda entry: entry.metric, default=None)
 
     def _folders(self) -> list[Path]:
@@ -217,8 +230,10 @@ class CheckpointStore:
         if aside.exists():
             self._delete(aside)
 
-    def _clean_up(self) -> None:
+    def clean_up(self) -> None:
         """Remove what killed processes left, and give a folder moved aside its name back."""
+        if not self.directory.is_dir():
+            return
         for path in list(self.directory.iterdir()):
             if path.name.startswith((_SAVING, _DELETING)):
                 _remove(path)
@@ -228,6 +243,16 @@ class CheckpointStore:
                     self._delete(path)
                 else:
                     path.rename(target)
+
+    def clear(self) -> None:
+        """Delete all checkpoints; files of others, inside their folders too, stay."""
+        self.clean_up()
+        for path in self._folders():
+            # Without its manifest no half of a checkpoint can be taken for a whole one.
+            for name in (MANIFEST, TRAINING, MODEL):
+                (path / name).unlink(missing_ok=True)
+            if not any(path.iterdir()):
+                path.rmdir()
 
     def _retain(self, saved: int) -> None:
         """Keep the newest up to the step just saved, and the best.

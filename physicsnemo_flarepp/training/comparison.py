@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import io
 import multiprocessing
 import os
 import statistics
@@ -14,6 +15,7 @@ import torch
 from omegaconf import DictConfig
 from rich.progress import Progress
 
+from ..files import replace_text
 from .run_directory import read_metrics
 from .runs import train
 
@@ -92,12 +94,13 @@ def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> st
     directory.mkdir(parents=True, exist_ok=True)
     order = list(dict.fromkeys(trial.model for trial in trials))
     outcomes.sort(key=lambda outcome: (order.index(outcome.model), outcome.seed))
-    with open(directory / "comparison.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(Outcome.__dataclass_fields__)
-        writer.writerows(outcome.__dict__.values() for outcome in outcomes)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(Outcome.__dataclass_fields__)
+    writer.writerows(outcome.__dict__.values() for outcome in outcomes)
+    replace_text(directory / "comparison.csv", text.getvalue())
     table = comparison_table(outcomes)
-    (directory / "comparison.md").write_text(table)
+    replace_text(directory / "comparison.md", table)
     return table
 
 

@@ -1,8 +1,10 @@
 """Train a config: begin a run, or go on with it, and leave its results in its directory."""
 
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -10,14 +12,22 @@ from jaxtyping import Float
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from ..datapipes.loaders import Loaders
 from .assembly import Ranks, assemble, load_data, start_ranks
 from .checkpoints import Checkpoint, CheckpointStore, load_training_state
 from .config_difference import check_same_config
-from .model_files import save_module
 from .progress import Reporter
 from .run_directory import RunDirectory
 from .settings import check_config
 from .trainer import Trainer
+from .training_set import (
+    check_same_data,
+    data_files,
+    describe_training_set,
+    read_training_set,
+)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -93,15 +103,19 @@ def _train_in(directory: RunDirectory, cfg: DictConfig, ranks: Ranks) -> Trained
     state = _find_state(cfg, ranks, directory, store, reporter)
     stored = directory.path / "normalizer.safetensors"
     loaders = load_data(cfg, ranks, stored if state is not None else None)
+    if state is not None:
+        _check_data(directory, loaders, ranks)
     parts = assemble(cfg, ranks, loaders)
     reporter.total_steps = cfg.training.epochs * parts.steps_per_epoch
     trainer = Trainer(cfg, ranks, parts, directory, store, reporter)
     if state is not None:
         trainer.resume(state)
         del state  # a copy of all weights and moments
-    elif is_main:
-        directory.clear()
-        directory.begin(cfg, loaders.normalizer, parts.channels)
+    else:
+        training_set = describe_training_set(loaders, parts.channels, cfg.data, ranks)
+        if is_main:
+            directory.clear()
+            directory.begin(cfg, loaders.normalizer, parts.channels, training_set)
     _announce(reporter, ranks, parts, cfg)
     with reporter:
         stopped_by = trainer.run()
@@ -123,11 +137,11 @@ def _train_in(directory: RunDirectory, cfg: DictConfig, ranks: Ranks) -> Trained
             f"{directory.checkpoints}. The same command goes on from there"
         )
     elif is_main:
-        save_module(parts.average.module, directory.path / "model.mdlus")
-        case_ids = loaders.test.dataset.reader.case_ids
-        directory.write_errors(case_ids, result.fields, result.errors.tolist())
         table = error_table(result)
-        (directory.path / "table.md").write_text(table)
+        case_ids = loaders.test.dataset.reader.case_ids
+        directory.write_results(
+            parts.average.module, case_ids, result.fields, result.errors.tolist(), table
+        )
         reporter.say(table)
         reporter.say(f"results in {directory.path}")
     return result
@@ -145,24 +159,51 @@ def _find_state(
     The first rank looks for it, so that all agree even while a file system is slow to show the
     same folder everywhere. A checkpoint of another config is refused before any data is read.
     """
-    found: list[Checkpoint | str | None] = [None, None]
-    if ranks.rank == 0:
-        found[1] = directory.lock()
-        if found[1] is None and not cfg.restart:
-            found[0] = store.newest_sound(reporter.say)
-        if found[1] is None and found[0] is None:
-            found[1] = directory.obstacle(cfg.restart)
-    if ranks.size > 1:
-        dist.broadcast_object_list(found, src=0)
-    checkpoint, obstacle = found
-    if obstacle is not None:
-        raise FileExistsError(obstacle)
+
+    def find() -> Checkpoint | None:
+        if obstacle := directory.lock():
+            raise FileExistsError(obstacle)
+        store.clean_up()
+        checkpoint = None if cfg.restart else store.newest_sound(reporter.say)
+        if checkpoint is not None:
+            directory.check_sound()
+        elif obstacle := directory.obstacle(cfg.restart):
+            raise FileExistsError(obstacle)
+        return checkpoint
+
+    checkpoint = _on_first_rank(find, ranks)
     if checkpoint is None:
         return None
     state = load_training_state(checkpoint)
     check_same_config(state["config"], OmegaConf.to_container(cfg))
     reporter.say(f"going on from {checkpoint.path}")
     return state
+
+
+def _check_data(directory: RunDirectory, loaders: Loaders, ranks: Ranks) -> None:
+    """Refuse to go on with other data than the run began with."""
+
+    def check() -> None:
+        stored = read_training_set(directory.path)
+        if stored is not None:
+            check_same_data(stored["files"], data_files(loaders), directory.path)
+
+    _on_first_rank(check, ranks)
+
+
+def _on_first_rank(function: Callable[[], T], ranks: Ranks) -> T:
+    """Return on all ranks what `function` returns on the first; raise on all what it raises."""
+    outcome: list = [None, None]
+    if ranks.rank == 0:
+        try:
+            outcome[0] = function()
+        except (OSError, ValueError) as error:
+            outcome[1] = error
+    if ranks.size > 1:
+        dist.broadcast_object_list(outcome, src=0)
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]
 
 
 def error_table(run: TrainedRun) -> str:
