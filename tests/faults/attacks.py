@@ -27,7 +27,6 @@ import yaml
 import zarr
 from physicsnemo.mesh import DomainMesh, Mesh
 from physicsnemo.mesh.io import to_zarr
-from physicsnemo_flarepp.datapipes.synthetic.parts import drop_unusable_parts, part_path
 from safetensors.torch import save_file
 from scipy.io import savemat
 
@@ -35,10 +34,11 @@ from physicsnemo_flarepp.datapipes import DrivAerMLReader, GeoFNOReader, plot_me
 from physicsnemo_flarepp.datapipes.readers.matfile import load_mat
 from physicsnemo_flarepp.datapipes.readers.splits import read_manifest
 from physicsnemo_flarepp.datapipes.synthetic.sets import CaseId
+from physicsnemo_flarepp.datapipes.synthetic.workers import case_file, unsolved_cases
 from physicsnemo_flarepp.evaluation import load_run
-from physicsnemo_flarepp.evaluation.mesh_files import read_surface
 from physicsnemo_flarepp.evaluation.points import read_points
 from physicsnemo_flarepp.inference.state import LatentState
+from physicsnemo_flarepp.meshes import read_surface
 from physicsnemo_flarepp.training.channels import Channels
 from physicsnemo_flarepp.training.model_files import load_plain
 from tests.evaluation import making
@@ -403,12 +403,12 @@ def open_points(path: Path) -> Any:
     return read_points(path, Channels(2, {"p": 1}, {}, {}, "point"))
 
 
-PART = CaseId("train", 0)
+CASE = CaseId("train", 0)
 
 
-def write_part(folder: Path) -> Path:
-    path = part_path(folder, PART)
-    np.savez(path, a=np.zeros(3))
+def write_case(folder: Path) -> Path:
+    path = case_file(folder, CASE)
+    np.savez(path, a=np.zeros(3), draw=0)
     return path
 
 
@@ -718,10 +718,10 @@ KINDS = {
     "channels.json": Kind(in_run("channels.json"), open_run, whole_file(), names_itself=False),
     "latent state": Kind(write_latents, LatentState.load, SAFETENSORS),
     "points.npz": Kind(write_points, open_points, npz("coordinates")),
-    "built-in part.npz": Kind(
-        write_part,
-        # A part that cannot be read is solved again, so nothing is raised.
-        lambda path: drop_unusable_parts(path.parent, [PART]),
+    "built-in case.npz": Kind(
+        write_case,
+        # A case that cannot be read is solved again, so nothing is raised.
+        lambda path: unsolved_cases(path.parent, [CASE]),
         {name: replace(attack, harmless=True) for name, attack in npz("a").items()},
     ),
     "set.npy": Kind(write_npy, open_pipe, NPY),
