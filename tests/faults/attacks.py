@@ -217,10 +217,9 @@ def healpix(content: dict, trap: Trap) -> None:
     """A registered model that instantiates its arguments."""
     content |= {"__name__": "HEALPixUNet", "__module__": "physicsnemo.models.dlwp_healpix"}
     sizes = ("input_channels", "output_channels", "n_constants", "decoder_input_channels")
-    content["__args__"] = {
-        "encoder": trap.call, "decoder": trap.call, **dict.fromkeys(sizes, 1),
-        "input_time_size": 1, "output_time_size": 1,
-    }  # fmt: skip
+    times = ("input_time_dim", "output_time_dim")
+    parts = dict.fromkeys(("encoder", "decoder"), {"_target_": "trap_module.Reader"})
+    content["__args__"] = parts | dict.fromkeys(sizes + times, 1)
 
 
 MODEL = {

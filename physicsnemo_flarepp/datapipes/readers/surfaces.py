@@ -161,7 +161,7 @@ def check_codecs(path: Path, array: zarr.Array) -> None:
         if name.removeprefix("numcodecs.") not in _CODECS:
             raise RefusedFile(
                 f"{path}: array {array.basename} is stored with the codec {name!r}, which is "
-                f"refused because it could run code; write it again with one of {sorted(_CODECS)}"
+                f"refused: it may do more than decode numbers. Use one of {sorted(_CODECS)}"
             )
 
 
