@@ -21,7 +21,8 @@ lists the array in `allow_missing_chunks`.
 import csv
 import json
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -90,27 +91,46 @@ def _simplices(
 
 
 def check_memory_maps(path: Path) -> None:
-    """Raise EOFError if a tensor of a stored TensorDict is shorter than its description says.
+    """Raise if a tensor of a stored TensorDict is shorter than its ``meta.json`` says.
 
     Loading maps the file in shared mode, which would lengthen a truncated file with zeros.
     """
     for description in path.rglob("meta.json"):
-        for name, entry in json.loads(description.read_text()).items():
-            if not isinstance(entry, dict) or "dtype" not in entry or not all(entry["shape"]):
-                continue
-            itemsize = getattr(torch, entry["dtype"].removeprefix("torch.")).itemsize
-            expected = math.prod(entry["shape"]) * itemsize
+        try:
+            entries = json.loads(description.read_text())
+            sizes = {
+                name: math.prod(entry["shape"])
+                * getattr(torch, entry["dtype"].removeprefix("torch.")).itemsize
+                for name, entry in entries.items()
+                if isinstance(entry, dict) and "dtype" in entry and all(entry["shape"])
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{description} does not describe tensors ({type(error).__name__}: {error})"
+            ) from error
+        for name, expected in sizes.items():
             file = description.parent / f"{name}.memmap"
+            if not file.is_file():
+                raise ValueError(f"{description} describes {file.name}, which is missing")
             size = file.stat().st_size
             if size < expected:
                 raise EOFError(f"{file} has {size} bytes, expected {expected}")
+
+
+@contextmanager
+def _names_of_the_file() -> Iterator[None]:
+    """Count an absent name as damage: inside, all names come from the file, none from a config."""
+    try:
+        yield
+    except (KeyError, AttributeError, FileNotFoundError) as error:
+        raise ValueError(f"a meta.json in it is damaged: {type(error).__name__} {error}") from error
 
 
 def open_pdmsh(path: Path, request: SurfaceRequest) -> TokenTable:
     """Return one boundary of a DomainMesh, stored as memory maps or as a zarr group."""
     if (path / "zarr.json").exists():
         return _open_domain_zarr(path, request)
-    with reading(path):
+    with reading(path), _names_of_the_file():
         check_memory_maps(path)
         domain = DomainMesh.load(path)
     if request.boundary not in domain.boundary_names:
