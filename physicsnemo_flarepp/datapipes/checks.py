@@ -6,6 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+_OUT_OF_PROPORTION = 1e9
+_FEW = 16
+
 
 def existing_directory(root: str | Path, *, expected: Sequence[str], source: str) -> Path:
     """Return `root` as a path, or say which files belong there and where they are published.
@@ -82,6 +85,45 @@ def check_finite(path: Path | str, case_id: str, name: str, values: np.ndarray) 
         raise ValueError(
             f"{path}: case {case_id} has {bad} of {values.size} values of {name} NaN or infinite. "
             "Repair the file, or leave the case out of the split"
+        )
+
+
+def check_range(path: Path | str, case_id: str, name: str, values: np.ndarray) -> None:
+    """Raise if a handful of values of a channel are out of all proportion to the others.
+
+    A flipped bit in the exponent of a number makes it 10^9 times larger or more. Single precision
+    leaves noise of 10^-7 beside a peak, so that a sound field has no such gap.
+
+    Parameters
+    ----------
+    path, case_id, name
+        To name in the error.
+    values : numpy.ndarray
+        (N, channels), finite.
+
+    Examples
+    --------
+    >>> values = np.ones((100, 2))
+    >>> values[7, 1] = 1e19
+    >>> check_range("run_1.npz", "run_1", "fields", values)
+    Traceback (most recent call last):
+    ValueError: run_1.npz: case run_1 has 1e+19 at row 7 of channel 1 of fields, more than 10^9
+    times all but 1 of the 100 values. ...
+    """
+    sizes = np.abs(values)
+    largest = sizes.max(axis=0, initial=0)
+    near = np.count_nonzero(sizes > largest / _OUT_OF_PROPORTION, axis=0)
+    others = np.count_nonzero(sizes, axis=0) - near
+    # One damaged vertex moves the cells around it; zeros say nothing about the size of a field.
+    bad = (near <= _FEW) & (others > 4 * near) & (near > 0)
+    if bad.any():
+        channel = int(np.argmax(bad))
+        row = int(sizes[:, channel].argmax())
+        raise ValueError(
+            f"{path}: case {case_id} has {values[row, channel]:.4g} at row {row} of channel "
+            f"{channel} of {name}, more than 10^9 times all but {near[channel]} of the "
+            f"{len(values)} values. The file is damaged: fetch or write it again, or leave the "
+            "case out of the split"
         )
 
 

@@ -112,10 +112,15 @@ def _attributes(mesh, place):
     data = getattr(mesh, f"Get{place.title()}Data")()
     found = [data.GetArray(i) for i in range(data.GetNumberOfArrays())]
     return [
-        (place, array.GetName(), vtk_to_numpy(array))
+        (place, text(array.GetName()), vtk_to_numpy(array))
         for array in found
         if array is not None and array.GetName()
     ]
+
+
+def text(found):
+    """Return what VTK gives as bytes, since it is no UTF-8, as text too."""
+    return found.decode("latin-1") if isinstance(found, bytes) else found
 
 
 def complaints(window):
@@ -123,10 +128,8 @@ def complaints(window):
 
     Of warnings only those count that tell of an error; others are about old versions and the like.
     """
-    text = window.GetOutput()
-    if isinstance(text, bytes):  # it quotes a part of the file that is no text
-        text = text.decode("latin-1")
-    parts = re.split(r"^((?:ERROR|(?:Generic )?Warning): In .*)\n", text, flags=re.MULTILINE)
+    output = text(window.GetOutput())
+    parts = re.split(r"^((?:ERROR|(?:Generic )?Warning): In .*)\n", output, flags=re.MULTILINE)
     told = [
         " ".join(said.split())
         for head, said in zip(parts[1::2], parts[2::2], strict=True)

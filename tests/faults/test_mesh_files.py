@@ -244,6 +244,12 @@ def test_only_arrays_that_are_asked_for_are_read(tmp_path):
     assert set(raw.present["cell"]) >= {"p", "shear"} and "height" in raw.present["point"]
 
 
+def test_a_name_that_is_no_text_is_no_obstacle(tmp_path):
+    path = write(tmp_path / "binary.vtk", body())
+    path.write_bytes(path.read_bytes().replace(b"SCALARS p ", b"SCALARS \xb8 "))
+    np.testing.assert_array_equal(read_surface(path).cell_data["\xb8"], body().cell_data["p"])
+
+
 def test_a_volume_mesh_is_refused_by_its_suffix(tmp_path):
     path = tmp_path / "volume.vtu"
     pv.ImageData(dimensions=(3, 3, 3)).cast_to_unstructured_grid().save(path)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from physicsnemo.datapipes import Reader
 
-from ..checks import check_finite, check_unique, reading
+from ..checks import check_finite, check_range, check_unique, reading
 from ..sampling import Rows, check_shard, token_rows
 
 SAMPLING_MODES = ("fixed", "epoch")
@@ -237,6 +237,7 @@ class CaseReader(Reader):
                 with reading(table.source):
                     values = table.read(name, rows)
                 check_finite(table.source, self.case_ids[index], name, values)
+                check_range(table.source, self.case_ids[index], name, values)
                 sample[name] = torch.from_numpy(values)
         if table.global_values:
             with reading(table.source):

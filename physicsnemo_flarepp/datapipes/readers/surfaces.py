@@ -102,12 +102,22 @@ def check_memory_maps(path: Path) -> None:
     Loading would leave a missing one out.
     """
     for description in path.rglob("meta.json"):
-        for name, entry in json.loads(description.read_text()).items():
-            if not isinstance(entry, dict) or "dtype" not in entry or not all(entry["shape"]):
-                continue
-            itemsize = getattr(torch, entry["dtype"].removeprefix("torch.")).itemsize
-            expected = math.prod(entry["shape"]) * itemsize
+        try:
+            entries = json.loads(description.read_text())
+            sizes = {
+                name: math.prod(entry["shape"])
+                * getattr(torch, entry["dtype"].removeprefix("torch.")).itemsize
+                for name, entry in entries.items()
+                if isinstance(entry, dict) and "dtype" in entry and all(entry["shape"])
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{description} does not describe tensors ({type(error).__name__}: {error})"
+            ) from error
+        for name, expected in sizes.items():
             file = description.parent / f"{name}.memmap"
+            if not file.is_file():
+                raise ValueError(f"{description} describes {file.name}, which is missing")
             size = file.stat().st_size
             if size < expected:
                 raise EOFError(f"{file} has {size} bytes, expected {expected}")
@@ -129,8 +139,10 @@ def load_domain(path: Path) -> DomainMesh:
         try:
             check_memory_maps(path)
             domain = DomainMesh.load_memmap(path, allow_pickle=False, mode="r")
-        except (KeyError, AttributeError) as error:
-            raise ValueError(f"a meta.json is damaged: {type(error).__name__} {error}") from error
+        except (KeyError, AttributeError, FileNotFoundError) as error:
+            raise ValueError(
+                f"a meta.json in it is damaged: {type(error).__name__} {error}"
+            ) from error
         if not isinstance(domain, DomainMesh):
             raise TypeError(f"it holds a {type(domain).__name__}, expected a DomainMesh")
     return domain
