@@ -18,7 +18,7 @@ from .assembly import Ranks
 from .channels import Channels
 
 FILE_NAME = "training_set.json"
-_PIECE = 1 << 16
+_PIECE, _PIECES = 1 << 16, 8
 # Where MATLAB files hold the date on which they were written.
 _HEADER = 128
 
@@ -87,14 +87,11 @@ def read_training_set(directory: Path) -> dict[str, Any] | None:
 def data_files(loaders: Loaders) -> dict[str, str]:
     """Return the files of all cases with their size and a hash of parts of them.
 
-    The parts are the beginning, the middle and the end, so that it stays cheap for large files.
-    Times of change are left out: a copy of the data is the same data.
+    Half a megabyte of each is read, so that it stays cheap for large files. Times of change are
+    left out: a copy of the data is the same data.
     """
-    sources = dict.fromkeys(
-        Path(reader.describe_case(index)["source"])
-        for reader in (loader.dataset.reader for loader in (loaders.train, loaders.test))
-        for index in range(len(reader))
-    )
+    readers = [loader.dataset.reader for loader in (loaders.train, loaders.test)]
+    sources = dict.fromkeys(source for reader in readers for source in reader.source_files())
     files = list(dict.fromkeys(file for source in sources for file in _files_of(source)))
     if not files:
         return {}
@@ -103,18 +100,20 @@ def data_files(loaders: Loaders) -> dict[str, str]:
 
 
 def _files_of(source: Path) -> Iterator[Path]:
-    """Give the file, or those of a folder such as a zarr store; nothing for data in memory."""
-    if source.is_file():
-        yield source.absolute()
-    elif source.is_dir():
+    """Give the file, or those of a folder such as a zarr store."""
+    if source.is_dir():
         yield from sorted(file.absolute() for file in source.rglob("*") if file.is_file())
+    else:
+        yield source.absolute()
 
 
 def _partial_hash(path: Path) -> str:
+    """Return the size and a hash of pieces that are spread evenly; small files are read whole."""
     size = path.stat().st_size
+    gap = max(_PIECE, (size - _HEADER - _PIECE) // (_PIECES - 1))
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        for start in sorted({_HEADER, size // 2, max(_HEADER, size - _PIECE)}):
+        for start in range(_HEADER, size, gap):
             file.seek(start)
             digest.update(file.read(_PIECE))
     return f"{size}:{digest.hexdigest()[:32]}"

@@ -15,7 +15,12 @@ from physicsnemo_flarepp.inference import LatentState
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.checkpoints import CheckpointStore, load_training_state
 from physicsnemo_flarepp.training.run_directory import RunDirectory, read_metrics
-from tests.training.conftest import make_config, one_thread, surface_set  # noqa: F401
+from tests.training.conftest import (  # noqa: F401
+    make_config,
+    no_group_left,
+    one_thread,
+    surface_set,
+)
 
 
 def listed(value):
@@ -131,8 +136,8 @@ def test_no_flip_is_silent(finished):
 
 @pytest.mark.exhaustive
 def test_no_flip_of_many_is_silent(finished):
-    flips, _, silent = attack(finished, per_file=400)
-    assert flips > 4000 and silent == []
+    flips, _, silent = attack(finished, per_file=150)
+    assert flips > 2000 and silent == []
 
 
 @pytest.mark.parametrize("name", ["channels.json", "normalizer.safetensors", "training_set.json"])
@@ -175,7 +180,7 @@ def test_damage_that_no_manifest_covers_names_the_file(finished):
     for name in ("channels.json", "config.yaml", "normalizer.safetensors"):
         path = finished / name
         whole = path.read_bytes()
-        damages = [b"", b"[]", b"{", b"\xff\xfe\x00", whole[: len(whole) // 2], b"{}", b"a: [1"]
+        damages = [b"", b"[]", b"{", b"\xff\xfe\x00", b"{}", b"a: [1", whole[:9]]
         for damage in damages:
             path.write_bytes(damage)
             with warnings.catch_warnings():

@@ -13,7 +13,12 @@ from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.checkpoints import CheckpointStore
 from physicsnemo_flarepp.training.run_directory import read_metrics
 from physicsnemo_flarepp.training.steps import TrainStep
-from tests.training.conftest import make_config, one_thread, surface_set  # noqa: F401
+from tests.training.conftest import (  # noqa: F401
+    make_config,
+    no_group_left,
+    one_thread,
+    surface_set,
+)
 
 
 class FullDisk:

@@ -8,7 +8,12 @@ from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.training import train
 from tests.faults.kill_cases import FOREIGN, kill_training
-from tests.training.conftest import make_config, one_thread, surface_set  # noqa: F401
+from tests.training.conftest import (  # noqa: F401
+    make_config,
+    no_group_left,
+    one_thread,
+    surface_set,
+)
 
 
 def killed(cfg, template, tmp_path, every):

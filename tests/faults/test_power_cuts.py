@@ -11,7 +11,12 @@ from physicsnemo_flarepp.evaluation import load_run
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.checkpoints import CheckpointStore
 from physicsnemo_flarepp.training.run_directory import read_metrics
-from tests.training.conftest import make_config, one_thread, surface_set  # noqa: F401
+from tests.training.conftest import (  # noqa: F401
+    make_config,
+    no_group_left,
+    one_thread,
+    surface_set,
+)
 
 
 class Disk:
@@ -37,9 +42,8 @@ class Disk:
         self._open.append(os.dup(descriptor))
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
-            entries = {
-                e.name: os.stat(e.path).st_ino for e in os.scandir(descriptor_path(descriptor))
-            }
+            listing = os.scandir(descriptor_path(descriptor))
+            entries = {entry.name: (entry.inode(), entry.is_dir()) for entry in listing}
             self._folders = {**self._folders, status.st_ino: entries}
         else:
             content = Path(descriptor_path(descriptor)).read_bytes()

@@ -214,6 +214,11 @@ class CaseReader(Reader):
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return where case `index` comes from, without reading it; at least ``source``."""
 
+    def source_files(self) -> list[Path]:
+        """Return the files or stores that the cases are read from; none for data in memory."""
+        sources = dict.fromkeys(self.describe_case(index)["source"] for index in range(len(self)))
+        return [Path(source) for source in sources if Path(source).exists()]
+
     def _check_common(self, table: TokenTable) -> None:
         """Keep what the first case opened says about all cases; raise if this one differs."""
         for what, found in {"association": table.association, **table.channels()}.items():
