@@ -11,7 +11,7 @@ from pathlib import Path
 from ... import __version__
 from ...progress import progress_bar
 from .sets import MODULES, Case, SyntheticSet, case_ids, load_set
-from .stamp import STAMP, read_stamp, write_stamp
+from .stamp import STAMP, read_stamp, remedy_for, write_stamp
 from .workers import available_cores, read_case, solve_cases, unsolved_cases
 
 try:
@@ -76,7 +76,7 @@ def is_finished(final: Path, identity: dict) -> bool:
         if stamp.get(name) != value:
             raise ValueError(
                 f"{final / STAMP} is that of another set: {name} is {stamp.get(name)!r}, expected "
-                f"{value!r}; delete {final} and the set is made again"
+                f"{value!r}; {remedy_for(final)}"
             )
     return True
 

@@ -17,6 +17,14 @@ def _sha256(path: Path, size: int, modified: int) -> str:
     return fingerprint(path).sha256
 
 
+def remedy_for(folder: Path) -> str:
+    """Return what to do about a damaged set."""
+    return (
+        f"delete {folder} and the set is made again when it is next used, or by "
+        f"`python -m {__package__}`"
+    )
+
+
 def _text(content: dict) -> str:
     """Return the stamp's text, which ends with a hash of the rest."""
     content = {name: value for name, value in content.items() if name != "sha256"}
@@ -64,7 +72,7 @@ def read_stamp(folder: Path) -> dict | None:
     stamp = folder / STAMP
     if not stamp.exists():
         return None
-    remedy = f"delete {folder} and the set is made again"
+    remedy = remedy_for(folder)
     try:
         text = stamp.read_bytes().decode()
         content = json.loads(text)
