@@ -104,6 +104,7 @@ def test_no_damage_of_any_file_is_accepted(copy_of):
 @pytest.mark.parametrize("name", sorted(sets.MODULES))
 def test_no_damage_of_any_file_of_any_set_is_accepted(copy_of, name):
     tried, accepted = count_accepted(name, copy_of(name), flips=100)
+    print(name, tried, accepted)
     assert tried > 300 and accepted == 0
 
 
@@ -240,11 +241,11 @@ def check_kills(prepare, step):
 
 
 def test_a_kill_leaves_a_set_that_is_whole_or_made_again(prepare):
-    assert check_kills(prepare, step=7) >= 5
+    assert check_kills(prepare, step=4) >= 7
 
 
 @pytest.mark.exhaustive
 def test_a_kill_before_any_file_operation_leaves_a_set_that_is_whole_or_made_again(prepare):
     kills = check_kills(prepare, step=1)
     print(kills, "kills")
-    assert kills >= 35
+    assert kills >= 28
