@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import psutil
+
 from ... import __version__
 from ...progress import progress_bar
 from .sets import MODULES, Case, SyntheticSet, case_ids, load_set
-from .stamp import STAMP, read_stamp, write_stamp
-from .workers import available_cores, read_case, solve_cases, unsolved_cases
+from .stamp import read_stamp, write_stamp
+from .workers import read_case, solve_cases, unsolved_cases
 
 try:
     import fcntl
@@ -43,12 +45,6 @@ def say(message: str, progress: bool) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
-def remove_tree(path: Path) -> None:
-    """Remove a directory if it is there."""
-    if path.exists():
-        shutil.rmtree(path)
-
-
 @contextmanager
 def exclusive(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock file for the block; call ``on_wait()`` first if another process has it.
@@ -64,28 +60,13 @@ def exclusive(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-def is_finished(final: Path, identity: dict) -> bool:
-    """Return whether ``final`` holds a finished set; a damaged one is an error.
-
-    ``identity`` is what the stamp must say of the set.
-    """
-    stamp = read_stamp(final)
-    if stamp is None:
-        return False
-    for name, value in identity.items():
-        if stamp.get(name) != value:
-            raise ValueError(
-                f"{final / STAMP} is that of another set: {name} is {stamp.get(name)!r}, expected "
-                f"{value!r}; delete {final} and the set is made again"
-            )
-    return True
-
-
 def finish(data_set: SyntheticSet, solved: Path, final: Path, identity: dict) -> list[str]:
     """Turn the case files into the files of the set, the stamp last; return the redrawn cases."""
     n_train, n_test = identity["n_train"], identity["n_test"]
     unfinished = final.with_name(f"{final.name}.partial")
-    remove_tree(unfinished)
+    for left_over in (unfinished, final):
+        if left_over.exists():
+            shutil.rmtree(left_over)
     unfinished.mkdir()
     redrawn = []
 
@@ -97,10 +78,9 @@ def finish(data_set: SyntheticSet, solved: Path, final: Path, identity: dict) ->
             yield case
 
     data_set.assemble(cases(), unfinished, n_train, n_test)
-    remove_tree(final)
     unfinished.rename(final)
     write_stamp(final, identity | {"package_version": __version__, "redrawn": redrawn})
-    remove_tree(solved)
+    shutil.rmtree(solved)
     return redrawn
 
 
@@ -157,7 +137,9 @@ def generate(
     n_train = check_count("n_train", data_set.n_train if n_train is None else n_train, 1)
     n_test = check_count("n_test", data_set.n_test if n_test is None else n_test, 1)
     check_count("seed", seed, 0)
-    workers = check_count("workers", available_cores() if workers is None else workers, 1)
+    # The cores this process may use, where the system can tell (macOS cannot).
+    cores = psutil.cpu_count() if psutil.MACOS else len(psutil.Process().cpu_affinity())
+    workers = check_count("workers", cores if workers is None else workers, 1)
 
     base = cache_root(root)
     base.mkdir(parents=True, exist_ok=True)
@@ -172,11 +154,11 @@ def generate(
         "n_train": n_train,
         "n_test": n_test,
     }
-    if is_finished(final, identity):
+    if read_stamp(final, identity):
         return final
     waiting = f"{name}: another process is making {stem} in {base}; waiting for it"
     with exclusive(base / f"{stem}.lock", lambda: say(waiting, progress)):
-        if is_finished(final, identity):
+        if read_stamp(final, identity):
             return final
         start = time.perf_counter()
         solved.mkdir(exist_ok=True)

@@ -43,8 +43,15 @@ def write_stamp(folder: Path, content: dict) -> None:
     replace_file(folder / STAMP, lambda sink: sink.write(text.encode()))
 
 
-def read_stamp(folder: Path) -> dict | None:
+def read_stamp(folder: Path, expected: dict | None = None) -> dict | None:
     """Return the stamp of a set after checking it and every file of the set; None without one.
+
+    Parameters
+    ----------
+    folder : Path
+        The set.
+    expected : dict, optional
+        What the stamp must say.
 
     Raises
     ------
@@ -64,7 +71,7 @@ def read_stamp(folder: Path) -> dict | None:
     stamp = folder / STAMP
     if not stamp.exists():
         return None
-    remedy = f"delete {folder} and the set is made again"
+    remedy = f"delete {folder} and the set is made again when used, or by `python -m {__package__}`"
     try:
         text = stamp.read_bytes().decode()
         content = json.loads(text)
@@ -75,6 +82,12 @@ def read_stamp(folder: Path) -> dict | None:
         raise ValueError(
             f"{stamp} is damaged or of an earlier version ({error!r}); {remedy}"
         ) from error
+    for name, value in (expected or {}).items():
+        if content.get(name) != value:
+            raise ValueError(
+                f"{stamp} is that of another set: {name} is {content.get(name)!r}, "
+                f"expected {value!r}; {remedy}"
+            )
     for name, (size, sha256) in files.items():
         path = folder / name
         if not path.is_file():

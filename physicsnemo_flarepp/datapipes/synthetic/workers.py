@@ -27,16 +27,8 @@ from .sets import Case, CaseId, SyntheticSet, case_seed
 from .solvers import Unsolvable
 
 DRAWS = 10
-_DRAW = "draw"  # beside the arrays of a case, the draw that could be solved
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _SPAWN = multiprocessing.get_context("spawn")
-
-
-def available_cores() -> int:
-    """Return the number of cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def case_file(folder: Path, case_id: CaseId) -> Path:
@@ -48,7 +40,7 @@ def read_case(folder: Path, case_id: CaseId) -> tuple[Case, int]:
     """Return a solved case and its draw; the checksums inside the file are verified on the way."""
     with np.load(case_file(folder, case_id), allow_pickle=False) as file:
         case = dict(file)
-    return case, int(case.pop(_DRAW))
+    return case, int(case.pop("draw"))
 
 
 def unsolved_cases(folder: Path, cases: Iterable[CaseId]) -> list[CaseId]:
@@ -65,42 +57,30 @@ def unsolved_cases(folder: Path, cases: Iterable[CaseId]) -> list[CaseId]:
     return missing
 
 
-def draw_solvable(data_set: SyntheticSet, seed: int, case_id: CaseId) -> tuple[Case, int]:
-    """Return the first draw of a case that has a solution, and its number.
+def solve_to_file(data_set: SyntheticSet, seed: int, folder: Path, case_id: CaseId) -> None:
+    """Write the file of one case, from the first of its draws that has a solution.
 
     Raises
     ------
     RuntimeError
-        If none of ten draws has one.
+        If none of ten draws has one, or if a solution holds a value that is not finite.
     """
+    report = "this is an error in the solver, please report it with the seed"
     for draw in range(DRAWS):
         try:
-            return data_set.solve_case(case_seed(seed, case_id, draw)), draw
+            case = data_set.solve_case(case_seed(seed, case_id, draw))
+            break
         except Unsolvable as error:
             last = error
-    raise RuntimeError(
-        f"none of {DRAWS} draws of case {case_id} has a solution; this is an error in the solver, "
-        "please report it with the seed"
-    ) from last
-
-
-def solve_to_file(data_set: SyntheticSet, seed: int, folder: Path, case_id: CaseId) -> None:
-    """Solve one case and write its file.
-
-    Raises
-    ------
-    ValueError
-        If the solution holds a value that is not finite.
-    """
-    case, draw = draw_solvable(data_set, seed, case_id)
+    else:
+        raise RuntimeError(
+            f"none of {DRAWS} draws of case {case_id} is solvable; {report}"
+        ) from last
     for name, array in case.items():
         if not np.all(np.isfinite(array)):
-            raise ValueError(
-                f"the solver gave non-finite values in {name!r} of case {case_id}; "
-                "this is an error in the solver, please report it with the seed"
-            )
+            raise RuntimeError(f"{name!r} of case {case_id} has non-finite values; {report}")
     buffer = io.BytesIO()
-    np.savez(buffer, **case, **{_DRAW: draw})
+    np.savez(buffer, **case, draw=draw)
     replace_file(case_file(folder, case_id), lambda sink: sink.write(buffer.getbuffer()))
 
 
@@ -157,22 +137,9 @@ def _fresh_interpreters() -> Iterator[None]:
 def solve_cases(
     module: str, seed: int, folder: Path, cases: list[CaseId], workers: int
 ) -> Iterator[CaseId]:
-    """Solve cases in ``workers`` processes and yield each once its file is written.
+    """Solve cases of the set in ``module`` and yield each once its file in ``folder`` is written.
 
-    Closing the iterator ends the processes.
-
-    Parameters
-    ----------
-    module : str
-        Importable name of the module that defines the set.
-    seed : int
-        Seed of the set.
-    folder : Path
-        Where the case files go.
-    cases : list[CaseId]
-        The cases; process k of K takes every K-th from the k-th on.
-    workers : int
-        Number of processes.
+    Process k of ``workers`` takes the cases k, k + workers, ...; closing the iterator ends them.
     """
     processes = {}
     try:

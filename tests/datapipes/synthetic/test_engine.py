@@ -170,7 +170,7 @@ def test_a_case_that_no_draw_makes_solvable_is_an_error(tmp_path, log, monkeypat
     case = sets.CaseId("test", 1)
     refused = [str(sets.case_seed(0, case, draw)) for draw in range(10)]
     monkeypatch.setenv("COUNTED_SET_UNSOLVABLE", " ".join(refused))
-    with pytest.raises(RuntimeError, match="none of 10 draws of case test 1 has a solution"):
+    with pytest.raises(RuntimeError, match="none of 10 draws of case test 1 is solvable"):
         make(tmp_path)
 
 

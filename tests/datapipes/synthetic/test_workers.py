@@ -83,7 +83,10 @@ def test_a_killed_generation_resumes_without_solving_a_case_twice(
 
 @pytest.mark.parametrize(
     ("stop", "message"),
-    [("exit:2", "ended with status 3"), ("nan:2", "non-finite values in 'values' of case train 2")],
+    [
+        ("exit:2", "ended with status 3"),
+        ("nan:2", "'values' of case train 2 has non-finite values"),
+    ],
 )
 def test_a_dying_solver_and_a_bad_result_are_reported(tmp_path, log, monkeypatch, stop, message):
     monkeypatch.setenv("COUNTED_SET_STOP", stop)

@@ -1,14 +1,17 @@
 """The one way in which a solver says that a problem has no solution it can find."""
 
-from scipy.sparse import sparray
-from scipy.sparse.linalg import SuperLU, splu
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scipy.sparse import sparray
+    from scipy.sparse.linalg import SuperLU
 
 
 class Unsolvable(ValueError):
     """A solver found no solution of this problem; the built-in sets draw another one."""
 
 
-def factorise(matrix: sparray, **options) -> SuperLU:
+def factorise(matrix: "sparray", **options) -> "SuperLU":
     """Return the LU factors of a sparse matrix; a singular one is :class:`Unsolvable`.
 
     Parameters
@@ -26,6 +29,9 @@ def factorise(matrix: sparray, **options) -> SuperLU:
         ...
     physicsnemo_flarepp...Unsolvable: the matrix of 2 unknowns is singular...
     """
+    # Whoever only catches the exception should not wait for scipy.
+    from scipy.sparse.linalg import splu
+
     try:
         return splu(matrix, **options)
     except RuntimeError as error:  # what SuperLU makes of a zero pivot

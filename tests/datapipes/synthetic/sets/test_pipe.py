@@ -1,4 +1,4 @@
-"""The pipe solver against Poiseuille flow and the integral balances of mass and momentum."""
+"""The pipe's flow against Poiseuille and the integral balances of mass and momentum."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from physicsnemo_flarepp.datapipes.synthetic.solvers.navier_stokes import (
     FlowNotConverged,
     solve_channel,
 )
-from physicsnemo_flarepp.datapipes.synthetic.solvers.taylor_hood import resample, taylor_hood_grid
+from physicsnemo_flarepp.datapipes.synthetic.solvers.taylor_hood import taylor_hood_grid
 
 STATIONS = np.linspace(0, 10, 5)
 S_BEND = CubicHermiteSpline(STATIONS, [0.0, 0.6, -0.6, 0.3, 0.0], [0.0, 0.3, 0.0, 0.4, 0.0])
@@ -96,13 +96,6 @@ def test_a_folded_mesh_is_refused():
     points = pipe.pipe_points(S_BEND, grid.velocity_shape)[:, ::-1]
     with pytest.raises(ValueError, match="folded.*expected all positive"):
         solve_channel(grid, points, 0.005, np.zeros((2, *grid.velocity_shape)))
-
-
-def test_resampling_reproduces_polynomials_of_the_element_degree():
-    x, y = np.meshgrid(np.linspace(0, 2, 7), np.linspace(0, 1, 4), indexing="ij")
-    fine_x, fine_y = np.meshgrid(np.linspace(0, 2, 11), np.linspace(0, 1, 5), indexing="ij")
-    fine = resample(x**3 - x * y**2, (2, 1), 3, (11, 5))
-    np.testing.assert_allclose(fine, fine_x**3 - fine_x * fine_y**2, atol=1e-12)
 
 
 def test_random_pipes_have_unfolded_grids_of_constant_width():
