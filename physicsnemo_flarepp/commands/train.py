@@ -1,15 +1,15 @@
-"""What the ``train.py`` scripts do after Hydra has composed their config."""
+"""Train a config, then draw the run."""
 
 import sys
 
 from omegaconf import DictConfig
 from physicsnemo.distributed import DistributedManager
 
+from ..evaluation import draw_run
 from ..training import train
-from .figures import draw_run
 
 
-def train_and_draw(cfg: DictConfig) -> None:
+def run(cfg: DictConfig) -> None:
     """Train a config, then draw the run; exit with 128 + signal if a signal stopped it.
 
     Parameters
@@ -17,9 +17,9 @@ def train_and_draw(cfg: DictConfig) -> None:
     cfg : DictConfig
         See :class:`~physicsnemo_flarepp.training.settings.RunConfig`.
     """
-    run = train(cfg)
+    trained = train(cfg)
     DistributedManager.cleanup()  # one process draws
-    if run.is_main and run.stopped_by is None:
-        draw_run(run.directory)
-    if code := run.exit_code():  # not on success: it would end a sweep of hydra -m
+    if trained.is_main and trained.stopped_by is None:
+        draw_run(trained.directory)
+    if code := trained.exit_code():  # not on success: it would end a sweep of hydra -m
         sys.exit(code)
