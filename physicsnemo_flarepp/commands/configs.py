@@ -1,6 +1,5 @@
 """The configs in ``conf/``: where they are, what they offer, and a verb run on a composed one."""
 
-import functools
 import hashlib
 import os
 import re
@@ -133,7 +132,6 @@ def run_composed(
     command = sys.argv
     kept: list[Exception] = []
 
-    @functools.wraps(task)  # Hydra names the job after the module of the function
     def job(cfg: "DictConfig") -> None:
         sys.argv = command  # the run directory records it
         if HydraConfig.get().mode == RunMode.MULTIRUN:

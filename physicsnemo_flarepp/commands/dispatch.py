@@ -127,10 +127,13 @@ def _run(name: str, arguments: list[str]) -> None:
             entry = chosen.parse_known_args(arguments)[0].config_name
             print(configs.describe_entry(name, entry, verb.summary))
             return
-    module = import_module(f".{name}", __package__)
-    if verb.entry is not None:
-        configs.run_composed(verb.entry, module.run, arguments, verb.directory)
+
+        def task(cfg: object) -> None:  # a wrong override is told before torch is imported
+            import_module(f".{name}", __package__).run(cfg)
+
+        configs.run_composed(verb.entry, task, arguments, verb.directory)
         return
+    module = import_module(f".{name}", __package__)
     parser = argparse.ArgumentParser(
         prog=f"flarepp {name}",
         description=module.__doc__,

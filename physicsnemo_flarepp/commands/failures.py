@@ -13,6 +13,8 @@ _ABOUT_THE_REQUEST = (
     IsADirectoryError,
 )
 _CONFIG_PACKAGES = {"hydra", "omegaconf"}
+# Lines of their messages that tell a user nothing.
+_ABOUT_THE_PROGRAM = ("Config search path", "object_type=", "provider=", "reference_type=")
 _OWN_PACKAGE = __name__.partition(".")[0]
 
 
@@ -50,5 +52,6 @@ def one_line(error: Exception) -> str:
     cause = error.__cause__
     if cause is not None and type(error).__module__.startswith("hydra"):
         texts.append(str(cause))
-    words = " ".join(" ".join(texts).split())
-    return words or type(error).__name__
+    lines = [line.strip() for text in texts for line in text.splitlines()]
+    words = " ".join(line for line in lines if not line.startswith(_ABOUT_THE_PROGRAM))
+    return " ".join(words.split()) or type(error).__name__

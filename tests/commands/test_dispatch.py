@@ -141,9 +141,10 @@ def test_interrupt_and_closed_pipe_end_like_signals(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        (["training.lr=1"], "flarepp train: Could not override 'training.lr'"),
+        (["training.lr=1"], "Could not override 'training.lr'"),
         (["model=perceiver"], "Could not find 'model/perceiver' Available options in 'model'"),
-        (["training.epochs=="], "flarepp train: "),
+        (["training.epochs=many"], "'many' of type 'str' could not be converted to Integer"),
+        (["training.epochs=="], "Error parsing override 'training.epochs=='"),
         (["training.epochs=0"], "training.epochs is 0, expected at least 1"),
         (["data=pipe_published", "~experiment"], "data directory data/pipe does not exist"),
     ],
@@ -154,3 +155,4 @@ def test_wrong_config_is_one_line(arguments, told, tmp_path, monkeypatch, capsys
     assert main(["train", *arguments]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("flarepp train: ") and told in lines[0]
+    assert "search path" not in lines[0] and "object_type" not in lines[0]
