@@ -25,13 +25,16 @@ def run(*command, cwd, **environment):
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheel")
+def build_wheel(source, folder):
     options = ["--no-deps", "--no-build-isolation", "--wheel-dir", folder]
-    run(sys.executable, "-m", "pip", "wheel", *options, ROOT, cwd=folder)
+    run(sys.executable, "-m", "pip", "wheel", *options, source, cwd=folder)
     (path,) = folder.glob("*.whl")
     return path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +54,15 @@ def installed(wheel, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_wheel_carries_every_config(wheel):
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".yaml")}
+def test_wheel_carries_every_config_from_a_checkout_and_from_an_archive(wheel, tmp_path):
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=ROOT)
+    (archive,) = tmp_path.glob("*.tar.gz")
     configs = {str(path.relative_to(ROOT)) for path in (ROOT / "conf").rglob("*.yaml")}
-    assert len(configs) > 40 and {f"physicsnemo_flarepp/{path}" for path in configs} <= names
-    assert "physicsnemo_flarepp/py.typed" in zipfile.ZipFile(wheel).namelist()
+    expected = {f"physicsnemo_flarepp/{path}" for path in configs} | {
+        "physicsnemo_flarepp/py.typed"
+    }
+    for path in (wheel, build_wheel(archive, tmp_path)):
+        assert len(configs) > 40 and expected <= set(zipfile.ZipFile(path).namelist())
 
 
 @pytest.mark.slow
