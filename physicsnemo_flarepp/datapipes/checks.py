@@ -26,7 +26,7 @@ def existing_directory(root: str | Path, *, expected: Sequence[str], source: str
         raise FileNotFoundError(
             f"data directory {path} {state}; expected a directory with {', '.join(expected)} "
             f"(published at {source}). Set `root` to where the files are, or fetch published sets "
-            "with `python -m physicsnemo_flarepp.datapipes.download <set>`"
+            "with `flarepp download <set>`"
         )
     return path
 

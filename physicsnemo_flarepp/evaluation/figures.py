@@ -239,7 +239,7 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
     except RenderingUnavailable as reason:
         print(f"no figures of fields: {reason}")
     except Exception as reason:  # whatever it is, the results of the training stand
-        print(f"figures of {directory} failed: {reason}; draw again with plot.py {directory}")
+        print(f"figures of {directory} failed: {reason}; draw again with flarepp plot {directory}")
     if written:
         record_written(directory, set(target.rglob("*")) - before)
         print(f"figures: {target}")

@@ -122,7 +122,7 @@ def load_run(
     Parameters
     ----------
     directory : str or Path
-        What ``train.py`` wrote.
+        What ``flarepp train`` wrote.
     checkpoint : str, optional
         ``final``, or ``best`` or ``latest`` of the checkpoints of an unfinished run.
     device : torch.device or str, optional
@@ -204,14 +204,14 @@ def _references(value: Any) -> Iterator[str]:
 def _run_file(directory: Path, name: str) -> Path:
     if not directory.is_dir():
         raise FileNotFoundError(
-            f"run directory {directory} does not exist; give one that train.py wrote, such as "
+            f"run directory {directory} does not exist; give one that flarepp train wrote, such as "
             "outputs/cars-flarepp-seed0"
         )
     if not (directory / name).is_file():
         present = ", ".join(sorted(path.name for path in directory.iterdir())) or "nothing"
         raise FileNotFoundError(
             f"{directory / name} is missing; {directory} holds {present}. Give the directory of a "
-            "run that train.py finished; one that was stopped goes on with the command that "
+            "run that flarepp train finished; one that was stopped goes on with the command that "
             "started it"
         )
     return directory / name

@@ -91,7 +91,7 @@ def predict_surface(
         raise ValueError(
             f"run {run.name} was trained on points of dimension {channels.coordinates}"
             f"{'' if channels.grid is None else f' on a grid {channels.grid}'}, not on surfaces; "
-            "use examples/benchmarks_2d/predict.py"
+            "give points in a .npz or .npy file, or --cases"
         )
     path = Path(path)
     surface = read_surface(path, scale=scale)

@@ -87,7 +87,7 @@ def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> st
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError(
             f"compare runs under {os.environ['WORLD_SIZE']} ranks; start it as one process, and "
-            "train models that need several ranks with train.py"
+            "train models that need several ranks with flarepp train"
         )
     outcomes = [run_trial(trial) for trial in trials] if jobs == 1 else _run_jobs(trials, jobs)
     directory = Path(directory)

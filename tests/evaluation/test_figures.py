@@ -225,7 +225,7 @@ def test_figure_that_fails_does_not_fail_the_training(finished, monkeypatch, cap
     monkeypatch.setattr(figures, "draw_comparison", refuse)
     assert [path.name for path in draw_run(finished)] == ["training.png"]
     told = capsys.readouterr().out
-    assert f"figures of {finished} failed: no space left; draw again with plot.py" in told
+    assert f"figures of {finished} failed: no space left; draw again with flarepp plot" in told
 
 
 def test_planar_surface_in_space_has_one_view(tmp_path):

@@ -56,7 +56,7 @@ def test_normalisation_kinds_are_told(loaded, darcy_run):
 def test_a_missing_file_is_named_with_the_next_step(surface_run, tmp_path, name):
     copy = shutil.copytree(surface_run, tmp_path / "copy")
     (copy / name).unlink()
-    with pytest.raises(FileNotFoundError, match=f"{name} is missing.*train.py"):
+    with pytest.raises(FileNotFoundError, match=f"{name} is missing.*flarepp train"):
         load_run(copy)
 
 

@@ -327,7 +327,7 @@ def test_what_is_no_surface_is_refused(tmp_path, name, error, message):
 
 def test_a_run_on_grids_takes_no_surface(darcy_run, tmp_path):
     making.body(0).save(tmp_path / "car.stl")
-    with pytest.raises(ValueError, match="dimension 2 on a grid .*benchmarks_2d/predict.py"):
+    with pytest.raises(ValueError, match="dimension 2 on a grid .*points in a .npz"):
         predict_surface(load_run(darcy_run, device="cpu"), tmp_path / "car.stl")
 
 

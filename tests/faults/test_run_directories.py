@@ -11,10 +11,10 @@ import torch
 from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.evaluation import load_run
-from physicsnemo_flarepp.evaluation.commands import train_and_draw
 from physicsnemo_flarepp.evaluation.conventions import force_settings
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.checkpoints import CheckpointStore
+from physicsnemo_flarepp.training.run_directory import RunDirectoryLost
 from physicsnemo_flarepp.training.run_manifest import RunManifest, read_run_manifest, record_written
 from physicsnemo_flarepp.training.steps import TrainStep
 from tests.training.conftest import (  # noqa: F401
@@ -177,8 +177,8 @@ def test_a_run_directory_that_is_removed_ends_the_command_with_one_message(
         return original(self, batches)
 
     monkeypatch.setattr(TrainStep, "__call__", step)
-    with pytest.raises(SystemExit, match="was removed or replaced while the run was"):
-        train_and_draw(cfg)
+    with pytest.raises(RunDirectoryLost, match="was removed or replaced while the run was"):
+        train(cfg)
     assert len(calls) == 10 and not os.path.exists(cfg.run_dir), "nothing was made in its place"
 
 

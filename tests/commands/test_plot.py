@@ -1,30 +1,24 @@
-"""The plot scripts: which files they write, whose numbers are in them, what they refuse."""
+"""The verb plot: which files they write, whose numbers are in them, what they refuse."""
 
 import argparse
 import importlib.util
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 import pyvista as pv
 from PIL import Image
 
-from physicsnemo_flarepp.evaluation import case_errors, load_run, plots, predict_case
+from physicsnemo_flarepp.commands import plot
+from physicsnemo_flarepp.evaluation import case_errors, load_run, predict_case
 from physicsnemo_flarepp.visualization import DARK, MissingExtra, RenderingUnavailable
+from tests.commands.calling import verb
 from tests.evaluation import making
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ("--dpi", "40", "--device", "cpu")
 
-
-def script(folder):
-    """The main function of a plot script; both folders have one of that name."""
-    spec = importlib.util.spec_from_file_location(f"{folder}_plot", EXAMPLES / folder / "plot.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
+draw = verb("plot")
 
 
 def trained(directory, data, model=None):
@@ -59,7 +53,7 @@ def test_usual_figures_of_cars_go_to_the_first_run(car_runs, monkeypatch):
 
     monkeypatch.setattr("physicsnemo_flarepp.evaluation.shown_cases.case_errors", refuse)
     flarepp, flare, _ = map(str, car_runs)
-    written = script("drivaerml")([flarepp, flare, *SMALL, "--fields", "pMeanTrim"])
+    written = draw([flarepp, flare, *SMALL, "--fields", "pMeanTrim"])
     assert [path.name for path in written] == [
         "comparison_median_pMeanTrim.png",
         "training.png",
@@ -84,7 +78,7 @@ def test_usual_figures_of_cars_go_to_the_first_run(car_runs, monkeypatch):
 
 
 def test_labels_case_fields_formats_and_theme_work_together(car_runs, tmp_path):
-    written = script("drivaerml")(
+    written = draw(
         [*map(str, car_runs[:2]), *SMALL, "--dark", "--output", str(tmp_path)]
         + ["--figures", "comparison", "--case", "run_4", "--fields", "wallShearStressMeanTrim_z"]
         + ["--labels", "FLARE++", "FLARE", "--formats", "png", "svg"]
@@ -105,8 +99,8 @@ def test_models_without_routes_are_named_and_left_out(car_runs, tmp_path, capsys
     flarepp, _, attention = map(str, car_runs)
     options = [*SMALL, "--output", str(tmp_path), "--figures", "routing", "spectrum"]
     options += ["--case", "run_3", "--formats", "svg"]
-    assert script("drivaerml")([attention, *options]) == []
-    written = script("drivaerml")([attention, flarepp, *options])
+    assert draw([attention, *options]) == []
+    written = draw([attention, flarepp, *options])
     assert [path.name for path in written] == ["routing.svg", "queries.svg", "spectrum.svg"]
     assert "no spectrum of cars-attention" in capsys.readouterr().out
     assert "cars-flarepp, M = 4" in written[2].read_text()
@@ -116,15 +110,14 @@ def test_models_without_routes_are_named_and_left_out(car_runs, tmp_path, capsys
 def test_second_case_of_the_queries_may_be_named(darcy_run, tmp_path):
     options = [str(darcy_run), *SMALL, "--output", str(tmp_path), "--formats", "svg"]
     options += ["--figures", "routing", "--case", "darcy_test_0001"]
-    plot = script("benchmarks_2d")
-    _, queries = plot([*options, "--other-case", "darcy_test_0002"])
+    _, queries = draw([*options, "--other-case", "darcy_test_0002"])
     assert "from darcy_test_0001 to darcy_test_0002" in queries.read_text()
     with pytest.raises(ValueError, match="run darcy has no test case 'nine'"):
-        plot([*options, "--other-case", "nine"])
+        draw([*options, "--other-case", "nine"])
 
 
 def test_gallery_takes_runs_of_several_sets(car_runs, darcy_run, tmp_path):
-    (written,) = script("benchmarks_2d")(
+    (written,) = draw(
         [str(darcy_run), str(car_runs[0]), *SMALL, "--output", str(tmp_path)]
         + ["--figures", "gallery", "--labels", "Darcy", "Bodies", "--formats", "svg"]
     )
@@ -133,30 +126,29 @@ def test_gallery_takes_runs_of_several_sets(car_runs, darcy_run, tmp_path):
 
 
 def test_bad_options_are_named(car_runs, darcy_run, tmp_path, capsys):
-    plot = script("benchmarks_2d")
     options = [*SMALL, "--output", str(tmp_path), "--figures", "comparison"]
     with pytest.raises(ValueError, match="run 'darcy': case 'darcy_9' is not known.*_0002"):
-        plot([str(darcy_run), *options, "--case", "darcy_9"])
+        draw([str(darcy_run), *options, "--case", "darcy_9"])
     with pytest.raises(ValueError, match="2 runs have the names .*'one'"):
-        plot([str(darcy_run), str(car_runs[0]), *options, "--labels", "one"])
+        draw([str(darcy_run), str(car_runs[0]), *options, "--labels", "one"])
     with pytest.raises(ValueError, match="run cars-flarepp has no test case 'darcy_test_0000'"):
-        plot([str(darcy_run), str(car_runs[0]), *options, "--case", "darcy_test_0000"])
+        draw([str(darcy_run), str(car_runs[0]), *options, "--case", "darcy_test_0000"])
     with pytest.raises(SystemExit):
-        plot([str(darcy_run), "--figures", "portrait"])
+        draw([str(darcy_run), "--figures", "portrait"])
     told = capsys.readouterr().err
-    assert all(name in told for name in plots.FIGURE_NAMES)
+    assert all(name in told for name in plot.FIGURE_NAMES)
     assert not list(tmp_path.iterdir())
 
 
-def test_forces_are_left_out_where_there_is_no_surface(car_runs, darcy_run, tmp_path, capsys):
+def test_forces_are_left_out_where_there_is_no_surface(
+    car_runs, darcy_run, tmp_path, capsys, monkeypatch
+):
     """By default; who asks for them is told why not."""
     output = ["--output", str(tmp_path)]
-    parser = argparse.ArgumentParser()
-    plots.add_figure_options(parser, ["parity"])
+    monkeypatch.setattr(plot, "usual_figures", lambda runs: ("parity",))
     runs = [str(darcy_run), str(car_runs[0])]
-    (written,) = plots.draw_figures(
-        parser.parse_args([*runs, *SMALL, *output, "--labels", "D", "C", "--formats", "svg"])
-    )
+    options = ["--labels", "D", "C", "--formats", "svg"]
+    (written,) = draw([*runs, *SMALL, *output, *options])
     assert "no parity of D: the fields u of run darcy follow no convention" in (
         capsys.readouterr().out
     )
@@ -164,7 +156,7 @@ def test_forces_are_left_out_where_there_is_no_surface(car_runs, darcy_run, tmp_
     options = [str(darcy_run), *SMALL, *output, "--figures", "parity", "--speed", "1"]
     options += ["--pressure-field", "u", "--shear-sign", "1"]
     with pytest.raises(ValueError, match="run darcy are points without a surface"):
-        script("benchmarks_2d")(options)
+        draw(options)
 
 
 def test_errors_of_training_choose_the_case_of_all_figures(darcy_run, tmp_path, monkeypatch):
@@ -181,11 +173,11 @@ def test_errors_of_training_choose_the_case_of_all_figures(darcy_run, tmp_path, 
 
     monkeypatch.setattr("physicsnemo_flarepp.evaluation.shown_cases.case_errors", counted)
     options = [str(directory), *SMALL, "--output", str(tmp_path), "--formats", "svg"]
-    written = script("benchmarks_2d")([*options, "--figures", "comparison"])
+    written = draw([*options, "--figures", "comparison"])
     assert f"case {ids[2]}, median error of run" in written[0].read_text() and not calls
     rows = rows.replace(ids[0], "another_case")  # errors of other data choose nothing
     (directory / "errors.csv").write_text("case,u\n" + rows)
-    script("benchmarks_2d")([*options, "--figures", "spectrum"])
+    draw([*options, "--figures", "spectrum"])
     assert calls == ["run"]
 
 
@@ -193,9 +185,9 @@ def test_without_opengl_the_rest_is_drawn(darcy_run, tmp_path, monkeypatch, caps
     def refuse():
         raise RenderingUnavailable("install libegl1")
 
-    monkeypatch.setattr(plots, "require_rendering", refuse)
+    monkeypatch.setattr(plot, "require_rendering", refuse)
     with pytest.raises(SystemExit, match="not drawn: comparison, routing"):
-        script("benchmarks_2d")([str(darcy_run), *SMALL, "--output", str(tmp_path)])
+        draw([str(darcy_run), *SMALL, "--output", str(tmp_path)])
     names = {path.name for path in tmp_path.iterdir() if path.suffix == ".png"}
     assert names == {"training.png", "queries.png", "spectrum.png"}
     assert len(list(tmp_path.glob("case_*.vtu"))) == 1
@@ -209,19 +201,25 @@ def test_curves_need_no_model_and_pages_need_their_extra_first(tmp_path, monkeyp
         run.mkdir(parents=True)
         (run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     options = [*map(str, runs), "--figures", "training", "--formats", "svg"]
-    (written,) = script("drivaerml")(options)
+    (written,) = draw(options)
     words = written.read_text()
     assert ">first/flare<" in words and ">second/flare<" in words
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match="trame-pyvista"):
-        plots.draw_figures(argparse.Namespace(html=True))
+        plot.run(argparse.Namespace(html=True))
 
 
 def test_second_case_of_the_queries_must_be_another(darcy_run, tmp_path):
     options = [str(darcy_run), *SMALL, "--output", str(tmp_path), "--figures", "routing"]
     options += ["--case", "darcy_test_0001", "--other-case", "darcy_test_0001"]
     with pytest.raises(ValueError, match="--other-case darcy_test_0001 is the case that is shown"):
-        script("benchmarks_2d")(options)
+        draw(options)
     with pytest.raises(SystemExit):
-        script("benchmarks_2d")([str(darcy_run), "--dpi", "0"])
+        draw([str(darcy_run), "--dpi", "0"])
     assert not list(tmp_path.iterdir())
+
+
+def test_forces_are_usual_on_surfaces_only(car_runs, darcy_run):
+    cars, darcy = (load_run(path, device="cpu") for path in (car_runs[0], darcy_run))
+    assert "parity" in plot.usual_figures([darcy, cars])
+    assert plot.usual_figures([darcy]) == ("comparison", "training", "routing", "spectrum")

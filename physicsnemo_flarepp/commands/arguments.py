@@ -1,11 +1,12 @@
-"""Command-line options that the example scripts share."""
+"""Command-line options that several verbs share."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from .forces import ORIENTATIONS
-from .runs import CHECKPOINTS, Run, load_run
+from ..evaluation.conventions import force_settings
+from ..evaluation.forces import ORIENTATIONS, ForceSettings
+from ..evaluation.runs import CHECKPOINTS, Run, load_run
 
 _FORCE_OPTIONS = {
     "pressure_field": "pressure",
@@ -34,15 +35,6 @@ def add_run_options(parser: argparse.ArgumentParser, *, data: bool = True) -> No
         parser.add_argument("--data-root", help="other data in the layout of the run's")
     else:
         parser.set_defaults(data_root=None)
-
-
-def existing_file(text: str) -> Path:
-    """Return the path of a file, for ``type=`` of an argument; the parser tells if it is absent."""
-    path = Path(text)
-    if not path.is_file():
-        state = "is not a file" if path.exists() else "does not exist"
-        raise argparse.ArgumentTypeError(f"{path} {state}; give the path of a file")
-    return path
 
 
 def load_chosen_run(directory: Path, options: argparse.Namespace) -> Run:
@@ -92,6 +84,29 @@ def force_overrides(arguments: argparse.Namespace) -> dict[str, object]:
         if getattr(arguments, option) is not None
     }
     return {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
+
+
+def chosen_forces(run: Run, options: argparse.Namespace) -> ForceSettings | None:
+    """Return the conventions of a run's forces by the options of :func:`add_force_options`.
+
+    None where no forces are wanted, and for runs that are not on surfaces. So it is where the
+    conventions are not known and no option was given, which is said; with one it is an error.
+    """
+    given = force_overrides(options)
+    if options.no_forces or not (given or on_surfaces(run)):
+        return None
+    try:
+        return force_settings(run, given)
+    except ValueError as reason:
+        if given:
+            raise
+        print(f"no forces of {run.name}: {reason}")
+        return None
+
+
+def on_surfaces(run: Run) -> bool:
+    """Return whether a run was trained on points in space, not in the plane or on a grid."""
+    return run.channels.coordinates == 3 and run.channels.grid is None
 
 
 def named_numbers(texts: Sequence[str]) -> dict[str, list[float]]:

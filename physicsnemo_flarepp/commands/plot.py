@@ -1,4 +1,9 @@
-"""The figures that the ``plot.py`` scripts offer, by name."""
+"""Draw trained runs: fields and errors, training curves, forces, routes and spectra.
+
+    flarepp plot outputs/cars-flarepp-seed0 outputs/cars-flare-seed0 --case worst
+
+Writes figures and, for ParaView, the shown case with all fields to figures/ of the first run.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -6,24 +11,30 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from ..visualization import DARK, LIGHT, RenderingUnavailable, Theme, require_rendering
-from ..visualization.export import require_html
-from .arguments import add_force_options, add_run_options, force_overrides, load_chosen_run
-from .cases import find_case
-from .conventions import force_settings
-from .curve_figures import draw_parity, draw_training
-from .errors import CaseErrors
-from .figures import FIGURES, draw_comparison, draw_gallery, export_case, file_name
-from .forces import ForceSettings
-from .reports import Report, evaluate_run
-from .routing_figures import draw_queries, draw_routing, draw_spectrum, has_routes
-from .runs import Run
-from .shown_cases import (
+from ..evaluation.cases import find_case
+from ..evaluation.conventions import force_settings
+from ..evaluation.curve_figures import draw_parity, draw_training
+from ..evaluation.errors import CaseErrors
+from ..evaluation.figures import FIGURES, draw_comparison, draw_gallery, export_case, file_name
+from ..evaluation.forces import ForceSettings
+from ..evaluation.reports import Report, evaluate_run
+from ..evaluation.routing_figures import draw_queries, draw_routing, draw_spectrum, has_routes
+from ..evaluation.runs import Run
+from ..evaluation.shown_cases import (
     chosen_case,
     directory_names,
     errors_for_choice,
     predict_with_all,
     require_surface,
+)
+from ..visualization import DARK, LIGHT, RenderingUnavailable, Theme, require_rendering
+from ..visualization.export import require_html
+from .arguments import (
+    add_force_options,
+    add_run_options,
+    force_overrides,
+    load_chosen_run,
+    on_surfaces,
 )
 
 FIGURE_NAMES = ("comparison", "gallery", "parity", "routing", "spectrum", "training")
@@ -37,13 +48,19 @@ def _dots(text: str) -> int:
     return value
 
 
-def add_figure_options(parser: argparse.ArgumentParser, usual: Sequence[str]) -> None:
-    """Add the options of :func:`draw_figures`; `usual` are the figures drawn by default."""
+def usual_figures(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return the figures that are drawn by default: forces where a run is on surfaces."""
+    forces = ("parity",) if any(map(on_surfaces, runs)) else ()
+    return ("comparison", "training", *forces, "routing", "spectrum")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of :func:`run`."""
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
     parser.add_argument(
-        "--figures", nargs="+", choices=FIGURE_NAMES, help=f"default: {' '.join(usual)}"
-    )
-    parser.set_defaults(usual=tuple(usual))
+        "--figures", nargs="+", choices=FIGURE_NAMES,
+        help="default: all but the gallery; parity of forces on surfaces only",
+    )  # fmt: skip
     parser.add_argument(
         "--case", default="median", help="median, worst, best of the first run, or a case id"
     )
@@ -59,8 +76,8 @@ def add_figure_options(parser: argparse.ArgumentParser, usual: Sequence[str]) ->
     add_force_options(parser)
 
 
-def draw_figures(options: argparse.Namespace) -> list[Path]:
-    """Draw the figures chosen by the options of :func:`add_figure_options`.
+def run(options: argparse.Namespace) -> list[Path]:
+    """Draw the figures chosen by the options of :func:`add_options`.
 
     Where no OpenGL can be had, what needs none is drawn and exported, and the process ends with
     code 1.
@@ -91,7 +108,7 @@ class _Work:
     missing: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.figures = self.options.figures or self.options.usual
+        self.figures = self.options.figures or usual_figures(self.runs)
         self.directory = self.options.output or self.options.runs[0] / FIGURES
         self.labels = directory_names(self.options.runs, self.options.labels)
         theme = DARK if self.options.dark else LIGHT

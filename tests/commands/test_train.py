@@ -1,4 +1,4 @@
-"""The train script as a user starts it on two ranks, to the figures."""
+"""The verb train, to the figures and to the exit code."""
 
 import json
 import os
@@ -7,11 +7,17 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+from physicsnemo_flarepp.commands import main, train
+from physicsnemo_flarepp.training.runs import TrainedRun
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
-def test_train_script_on_two_ranks_leaves_model_table_and_figures(tmp_path):
+@pytest.mark.slow
+def test_training_on_two_ranks_leaves_model_table_and_figures(tmp_path):
     rng = np.random.default_rng(0)
     for split, runs in (("train", range(4)), ("test", range(4, 6))):
         (tmp_path / "data" / split).mkdir(parents=True)
@@ -36,8 +42,8 @@ def test_train_script_on_two_ranks_leaves_model_table_and_figures(tmp_path):
     ]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*launcher, ROOT / "examples" / "drivaerml" / "train.py", *overrides],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        [*launcher, "-m", "physicsnemo_flarepp", "train", *overrides],
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=300,
@@ -52,3 +58,28 @@ def test_train_script_on_two_ranks_leaves_model_table_and_figures(tmp_path):
     }
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["kind"] == "evaluation" and last["epoch"] == 2
+
+
+def test_a_signal_that_stops_a_run_is_the_exit_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    drawn = []
+    monkeypatch.setattr(train, "draw_run", drawn.append)
+    for stopped_by, code in (("SIGTERM", 143), ("SIGINT", 130), ("SIGUSR1", 138)):
+        left = TrainedRun(tmp_path, True, (), None, None, 1, stopped_by)
+        monkeypatch.setattr(train, "train", lambda cfg, left=left: left)
+        with pytest.raises(SystemExit) as ended:
+            main(["train"])
+        assert ended.value.code == code
+    assert drawn == []
+    monkeypatch.setattr(train, "train", lambda cfg: TrainedRun(tmp_path, True, (), None, None, 1))
+    assert main(["train"]) == 0 and drawn == [tmp_path]
+
+
+@pytest.mark.parametrize(
+    "script", sorted(path.relative_to(ROOT) for path in ROOT.glob("examples/*/train.py")), ids=str
+)
+def test_scripts_call_the_command(script):
+    command = [sys.executable, ROOT / script, "--cfg", "job", "--resolve"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    name = {"drivaerml": "cars", "benchmarks_2d": "darcy"}[script.parent.name]
+    assert f"run_dir: outputs/{name}-flarepp-seed0\n" in done.stdout, done.stderr

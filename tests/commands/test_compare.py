@@ -1,30 +1,24 @@
-"""The configs that compare.py trains."""
+"""The configs that a comparison trains."""
 
-import importlib.util
 import pickle
-from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 
+from physicsnemo_flarepp.commands import compare
+from physicsnemo_flarepp.commands.configs import config_directory
 from physicsnemo_flarepp.training.settings import check_config
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def equal_settings():
-    spec = importlib.util.spec_from_file_location("compare", ROOT / "examples" / "compare.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-
     def make(*overrides):
-        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        with initialize_config_dir(str(config_directory()), version_base="1.3"):
             cfg = compose("compare", list(overrides), return_hydra_config=True)
             HydraConfig.instance().set_config(cfg)
             try:
-                return module.equal_settings(cfg)
+                return compare.equal_settings(cfg)
             finally:
                 HydraConfig.instance().cfg = None
 
