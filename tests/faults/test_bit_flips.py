@@ -143,7 +143,7 @@ def test_no_flip_of_many_is_silent(finished):
 @pytest.mark.parametrize("name", ["channels.json", "normalizer.safetensors", "training_set.json"])
 def test_a_lost_file_is_named_with_what_to_do(finished, name):
     (finished / name).unlink()
-    with pytest.raises((ValueError, FileNotFoundError), match=f"{name}.*(restore|train.py)"):
+    with pytest.raises((ValueError, FileNotFoundError), match=f"{name}.*(restore|flarepp train)"):
         load_run(finished)
 
 
