@@ -241,11 +241,11 @@ def check_kills(prepare, step):
 
 
 def test_a_kill_leaves_a_set_that_is_whole_or_made_again(prepare):
-    assert check_kills(prepare, step=4) >= 7
+    assert check_kills(prepare, step=4) >= 5
 
 
 @pytest.mark.exhaustive
 def test_a_kill_before_any_file_operation_leaves_a_set_that_is_whole_or_made_again(prepare):
     kills = check_kills(prepare, step=1)
     print(kills, "kills")
-    assert kills >= 28
+    assert kills >= 20
