@@ -36,11 +36,12 @@ REVIEWED = {
     # Names of this package or of its own table.
     "__init__.py import_module": 1,
     "datapipes/__init__.py import_module": 1,
-    "datapipes/synthetic/sets.py import_module": 1,
-    "datapipes/synthetic/worker.py import_module": 1,
+    "commands/dispatch.py import_module": 3,
+    "datapipes/synthetic/sets/base.py import_module": 1,
+    "datapipes/synthetic/workers.py import_module": 1,
     "visualization/rendering.py import_module": 1,
     # Programs of this package, in a fresh interpreter.
-    "datapipes/synthetic/processes.py Popen": 1,
+    "meshes/reading.py Popen": 1,
     "visualization/rendering.py run": 1,
     # A class from the user's own config, or from a file whose author is trusted.
     "datapipes/loaders.py get_class": 1,
@@ -50,14 +51,14 @@ REVIEWED = {
     "evaluation/runs.py create": 1,
     "evaluation/runs.py load": 1,
     "training/feeding.py create": 1,
-    "training/run_directory.py load": 1,
+    "commands/configs.py create": 1,
     # Weights: weights_only and torch's own list of types; members are never extracted.
     "training/model_files.py ZipFile": 2,
     "training/model_files.py load": 1,
     # Arrays: allow_pickle is False, by argument or by default.
     "datapipes/readers/geofno.py load": 1,
     "datapipes/readers/surfaces.py load": 1,
-    "datapipes/synthetic/parts.py load": 1,
+    "datapipes/synthetic/workers.py load": 1,
     "evaluation/points.py load": 1,
     "inference/outputs.py load": 1,
     "inference/outputs.py open_memmap": 1,
@@ -70,9 +71,6 @@ REVIEWED = {
     "datapipes/readers/surfaces.py open_group": 2,
     "datapipes/normalization.py safe_open": 1,
     "inference/state.py safe_open": 1,
-    # Meshes, by the format of their own name.
-    "datapipes/meshes.py read": 1,
-    "evaluation/mesh_files.py read": 1,
 }
 
 
