@@ -19,8 +19,8 @@ from physicsnemo_flarepp.commands.configs import config_directory
 from physicsnemo_flarepp.datapipes import build_dataloaders, loaders
 from physicsnemo_flarepp.datapipes.download import PUBLISHED_SETS
 from physicsnemo_flarepp.datapipes.loaders import DataConfig
+from physicsnemo_flarepp.training.config import TrainingConfig, check_config
 from physicsnemo_flarepp.training.feeding import InputLayout, build_model, input_adapter
-from physicsnemo_flarepp.training.settings import TrainingConfig, check_config
 
 CONF = config_directory()
 MIXERS = ("flarepp", "flare", "attention", "transolver", "transolver_plus", "transolver3")

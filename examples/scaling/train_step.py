@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from physicsnemo_flarepp.commands.configs import config_directory
 from physicsnemo_flarepp.training.assembly import Parts, assemble, load_data, start_ranks
-from physicsnemo_flarepp.training.settings import check_config
+from physicsnemo_flarepp.training.config import check_config
 
 STEPS = 60
 PROFILED = 10

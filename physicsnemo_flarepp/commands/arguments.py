@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..evaluation.conventions import force_settings
 from ..evaluation.forces import ORIENTATIONS, ForceSettings
-from ..evaluation.runs import CHECKPOINTS, Run, load_run
+from ..evaluation.trained_run import CHECKPOINTS, Run, load_run
 
 _FORCE_OPTIONS = {
     "pressure_field": "pressure",

@@ -7,7 +7,7 @@ from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from ..training.comparison import Trial, compare
+from ..training.trials import Trial, compare
 
 
 def equal_settings(cfg: DictConfig) -> list[Trial]:

@@ -19,7 +19,6 @@ from ..evaluation.figures import FIGURES, draw_comparison, draw_gallery, export_
 from ..evaluation.forces import ForceSettings
 from ..evaluation.reports import Report, evaluate_run
 from ..evaluation.routing_figures import draw_queries, draw_routing, draw_spectrum, has_routes
-from ..evaluation.runs import Run
 from ..evaluation.shown_cases import (
     chosen_case,
     directory_names,
@@ -27,6 +26,7 @@ from ..evaluation.shown_cases import (
     predict_with_all,
     require_surface,
 )
+from ..evaluation.trained_run import Run
 from ..visualization import DARK, LIGHT, RenderingUnavailable, Theme, require_rendering
 from ..visualization.export import require_html
 from .arguments import (

@@ -15,7 +15,7 @@ def run(cfg: DictConfig) -> None:
     Parameters
     ----------
     cfg : DictConfig
-        See :class:`~physicsnemo_flarepp.training.settings.RunConfig`.
+        See :class:`~physicsnemo_flarepp.training.config.RunConfig`.
     """
     trained = train(cfg)
     DistributedManager.cleanup()  # one process draws

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..datapipes.channels import Channels
 from ..datapipes.readers.meshes import PolygonMesh
 from ..datapipes.specs import (
     FORCE_CONVENTIONS,
@@ -12,7 +13,7 @@ from ..datapipes.specs import (
     builtin_name,
     force_convention,
 )
-from ..training.channels import Channels
+from ..meshes.silhouettes import frontal_area
 from .forces import (
     Forces,
     ForceSettings,
@@ -21,8 +22,7 @@ from .forces import (
     surface_areas,
     surface_forces,
 )
-from .runs import Run
-from .silhouettes import frontal_area
+from .trained_run import Run
 
 _OPTIONS = {"pressure": "--pressure-field", "shear_sign": "--shear-sign", "speed": "--speed"}
 

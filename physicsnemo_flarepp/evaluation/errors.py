@@ -7,7 +7,7 @@ import numpy as np
 
 from ..progress import progress_bar
 from .cases import predict_case
-from .runs import Run
+from .trained_run import Run
 
 
 @dataclass(frozen=True)

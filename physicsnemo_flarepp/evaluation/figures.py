@@ -22,11 +22,10 @@ from ..visualization import (
     require_rendering,
     with_units,
 )
-from ..visualization.surfaces import is_flat
+from ..visualization.canvases import is_flat
 from .cases import CasePrediction, predict_case
 from .curve_figures import draw_training
 from .errors import CaseErrors
-from .runs import Run, load_run
 from .shown_cases import (
     chosen_case,
     errors_for_choice,
@@ -36,6 +35,7 @@ from .shown_cases import (
     preset_of,
     run_names,
 )
+from .trained_run import Run, load_run
 
 FIGURES = "figures"
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ..datapipes.readers.meshes import ASSOCIATIONS, PolygonMesh
-from ..datapipes.readers.polygons import polygon_geometry, vertex_area_vectors
+from ..meshes.polygons import polygon_geometry, vertex_area_vectors
 
 ORIENTATIONS = ("auto", "outward", "inward")
 # A closed surface has area vectors that sum to 0; stored single precision leaves about 1e-6.

@@ -11,13 +11,13 @@ import pyvista as pv
 import torch
 
 from ..files import replace_text
+from ..meshes.writing import polygon_mesh
 from ..progress import progress_bar
 from .cases import CasePrediction, field_relative_l2, predict_case
 from .conventions import describe_settings, field_forces, force_surface
 from .errors import CaseErrors
 from .forces import ForceSettings, r_squared
-from .mesh_files import polygon_mesh
-from .runs import Run
+from .trained_run import Run
 
 COEFFICIENTS = ("Cd", "Cs", "Cl")
 _REPORTED = ("Cd", "Cl")

@@ -23,8 +23,8 @@ from ..visualization import (
 from ..visualization.cameras import ALL_AROUND
 from ..visualization.spectrum import effective_rank
 from .cases import find_case, predict_case
-from .runs import Run
 from .shown_cases import preset_of, run_names
+from .trained_run import Run
 
 _USUAL_ROUTES = 4
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .runs import Run
+from .trained_run import Run
 
 TrainingSet = Mapping[str, Mapping[str, "list[float] | np.ndarray"]]
 

@@ -5,8 +5,8 @@ import numpy as np
 from .cases import field_relative_l2
 from .conventions import describe_settings, field_forces, force_surface
 from .forces import Forces, ForceSettings
-from .runs import Run
 from .surfaces import SurfacePrediction
+from .trained_run import Run
 
 
 def describe_prediction(

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from ..datapipes.readers.meshes import GEOMETRY_FEATURES, PolygonMesh, SurfaceRequest
-from ..datapipes.readers.polygons import polygon_geometry
 from ..meshes import read_surface
+from ..meshes.polygons import polygon_geometry
+from ..meshes.writing import polygon_mesh
 from .cases import physical_prediction
 from .conventions import trained_on_builtin_cars
 from .forces import facing, read_row
-from .mesh_files import polygon_mesh
-from .runs import Run
 from .sizes import SizeComparison, compare_size, training_set
+from .trained_run import Run
 
 GlobalValues = Mapping[str, float | Sequence[float]]
 SUFFIX_OF_PREDICTIONS = "_predicted"

@@ -21,6 +21,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo.core import Module
 
+from ..datapipes.channels import FILE_NAME as CHANNELS
+from ..datapipes.channels import Channels
 from ..datapipes.normalization import Normalizer
 from ..files import (
     append_whole,
@@ -30,14 +32,12 @@ from ..files import (
     sync_file,
     temporaries,
 )
-from .channels import FILE_NAME as CHANNELS
-from .channels import Channels
-from .checkpoints import CheckpointStore
+from .checkpoints.model_files import save_module
+from .checkpoints.store import CheckpointStore
+from .config import RunConfig
 from .event_file import EventFile
-from .model_files import save_module
 from .run_manifest import FILE_NAME as MANIFEST
 from .run_manifest import RunManifest, read_run_manifest
-from .settings import RunConfig
 from .training_set import FILE_NAME as TRAINING_SET
 
 _PACKAGES = (

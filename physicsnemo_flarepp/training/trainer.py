@@ -15,11 +15,11 @@ from torch import Tensor
 
 from ..ops import all_reduce
 from .assembly import Parts, Ranks
-from .checkpoints import CheckpointStore
+from .checkpoints.random_state import gather_random_states, restore_own_random_state
+from .checkpoints.store import CheckpointStore
 from .interrupts import StopRequest
 from .metrics import case_errors, gather_errors
-from .progress import Reporter, Status, used_memory_mb
-from .random_state import gather_random_states, restore_own_random_state
+from .reporting import Reporter, Status, used_memory_mb
 from .run_directory import RunDirectory, RunDirectoryLost
 
 

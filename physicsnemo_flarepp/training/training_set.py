@@ -11,11 +11,11 @@ from typing import Any
 import torch.distributed as dist
 from omegaconf import DictConfig
 
+from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
 from ..datapipes.specs import builtin_name, force_convention
 from ..datapipes.statistics import fit_normalizer
 from .assembly import Ranks
-from .channels import Channels
 
 FILE_NAME = "training_set.json"
 _PIECE, _PIECES = 1 << 16, 8

@@ -9,11 +9,11 @@ import pyvista as pv
 from jaxtyping import Bool, Float, UInt8
 
 from .cameras import Camera
+from .canvases import Canvas, Crop, association_of, make_canvas
 from .files import Paths, check_paths
 from .pages import ComparisonPage, Panel
 from .scales import Limits, check_values, error_limits, field_limits, outside, relative_l2
 from .sheets import styled, with_units
-from .surfaces import Canvas, Crop, association_of, make_canvas
 from .theme import LIGHT, Theme
 from .views import View, make_views, open_renderer, pixels_per_unit
 

@@ -9,10 +9,10 @@ import numpy as np
 import pyvista as pv
 from jaxtyping import Float
 
+from .canvases import association_of, make_canvas
 from .files import whole_file
 from .rendering import lookup_table, require_rendering
 from .scales import Limits, field_limits
-from .surfaces import association_of, make_canvas
 from .theme import LIGHT, Theme
 
 _OTHER_FORMATS = (".vtp", ".vtu", ".vtk", ".vts", ".vti", ".ply", ".stl", ".obj")

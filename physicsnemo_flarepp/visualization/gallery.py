@@ -9,10 +9,10 @@ import pyvista as pv
 from jaxtyping import Float, UInt8
 
 from .cameras import Camera
+from .canvases import Crop, make_canvas
 from .files import Paths, check_paths
 from .scales import Limits, check_values, field_limits, outside
 from .sheets import BAR_STRIP, Sheet, styled
-from .surfaces import Crop, make_canvas
 from .theme import LIGHT, Theme
 from .views import make_views, open_renderer, pixels_per_unit
 

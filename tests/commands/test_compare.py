@@ -8,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from physicsnemo_flarepp.commands import compare
 from physicsnemo_flarepp.commands.configs import config_directory
-from physicsnemo_flarepp.training.settings import check_config
+from physicsnemo_flarepp.training.config import check_config
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from physicsnemo_flarepp.commands import main, train
-from physicsnemo_flarepp.training.runs import TrainedRun
+from physicsnemo_flarepp.training.run import TrainedRun
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}

@@ -14,8 +14,8 @@ from physicsnemo_flarepp.evaluation.forces import (
     surface_areas,
     surface_forces,
 )
-from physicsnemo_flarepp.evaluation.mesh_files import polygon_mesh
-from physicsnemo_flarepp.evaluation.silhouettes import frontal_area
+from physicsnemo_flarepp.meshes.silhouettes import frontal_area
+from physicsnemo_flarepp.meshes.writing import polygon_mesh
 
 X = np.array([1.0, 0.0, 0.0])
 

@@ -31,6 +31,7 @@ from safetensors.torch import save_file
 from scipy.io import savemat
 
 from physicsnemo_flarepp.datapipes import DrivAerMLReader, GeoFNOReader, plot_mesh
+from physicsnemo_flarepp.datapipes.channels import Channels
 from physicsnemo_flarepp.datapipes.readers.matfile import load_mat
 from physicsnemo_flarepp.datapipes.readers.splits import read_manifest
 from physicsnemo_flarepp.datapipes.synthetic.sets import CaseId
@@ -39,8 +40,7 @@ from physicsnemo_flarepp.evaluation import load_run
 from physicsnemo_flarepp.evaluation.points import read_points
 from physicsnemo_flarepp.inference.state import LatentState
 from physicsnemo_flarepp.meshes import read_surface
-from physicsnemo_flarepp.training.channels import Channels
-from physicsnemo_flarepp.training.model_files import load_plain
+from physicsnemo_flarepp.training.checkpoints.model_files import load_plain
 from tests.evaluation import making
 
 FIELD = "pMeanTrim"

@@ -46,15 +46,15 @@ REVIEWED = {
     # A class from the user's own config, or from a file whose author is trusted.
     "datapipes/loaders.py get_class": 1,
     "training/feeding.py get_class": 2,
-    "training/model_files.py get_class": 1,
+    "training/checkpoints/model_files.py get_class": 1,
     # Values: YAML without tags that build objects, and no references in a file.
-    "evaluation/runs.py create": 1,
-    "evaluation/runs.py load": 1,
+    "evaluation/trained_run.py create": 1,
+    "evaluation/trained_run.py load": 1,
     "training/feeding.py create": 1,
     "commands/configs.py create": 1,
     # Weights: weights_only and torch's own list of types; members are never extracted.
-    "training/model_files.py ZipFile": 2,
-    "training/model_files.py load": 1,
+    "training/checkpoints/model_files.py ZipFile": 2,
+    "training/checkpoints/model_files.py load": 1,
     # Arrays: allow_pickle is False, by argument or by default.
     "datapipes/readers/geofno.py load": 1,
     "datapipes/readers/surfaces.py load": 1,
@@ -63,8 +63,8 @@ REVIEWED = {
     "inference/outputs.py load": 1,
     "inference/outputs.py open_memmap": 1,
     # Formats of numbers: own datasets of HDF5, codecs of zarr, no pickles in memory maps.
-    "datapipes/meshes.py from_zarr": 1,
-    "datapipes/meshes.py open_group": 1,
+    "datapipes/case_meshes.py from_zarr": 1,
+    "datapipes/case_meshes.py open_group": 1,
     "datapipes/readers/matfile.py File": 2,
     "datapipes/readers/matfile.py loadmat": 1,
     "datapipes/readers/surfaces.py load_memmap": 1,
@@ -104,7 +104,7 @@ def test_no_loader_is_new():
         for name in loader_calls(path.read_text())
     )
     # model_files imports pickle for the error that torch raises, not to load.
-    assert found.pop("training/model_files.py imports pickle") == 1
+    assert found.pop("training/checkpoints/model_files.py imports pickle") == 1
     assert found == REVIEWED
 
 

@@ -13,10 +13,10 @@ from omegaconf import OmegaConf
 from physicsnemo_flarepp.evaluation import load_run
 from physicsnemo_flarepp.evaluation.conventions import force_settings
 from physicsnemo_flarepp.training import train
-from physicsnemo_flarepp.training.checkpoints import CheckpointStore
+from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore
 from physicsnemo_flarepp.training.run_directory import RunDirectoryLost
 from physicsnemo_flarepp.training.run_manifest import RunManifest, read_run_manifest, record_written
-from physicsnemo_flarepp.training.steps import TrainStep
+from physicsnemo_flarepp.training.step import TrainStep
 from tests.training.conftest import (  # noqa: F401
     make_config,
     no_group_left,

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from physicsnemo.models.mlp import FullyConnected
 
-from physicsnemo_flarepp.training.checkpoints import (
+from physicsnemo_flarepp.training.checkpoints.store import (
     CheckpointStore,
     load_model,
     load_training_state,

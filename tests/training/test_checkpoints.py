@@ -16,7 +16,7 @@ import torch
 from physicsnemo.core import Module
 
 import physicsnemo_flarepp
-from physicsnemo_flarepp.training.checkpoints import CheckpointStore, load_training_state
+from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -14,7 +14,7 @@ from physicsnemo.core.version_check import get_physicsnemo_pkg_info
 from physicsnemo.models.mlp import FullyConnected
 
 from physicsnemo_flarepp import FlarePP
-from physicsnemo_flarepp.training.model_files import load_model, save_module
+from physicsnemo_flarepp.training.checkpoints.model_files import load_model, save_module
 
 REFERENCE = Path(__file__).parents[1] / "models" / "data" / "flarepp_small.mdlus"
 

@@ -8,8 +8,8 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from physicsnemo_flarepp.visualization import DARK, LIGHT, Theme, plot_comparison
+from physicsnemo_flarepp.visualization.canvases import make_canvas
 from physicsnemo_flarepp.visualization.scales import field_limits
-from physicsnemo_flarepp.visualization.surfaces import make_canvas
 
 
 def rgb(color):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ...meshes import check_vertices
-from ..sampling import Rows
+from ..datapipes.sampling import Rows
+from . import check_vertices
 
 
 def select_polygons(

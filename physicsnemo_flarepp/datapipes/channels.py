@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..datapipes.readers import CaseReader
-from ..datapipes.readers.base import channel_names
 from ..files import Fingerprint, replace_text
+from .readers import CaseReader
+from .readers.base import channel_names
 
 FILE_NAME = "channels.json"
 _ASSOCIATIONS = ("point", "cell")

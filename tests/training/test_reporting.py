@@ -5,8 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from physicsnemo_flarepp.training import progress
-from physicsnemo_flarepp.training.progress import Reporter, Status
+from physicsnemo_flarepp.training.reporting import Reporter, Status
 
 STATUS = Status(50, 4, 0.1234, 5e-4, 12_345.6, 678.9)
 SHOWN = ("loss 0.1234", "test 7.50 %", "lr 5.0e-04", "12,346 tokens/s", "679 MB")
@@ -32,7 +31,7 @@ def test_terminal_has_one_live_line():
 
 
 def test_elsewhere_lines_are_few_and_whole(monkeypatch):
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(reporting, "QUIET_SECONDS", 0.0)
     lines = run(terminal=False).splitlines()
     assert lines[1] == "epoch 5/10  test error 7.50 % (predicting the training mean: 50.0 %)"
     assert all(part in lines[2] for part in (*SHOWN, "epoch 5/10  step 50/100", "left"))

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from ..datapipes.loaders import Loaders
 from .assembly import Ranks, assemble, load_data, start_ranks
-from .checkpoints import Checkpoint, CheckpointStore, load_training_state
+from .checkpoints.store import Checkpoint, CheckpointStore, load_training_state
+from .config import check_config
 from .config_difference import check_same_config
-from .progress import Reporter
+from .reporting import Reporter
 from .run_directory import RunDirectory
-from .settings import check_config
 from .trainer import Trainer
 from .training_set import (
     check_same_data,

@@ -4,8 +4,8 @@ import csv
 
 import pytest
 
-from physicsnemo_flarepp.training.comparison import Trial, compare
 from physicsnemo_flarepp.training.run_directory import read_metrics
+from physicsnemo_flarepp.training.trials import Trial, compare
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from .. import __version__
-from ..files import Fingerprint, checked_json, read_checked_json, verify_file
+from ... import __version__
+from ...files import Fingerprint, checked_json, read_checked_json, verify_file
 
 TRAINING, MODEL, MANIFEST = "training.pt", "model.mdlus", "manifest.json"
 

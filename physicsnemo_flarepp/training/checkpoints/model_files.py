@@ -18,8 +18,8 @@ from hydra.utils import get_class
 from physicsnemo.core import Module
 from torch import Tensor
 
-from ..files import Fingerprint, Sink, replace_file
-from .feeding import FEEDS, fed_class
+from ...files import Fingerprint, Sink, replace_file
+from ..feeding import FEEDS, fed_class
 
 _MEMBERS = ("args.json", "metadata.json", "model.pt")
 _CLASS_KEYS = ("__name__", "__module__", "__args__")

@@ -12,10 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo import Module
 
 from ..datapipes import BENCHMARKS, Loaders, Normalizer, build_dataloaders
+from ..datapipes.channels import FILE_NAME as CHANNELS_FILE
+from ..datapipes.channels import Channels
 from ..datapipes.checks import reading
-from ..training.channels import FILE_NAME as CHANNELS_FILE
-from ..training.channels import Channels
-from ..training.checkpoints import CheckpointStore, load_model
+from ..training.checkpoints.store import CheckpointStore, load_model
 from ..training.feeding import input_adapter
 from ..training.run_directory import CONFIG, MODEL, NORMALIZER, SETTINGS
 from ..training.run_manifest import FILE_NAME as MANIFEST

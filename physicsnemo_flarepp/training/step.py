@@ -13,8 +13,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..datapipes.normalization import Normalizer
 from ..parallel import sync_gradients
+from .config import PRECISIONS, TrainingConfig
 from .losses import derivative_loss, field_errors
-from .settings import PRECISIONS, TrainingConfig
 
 Adapter = Callable[[TensorDict], dict[str, Tensor]]
 

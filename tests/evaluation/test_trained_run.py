@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from physicsnemo_flarepp.datapipes import Normalizer
+from physicsnemo_flarepp.datapipes.channels import Channels
 from physicsnemo_flarepp.evaluation import load_run, predict_case
-from physicsnemo_flarepp.training.channels import Channels
-from physicsnemo_flarepp.training.checkpoints import CheckpointStore, load_model, save_module
+from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_model, save_module
 from tests.evaluation import making
 
 

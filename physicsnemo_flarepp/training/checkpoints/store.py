@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from physicsnemo.core import Module
 
-from ..files import explained, make_folder, sync_folder, write_durably
-from .checkpoint_manifest import (
+from ...files import explained, make_folder, sync_folder, write_durably
+from .manifest import (
     MANIFEST,
     MODEL,
     TRAINING,

@@ -16,8 +16,8 @@ from omegaconf import DictConfig
 from rich.progress import Progress
 
 from ..files import replace_text
+from .run import train
 from .run_directory import read_metrics
-from .runs import train
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 import numpy as np
 import pyvista as pv
 
-from physicsnemo_flarepp.datapipes.readers.polygons import polygon_geometry, select_polygons
+from physicsnemo_flarepp.meshes.polygons import polygon_geometry, select_polygons
 
 
 def test_mixed_polygons_match_vtk():

@@ -14,9 +14,9 @@ import torch
 from physicsnemo_flarepp.datapipes import build_dataloaders
 from physicsnemo_flarepp.evaluation import case_errors, load_run
 from physicsnemo_flarepp.training import run_directory, train, trainer
-from physicsnemo_flarepp.training.checkpoints import CheckpointStore, load_training_state
+from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
 from physicsnemo_flarepp.training.run_directory import RunDirectory, read_metrics
-from physicsnemo_flarepp.training.steps import TrainStep
+from physicsnemo_flarepp.training.step import TrainStep
 from physicsnemo_flarepp.training.trainer import NonFiniteLoss
 
 
