@@ -10,6 +10,8 @@ from physicsnemo_flarepp.files import (
     explained,
     fingerprint,
     replace_file,
+    temporaries,
+    whole_file,
     write_durably,
 )
 
@@ -62,3 +64,19 @@ def test_the_hint_fits_the_error(tmp_path):
     missing = tmp_path / "not" / "there"
     with pytest.raises(OSError, match="keep fewer checkpoints"), explained(missing):
         raise OSError(errno.EDQUOT, "quota")
+
+
+def test_a_writer_of_a_named_file_replaces_it_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "a.png"
+    with whole_file(path) as draft:
+        draft.write_text("whole")
+        assert draft.suffix == ".png" and not path.exists() and temporaries(path) == [draft]
+    with pytest.raises(RuntimeError), whole_file(path) as draft:
+        draft.write_text("ha")
+        raise RuntimeError
+    assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_writer_that_wrote_nothing_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="cannot write"), whole_file(tmp_path / "a.png"):
+        pass
