@@ -1,4 +1,8 @@
-"""Files that are on the disk, whole and checksummed, or not there at all."""
+"""Files that are on the disk, whole and checksummed, or not there at all.
+
+And two translations: what the system says of a failed write, and what file libraries say of a
+damaged file, to errors that name the file and the next step.
+"""
 
 import errno
 import hashlib
@@ -282,4 +286,36 @@ def explained(path: Path) -> Iterator[None]:
             error.errno,
             f"cannot write {path}: {error.strerror or error}; {free:.1f} MB are free on its disk. "
             f"What was saved before is untouched; {hint} and start again",
+        ) from error
+
+
+class RefusedFile(ValueError):
+    """A file that could run code or reach into other files; nothing of it was used."""
+
+
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """Turn what a file library raises on a damaged file into an error that names the file.
+
+    Examples
+    --------
+    >>> with reading("x.npz"):
+    ...     raise EOFError("short")
+    Traceback (most recent call last):
+    ValueError: x.npz cannot be read (EOFError: short). The file is truncated or damaged: ...
+    """
+    try:
+        yield
+    except (KeyError, FileNotFoundError, AttributeError, NameError):
+        # These are about names, which the caller reports, or mistakes in the program.
+        raise
+    except (PermissionError, MemoryError, RefusedFile):
+        # The file may be whole; fetching it again would not help.
+        raise
+    except Exception as error:
+        # Zip, HDF5, MATLAB, zarr and memory maps each have their own exception types for the same
+        # fact; the original stays attached as the cause.
+        raise ValueError(
+            f"{path} cannot be read ({type(error).__name__}: {error}). The file is truncated or "
+            "damaged: fetch or write it again"
         ) from error

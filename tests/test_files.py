@@ -9,6 +9,7 @@ import torch
 from physicsnemo_flarepp.files import (
     explained,
     fingerprint,
+    reading,
     replace_file,
     temporaries,
     whole_file,
@@ -80,3 +81,10 @@ def test_a_writer_of_a_named_file_replaces_it_whole_or_not_at_all(tmp_path):
 def test_a_writer_that_wrote_nothing_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="cannot write"), whole_file(tmp_path / "a.png"):
         pass
+
+
+@pytest.mark.parametrize("error", [PermissionError("a.npy"), MemoryError("8 GB"), KeyError("p")])
+def test_errors_that_are_not_about_the_content_pass_unchanged(error):
+    with pytest.raises(type(error)) as caught, reading("a.npy"):
+        raise error
+    assert caught.value is error

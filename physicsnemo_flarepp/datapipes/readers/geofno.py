@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from physicsnemo.datapipes import register
 
-from ..checks import check_shape, existing_directory, one_file, reading
+from ...files import reading
+from ..checks import check_shape, existing_directory, one_file
 from ..specs import BenchmarkSpec, benchmark
 from .base import CaseReader, TokenTable
 from .matfile import load_mat, mat_shape

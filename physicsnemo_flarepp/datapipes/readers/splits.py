@@ -4,7 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..checks import check_unique, reading
+from ...files import reading
+from ..checks import check_unique
 from ..specs import BenchmarkSpec
 
 SPLITS = ("train", "test")
