@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..datapipes.normalization import Normalizer
 from ..ops.collectives import Group
-from .losses import field_errors
+from ..ops.errors import field_errors
 
 
 @torch.no_grad()

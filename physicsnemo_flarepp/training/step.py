@@ -12,9 +12,10 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel
 
 from ..datapipes.normalization import Normalizer
+from ..ops.errors import field_errors
 from ..parallel import sync_gradients
 from .config import PRECISIONS, TrainingConfig
-from .losses import derivative_loss, field_errors
+from .losses import derivative_loss
 
 Adapter = Callable[[TensorDict], dict[str, Tensor]]
 
