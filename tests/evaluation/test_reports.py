@@ -1,11 +1,9 @@
 """Reports against the same numbers computed by hand, and conventions of forces."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
-import pyvista as pv
 
 from physicsnemo_flarepp.evaluation import (
     evaluate_run,
@@ -16,8 +14,6 @@ from physicsnemo_flarepp.evaluation import (
     report_runs,
     write_report,
 )
-from physicsnemo_flarepp.evaluation.conventions import describe_settings, force_surface
-from physicsnemo_flarepp.meshes.writing import polygon_mesh
 from tests.evaluation import making
 
 
@@ -105,7 +101,9 @@ def test_grids_are_reported_without_forces(darcy_run, capsys):
 
 
 def test_several_runs_are_compared(loaded, featured_run, capsys):
-    reports = report_runs([loaded, load_run(featured_run, device="cpu")], force_settings)
+    reports = report_runs(
+        [loaded, load_run(featured_run, device="cpu")], lambda run: (force_settings(run), None)
+    )
     table = capsys.readouterr().out.strip().splitlines()[-3:]
     assert table[0].split()[0] == "run" and "R^2 of Cd" in table[0]
     for line, report in zip(table[1:], reports, strict=True):
@@ -128,49 +126,6 @@ def test_points_without_a_surface_have_no_forces(tmp_path):
     )
     report = evaluate_run(run, force_settings(run))
     assert report.forces is None
-    assert report.notes == ("the cases are points without a surface: no forces",)
+    (note,) = report.notes
+    assert note.startswith("no forces: case 'run_2' has points without a surface")
     assert run.channels.association == "cell"  # on a mesh its tokens are cell centres
-
-
-def test_the_sign_of_the_shear_is_the_data_sets(loaded, surfaces, tmp_path):
-    assert force_settings(loaded).shear_sign == -1
-    assert force_settings(loaded, {"shear_sign": 1}).shear_sign == 1
-    builtin = load_run(loaded.directory, device="cpu")
-    builtin.config.data.root, builtin.config.data.builtin = None, "cars"
-    assert force_settings(builtin).shear_sign == 1
-    assert "along the flow" in describe_settings(force_settings(builtin))
-    stamped = load_run(loaded.directory, device="cpu")
-    stamped.config.data.root = str(tmp_path)
-    (tmp_path / "stamp.json").write_text(json.dumps({"name": "cars"}))
-    assert force_settings(stamped).shear_sign == 1
-
-
-@pytest.mark.parametrize(
-    "fields, given, message",
-    [
-        ({"T": 1}, {}, "fields T of run surfaces.*--pressure-field, --speed"),
-        ({"p": 1, "tau": 3}, {"pressure": "p", "shear": "tau"}, "give --shear-sign, --speed"),
-        ({"pMeanTrim": 1}, {"shear": "tau"}, "shear is 'tau', expected a field of 3 channels"),
-    ],
-)
-def test_unknown_fields_need_conventions(surface_run, fields, given, message):
-    run = load_run(surface_run, device="cpu")
-    run.__dict__["channels"] = run.channels.__class__(3, fields, {}, {}, "cell")
-    with pytest.raises(ValueError, match=message):
-        force_settings(run, given)
-
-
-def test_pressure_alone_gives_pressure_forces(surface_run):
-    run = load_run(surface_run, device="cpu")
-    run.__dict__["channels"] = run.channels.__class__(3, {"pMeanTrim": 1}, {}, {}, "cell")
-    settings = force_settings(run)
-    assert settings.shear is None and "pressure forces only" in describe_settings(settings)
-
-
-def test_without_a_table_the_reference_is_the_silhouette(loaded, tmp_path):
-    ball = polygon_mesh(pv.Icosphere(nsub=5), tmp_path / "ball.stl")
-    surface = force_surface(ball, "cell", force_settings(loaded))
-    assert surface.reference_area == pytest.approx(np.pi, rel=1e-3)
-    assert "silhouette" in surface.area_source
-    given = force_surface(ball, "cell", force_settings(loaded, {"reference_area": 3.0}))
-    assert given.reference_area == 3.0
