@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from .checks import check_attention, check_results
+
 _HALF = (torch.float16, torch.bfloat16)
-_FLOATS = (*_HALF, torch.float32, torch.float64)
 # The CUDA memory-efficient kernel stores its log-normaliser in rows padded to this multiple.
 _EFFICIENT_LSE_ALIGNMENT = 32
 _ALIGNMENT = 8
@@ -110,7 +111,7 @@ def attention_with_lse(
     ([1.0, 1.0, 1.0, 1.0], 3.0)
     """
     if not torch.compiler.is_compiling():
-        _check_inputs(q, k, v, key_mask)
+        check_attention(q, k, v, scale, key_mask)
     return _attention(q, k, v, key_mask, q.shape[-1] ** -0.5 if scale is None else scale)
 
 
@@ -148,38 +149,10 @@ def attention_backward(
         Gradients shaped like ``q``, ``k`` and ``v``; those of ``k`` and ``v`` are stored with the
         heads innermost, the layout in which projections want them.
     """
+    if not torch.compiler.is_compiling():
+        check_attention(q, k, v, scale, key_mask)
+        check_results(q, v, grad_out, out, lse)
     return _attention_backward(grad_out, q, k, v, out, lse, key_mask, scale)
-
-
-def _check_inputs(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
-    if q.ndim != 4 or k.ndim != 4 or v.ndim != 4:
-        raise ValueError(
-            "q, k, v must have shape (B, H, tokens, D), got "
-            f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
-        )
-    if q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
-        raise ValueError(
-            "q (B,H,M,D), k (B,H,N,D) and v (B,H,N,E) disagree: got "
-            f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
-        )
-    if not (q.dtype == k.dtype == v.dtype) or q.dtype not in _FLOATS:
-        raise TypeError(
-            "q, k, v must share one floating dtype, got "
-            f"{q.dtype}, {k.dtype}, {v.dtype}; cast them before the call"
-        )
-    if key_mask is not None:
-        check_key_mask(key_mask, k)
-
-
-def check_key_mask(key_mask: Tensor, k: Tensor) -> None:
-    """Raise unless ``key_mask`` is boolean of shape :math:`(B, N)` for keys of (B, H, N, D)."""
-    if key_mask.dtype != torch.bool:
-        raise TypeError(f"key_mask must be boolean (True = real key), got {key_mask.dtype}")
-    if key_mask.shape != (k.shape[0], k.shape[2]):
-        raise ValueError(
-            f"key_mask must have shape (B, N) = {(k.shape[0], k.shape[2])}, "
-            f"got {tuple(key_mask.shape)}"
-        )
 
 
 @torch.library.custom_op("flarepp::attention", mutates_args=())

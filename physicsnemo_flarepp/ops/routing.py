@@ -14,11 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .attention import (
-    attention_backward,
-    attention_with_lse,
-    check_key_mask,
-)
+from .attention import attention_backward, attention_with_lse
+from .checks import check_attention, check_pair
 from .collectives import Group, all_gather, all_reduce, group_name, group_size
 
 # Up to this many gathered bytes per rank one all-gather is preferred to max + sum: it saves the
@@ -58,8 +55,14 @@ def merge_partials(
     >>> out.tolist(), round(lse.exp().item(), 3)
     ([2.0], 2.0)
     """
+    if len(outs) == 0 or len(outs) != len(lses):
+        raise ValueError(
+            f"outs and lses must hold the same parts, at least one: got {len(outs)} and {len(lses)}"
+        )
     outs = outs if isinstance(outs, Tensor) else torch.stack(list(outs))
     lses = lses if isinstance(lses, Tensor) else torch.stack(list(lses))
+    if not torch.compiler.is_compiling():
+        check_pair(outs, lses)
     top = _finite_top(lses.detach().amax(0))
     weights = torch.exp(lses - top)
     return _normalise((weights[..., None] * outs).sum(0), weights.sum(0), top, outs.dtype)
@@ -103,6 +106,8 @@ def merge_over_group(
     >>> merge_over_group(torch.ones(1, 2), torch.zeros(1), None)
     (tensor([[1., 1.]]), tensor([0.]))
     """
+    if not torch.compiler.is_compiling():
+        check_pair(out, lse)
     size = group_size(group)
     if size == 1:
         return out, lse
@@ -171,15 +176,15 @@ def encode(
     >>> encode(torch.zeros(1, 1, 1, 2), k, v)
     tensor([[[[2., 3.]]]])
     """
+    if not torch.compiler.is_compiling():
+        check_attention(q, k, v, scale, key_mask)
     if group_size(group) > 1:
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         return _EncodeOverGroup.apply(q, k, v, key_mask, scale, group_name(group))
-    if k.shape[2] == 0:  # the fused CPU kernel dies on an empty key set
+    if k.shape[2] == 0 or q.shape[2] == 0:  # the fused CPU kernel dies on empty axes
         return q.new_zeros((*q.shape[:3], v.shape[3]))
     if key_mask is None:
         return F.scaled_dot_product_attention(q, k, v, scale=scale)
-    if not torch.compiler.is_compiling():
-        check_key_mask(key_mask, k)
     # A fully masked row is NaN in some kernels, forward or backward: let it see its keys, then
     # drop what it saw.
     empty = ~key_mask.any(-1, keepdim=True)
@@ -217,9 +222,11 @@ def decode(
     >>> decode(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 2, 2), z)
     tensor([[[[2., 2.]]]])
     """
-    if k.shape[2] == 0:
-        # The fused CPU kernel dies on an empty query set. This empty result stays connected to q
-        # and z: a rank without tokens must take part in the backward collectives of encode.
+    if not torch.compiler.is_compiling():
+        check_attention(k, q, z, scale, names=("k", "q", "z"))
+    if k.shape[2] == 0 or q.shape[2] == 0:
+        # The fused CPU kernel dies on empty axes. This empty result stays connected to q and z: a
+        # rank without tokens must take part in the backward collectives of encode.
         return (k @ q.transpose(-1, -2)) @ z
     return F.scaled_dot_product_attention(k, q, z, scale=scale)
 
