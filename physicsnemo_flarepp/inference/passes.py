@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..models import MixerBackbone
 from ..ops import all_reduce, group_size, merge_over_group, merge_partials
-from ..ops.attention import accumulation_dtype
+from ..ops.kernels import accumulation_dtype
 from .chunks import Range
 from .inputs import TokenInputs
 from .residual import ResidualStream

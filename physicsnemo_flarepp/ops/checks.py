@@ -1,6 +1,7 @@
 """Checks of what the functions of this package are called with.
 
-They read shapes, dtypes and devices only, which waits for no device and costs microseconds. The
+They read shapes, dtypes and devices, and the values of weights on the host, which waits for no
+device and costs microseconds. The
 fused kernels believe their arguments: on shapes that disagree they end the process or give
 numbers. Under ``torch.compile`` and ``torch.export`` the functions skip these checks.
 """
@@ -42,6 +43,7 @@ def check_attention(
     v: Tensor,
     scale: float | None,
     key_mask: Tensor | None = None,
+    key_weights: Tensor | None = None,
     names: Sequence[str] = ("q", "k", "v"),
 ) -> None:
     """Raise unless (B, H, M, D), (B, H, N, D) and (B, H, N, E) can attend; D is at least 1."""
@@ -57,20 +59,48 @@ def check_attention(
     check_floats(**dict(zip(names, (q, k, v), strict=True)))
     if scale is not None and not 0.0 < scale < math.inf:
         raise ValueError(f"scale must be positive and finite, got {scale!r}")
+    per_key = (k.shape[0], k.shape[2])
     if key_mask is not None:
-        check_key_mask(key_mask, k)
+        check_mask("key_mask", key_mask, per_key)
+        check_devices(k=k, key_mask=key_mask)
+    if key_weights is not None:
+        masked = None if key_weights.dtype == torch.bool else key_mask
+        check_weights("key_weights", key_weights, per_key, masked)
+        check_devices(k=k, key_weights=key_weights)
 
 
-def check_key_mask(key_mask: Tensor, k: Tensor) -> None:
-    """Raise unless ``key_mask`` is boolean of shape :math:`(B, N)` for keys of (B, H, N, D)."""
-    if key_mask.dtype != torch.bool:
-        raise TypeError(f"key_mask must be boolean (True = real key), got {key_mask.dtype}")
-    if key_mask.shape != (k.shape[0], k.shape[2]):
+def check_mask(name: str, mask: Tensor, shape: tuple[int, int]) -> None:
+    """Raise unless ``mask`` is boolean of this shape (B, N)."""
+    if mask.dtype != torch.bool:
+        raise TypeError(f"{name} must be boolean (True = real), got {mask.dtype}")
+    if mask.shape != shape:
+        raise ValueError(f"{name} must have shape (B, N) = {shape}, got {tuple(mask.shape)}")
+
+
+def check_weights(
+    name: str, weights: Tensor, shape: tuple[int, int], mask: Tensor | None = None
+) -> None:
+    """Raise unless ``weights`` are real numbers or booleans of this shape (B, N).
+
+    On the host their values are read too: finite and at least 0 wherever ``mask`` is not False.
+    """
+    if weights.dtype not in (*_FLOATS, torch.bool):
+        raise TypeError(f"{name} must be of a floating dtype, got {weights.dtype}; cast it")
+    if weights.shape != shape:
+        raise ValueError(f"{name} must have shape (B, N) = {shape}, got {tuple(weights.shape)}")
+    if weights.device.type != "cpu" or weights.dtype == torch.bool or weights.numel() == 0:
+        return
+    low, high = weights.detach().aminmax()  # NaN wins in both
+    if low >= 0 and high < math.inf:
+        return
+    good = (weights >= 0) & (weights < math.inf)
+    good = good if mask is None else good | ~mask
+    if not good.all():
+        sample, index = (~good).nonzero()[0].tolist()
         raise ValueError(
-            f"key_mask must have shape (B, N) = {(k.shape[0], k.shape[2])}, "
-            f"got {tuple(key_mask.shape)}"
+            f"{name} holds {weights[sample, index].item()} at index {index} of sample {sample}; "
+            "weights must be finite and at least 0, where 0 removes a token"
         )
-    check_devices(k=k, key_mask=key_mask)
 
 
 def check_results(q: Tensor, v: Tensor, grad_out: Tensor, out: Tensor, lse: Tensor) -> None:

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import distributed_c10d as c10d
 
-from .attention import accumulation_dtype
 from .checks import check_floats, check_reduction
+from .kernels import accumulation_dtype
 
 Group = dist.ProcessGroup | str
 

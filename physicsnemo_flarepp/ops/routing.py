@@ -144,9 +144,14 @@ def encode(
     *,
     scale: float | None = None,
     key_mask: Bool[Tensor, "B N"] | None = None,
+    key_weights: Float[Tensor, "B N"] | None = None,
     group: Group | None = None,
 ) -> Float[Tensor, "B H M D"]:
     r"""Gather N tokens into M latents: softmax over the tokens (paper, eq. encode).
+
+    With weights it is the quadrature of an integral over what the tokens were drawn from,
+    :math:`z = \int e^{s q \cdot k} v\, d\mu / \int e^{s q \cdot k} d\mu`: a token that is split
+    into several which share its weight changes nothing.
 
     Parameters
     ----------
@@ -158,6 +163,9 @@ def encode(
         Factor on the scores. Default :math:`D^{-1/2}`.
     key_mask : torch.Tensor, optional
         Boolean :math:`(B, N)`, True for real tokens. A sample without real tokens gives zeros.
+    key_weights : torch.Tensor, optional
+        Measure :math:`(B, N)` that each token stands for, finite and at least 0; 0 masks a token.
+        Only ratios within a sample matter. No gradient flows to it. A boolean one is a mask.
     group : ProcessGroup or str, optional
         The context group (or its name) whose ranks own disjoint tokens of the same samples, any
         number each, 0 included. ``q`` is the same on all ranks, and so is the result: the gather
@@ -175,22 +183,20 @@ def encode(
     >>> k = v = torch.arange(6.0).reshape(1, 1, 3, 2)
     >>> encode(torch.zeros(1, 1, 1, 2), k, v)
     tensor([[[[2., 3.]]]])
+    >>> encode(torch.zeros(1, 1, 1, 2), k, v, key_weights=torch.tensor([[3.0, 0.0, 1.0]]))
+    tensor([[[[1., 2.]]]])
     """
-    if not torch.compiler.is_compiling():
-        check_attention(q, k, v, scale, key_mask)
     if group_size(group) > 1:
         scale = q.shape[-1] ** -0.5 if scale is None else scale
-        return _EncodeOverGroup.apply(q, k, v, key_mask, scale, group_name(group))
+        return _EncodeOverGroup.apply(q, k, v, key_mask, key_weights, scale, group_name(group))
+    if key_mask is not None or key_weights is not None:
+        weighting = {"key_mask": key_mask, "key_weights": key_weights}
+        return attention_with_lse(q, k, v, scale=scale, **weighting)[0]
+    if not torch.compiler.is_compiling():
+        check_attention(q, k, v, scale)
     if k.shape[2] == 0 or q.shape[2] == 0:  # the fused CPU kernel dies on empty axes
         return q.new_zeros((*q.shape[:3], v.shape[3]))
-    if key_mask is None:
-        return F.scaled_dot_product_attention(q, k, v, scale=scale)
-    # A fully masked row is NaN in some kernels, forward or backward: let it see its keys, then
-    # drop what it saw.
-    empty = ~key_mask.any(-1, keepdim=True)
-    mask = (key_mask | empty)[:, None, None, :]
-    z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-    return z.masked_fill(empty[:, :, None, None], 0.0)
+    return F.scaled_dot_product_attention(q, k, v, scale=scale)
 
 
 def decode(
@@ -235,19 +241,21 @@ class _EncodeOverGroup(torch.autograd.Function):
     """Attention over the keys of all ranks of a group (paper, appendix A)."""
 
     @staticmethod
-    def forward(ctx, q, k, v, key_mask, scale: float, name: str) -> Tensor:
-        out, lse = attention_with_lse(q, k, v, scale=scale, key_mask=key_mask)
+    def forward(ctx, q, k, v, key_mask, key_weights, scale: float, name: str) -> Tensor:
+        weighting = {"key_mask": key_mask, "key_weights": key_weights}
+        out, lse = attention_with_lse(q, k, v, scale=scale, **weighting)
         out, lse = merge_over_group(out, lse, name)
-        ctx.save_for_backward(q, k, v, key_mask, out, lse)
+        ctx.save_for_backward(q, k, v, key_mask, key_weights, out, lse)
         ctx.scale, ctx.name = scale, name
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_out: Tensor):
-        q, k, v, key_mask, out, lse = ctx.saved_tensors
+        q, k, v, key_mask, key_weights, out, lse = ctx.saved_tensors
         # Every rank decodes the same latents for its own tokens: their gradients add up. With the
         # global pair the kernel differentiates the globally normalised attention.
         grad_out = all_reduce(grad_out, "sum", ctx.name)
-        grads = attention_backward(grad_out, q, k, v, out, lse, scale=ctx.scale, key_mask=key_mask)
-        return *grads, None, None, None
+        weighting = {"key_mask": key_mask, "key_weights": key_weights}
+        grads = attention_backward(grad_out, q, k, v, out, lse, scale=ctx.scale, **weighting)
+        return *grads, None, None, None, None
