@@ -64,25 +64,29 @@ def check_attention(
         check_mask("key_mask", key_mask, per_key)
         check_devices(k=k, key_mask=key_mask)
     if key_weights is not None:
-        masked = None if key_weights.dtype == torch.bool else key_mask
-        check_weights("key_weights", key_weights, per_key, masked)
+        check_weights("key_weights", key_weights, per_key, key_mask)
         check_devices(k=k, key_weights=key_weights)
 
 
 def check_mask(name: str, mask: Tensor, shape: tuple[int, int]) -> None:
     """Raise unless ``mask`` is boolean of this shape (B, N)."""
     if mask.dtype != torch.bool:
-        raise TypeError(f"{name} must be boolean (True = real), got {mask.dtype}")
+        raise TypeError(f"{name} must be boolean (True = real token), got {mask.dtype}")
     if mask.shape != shape:
         raise ValueError(f"{name} must have shape (B, N) = {shape}, got {tuple(mask.shape)}")
 
 
 def check_weights(
-    name: str, weights: Tensor, shape: tuple[int, int], mask: Tensor | None = None
+    name: str,
+    weights: Tensor,
+    shape: tuple[int, int],
+    mask: Tensor | None = None,
+    first: int = 0,
 ) -> None:
     """Raise unless ``weights`` are real numbers or booleans of this shape (B, N).
 
     On the host their values are read too: finite and at least 0 wherever ``mask`` is not False.
+    Messages count tokens from ``first``.
     """
     if weights.dtype not in (*_FLOATS, torch.bool):
         raise TypeError(f"{name} must be of a floating dtype, got {weights.dtype}; cast it")
@@ -98,8 +102,8 @@ def check_weights(
     if not good.all():
         sample, index = (~good).nonzero()[0].tolist()
         raise ValueError(
-            f"{name} holds {weights[sample, index].item()} at index {index} of sample {sample}; "
-            "weights must be finite and at least 0, where 0 removes a token"
+            f"{name} holds {weights[sample, index].item()} at index {first + index} of sample "
+            f"{sample}; weights must be finite and at least 0, where 0 removes a token"
         )
 
 
