@@ -107,9 +107,9 @@ class MixerBackbone(Module):
         Floating :math:`(B, N)`, at least 0: the length, area or volume a token stands for. Only
         ratios within a sample matter; 0 is a masked token. Gathers then integrate over the
         geometry instead of averaging over tokens, so that the prediction does not depend on how
-        the mesh is refined. No gradient flows to them. Bad values raise on the host; on CUDA,
-        where reading them would wait for the device, NaN, infinity and a sample of zeros fail
-        an assertion there, and negative weights give NaN.
+        the mesh is refined. No gradient flows to them. Negative, NaN or infinite weights and a
+        sample of zeros raise on the host; on CUDA, where reading them would wait for the device,
+        they fail an assertion there. Compiled models check nothing: all but zeros gives NaN.
 
     Outputs
     -------

@@ -49,6 +49,8 @@ def weigh_tokens(
     if token_weights is None:
         return weights
     total = weights.detach().sum(-1, dtype=torch.float64)
+    # Where values are not read, a negative weight must still not pass for a number.
+    total = total.masked_fill((weights < 0).any(-1), torch.nan)
     if group_size(group) > 1:
         total = all_reduce(total, "sum", group)
     if not torch.compiler.is_compiling():
@@ -72,12 +74,11 @@ def scale_weights(
 def check_totals(total: Float[Tensor, " B"]) -> None:
     """Raise unless every sample has a positive, finite total.
 
-    Read where it is: on CUDA the condition is asserted there, without a host sync. It catches
-    weights that are NaN, infinite or all 0.
+    Read where it is: on CUDA the condition is asserted there, without a host sync.
     """
     good = (total > 0) & (total < torch.inf)
     if total.device.type != "cpu":
-        torch._assert_async(good.all(), "token_weights of a sample are NaN, infinite or all 0")
+        torch._assert_async(good.all(), "token_weights are negative, NaN, infinite or all 0")
     elif not good.all():
         sample = int((~good).nonzero()[0])
         reason = f"add up to {total[sample].item()}; rescale them"

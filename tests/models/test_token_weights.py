@@ -235,6 +235,17 @@ def test_bad_weights_are_named(weights, error, words):
         make_model()(**inputs)
 
 
+@pytest.mark.parametrize("value", [-1e-6, math.nan, math.inf])
+@pytest.mark.parametrize("name", ["flarepp", "transolver"])
+def test_values_that_nobody_reads_still_give_nan(name, value, monkeypatch):
+    """As in compiled models, which skip the checks."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    inputs = make_inputs()
+    inputs["token_weights"][1, 3] = value
+    y = make_model(name)(**inputs)
+    assert torch.isfinite(y[0]).all() and torch.isnan(y[1]).any(-1).all()
+
+
 def test_weights_of_a_call_without_tokens_are_named():
     with pytest.raises(ValueError, match="token_weights of sample 0 are 0 .* it has no token"):
         make_model()(**make_inputs(0))
