@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..mixers import MIXERS, Mixer, draw_weights
 from ..mixers.base import TokenWeights
-from ..ops.checks import check_weights
+from ..ops.checks import check_devices, check_weights
 from .checks import (
     check_architecture,
     check_grid,
@@ -339,6 +339,7 @@ class MixerBackbone(Module):
         if token_mask is not None:
             check_token_mask(token_mask, batch, n_tokens, whole=self.context_group is None)
         if token_weights is not None:
+            check_devices(fx=fx, token_weights=token_weights)
             check_weights("token_weights", token_weights, (batch, n_tokens), token_mask)
 
 

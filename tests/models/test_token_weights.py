@@ -251,11 +251,18 @@ def test_weights_of_a_call_without_tokens_are_named():
         make_model()(**make_inputs(0))
 
 
-def test_weights_are_checked_on_a_device_without_reading_them():
-    """On a device that cannot be read, as CUDA must not be, all but the values is checked."""
-    model = make_model().to("meta")
-    inputs = {key: value.to("meta") for key, value in make_inputs().items()}
-    with torch.random.fork_rng():
-        assert model(**inputs).shape == (2, N, 2)
-    with pytest.raises(ValueError, match=r"token_weights must have shape"):
-        model(**{**inputs, "token_weights": inputs["token_weights"][:, 1:]})
+@pytest.mark.parametrize("name", ["flarepp", "flare", "attention", "transolver", "transolver3"])
+def test_a_forward_pass_on_cuda_reads_no_value(name, fake_cuda_autocast):
+    """A fake CUDA tensor has no values, so reading one, which would wait for the GPU, raises."""
+    model = MixerBackbone(3, 2, **{**SMALL, **VARIANTS[name]})
+    fx, embedding = torch.empty(2, N, 3), torch.empty(2, N, 2)
+    mask, weights = torch.empty(2, N, dtype=torch.bool), torch.empty(2, N)
+    for weighting in ({"token_weights": weights}, {"token_mask": mask, "token_weights": weights}):
+        y = model(fx, embedding, **weighting)
+        assert y.shape == (2, N, 2) and y.device.type == "cuda"
+        with pytest.raises(RuntimeError):
+            bool(y.sum() > 0)
+    with pytest.raises(ValueError, match="token_weights must have shape"):
+        model(fx, embedding, token_weights=weights[:, 1:])
+    with pytest.raises(ValueError, match="fx, token_weights must be on one device"):
+        model(fx, embedding, token_weights=torch.ones(2, N, device="cpu"))
