@@ -26,7 +26,7 @@ from ..evaluation import (
     predict_surface,
     save_mesh,
 )
-from ..meshes.writing import mesh_suffix
+from ..meshes import mesh_suffix
 from .arguments import (
     add_force_options,
     add_run_options,

@@ -1,7 +1,6 @@
 """Trained runs: their errors, predictions on any mesh, and forces."""
 
-from ..meshes import read_surface
-from ..meshes.writing import save_mesh
+from ..meshes import read_surface, save_mesh
 from .cases import CasePrediction, predict_case
 from .conventions import force_settings
 from .curve_figures import draw_parity, draw_training

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..datapipes.channels import Channels
-from ..datapipes.readers.meshes import PolygonMesh
 from ..datapipes.specs import (
     FORCE_CONVENTIONS,
     ForceConvention,
     builtin_name,
     force_convention,
 )
+from ..meshes import PolygonMesh
 from ..meshes.silhouettes import frontal_area
 from .forces import (
     Forces,

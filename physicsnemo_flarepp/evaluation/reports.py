@@ -11,7 +11,7 @@ import pyvista as pv
 import torch
 
 from ..files import replace_text
-from ..meshes.writing import polygon_mesh
+from ..meshes import polygon_mesh
 from ..progress import progress_bar
 from .cases import CasePrediction, field_relative_l2, predict_case
 from .conventions import describe_settings, field_forces, force_surface
