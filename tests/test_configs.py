@@ -15,13 +15,14 @@ from omegaconf import OmegaConf
 from physicsnemo.mesh import DomainMesh, Mesh
 from scipy.io import savemat
 
+from physicsnemo_flarepp.commands.configs import config_directory
 from physicsnemo_flarepp.datapipes import build_dataloaders, loaders
 from physicsnemo_flarepp.datapipes.download import PUBLISHED_SETS
 from physicsnemo_flarepp.datapipes.loaders import DataConfig
+from physicsnemo_flarepp.training.config import TrainingConfig, check_config
 from physicsnemo_flarepp.training.feeding import InputLayout, build_model, input_adapter
-from physicsnemo_flarepp.training.settings import TrainingConfig, check_config
 
-CONF = Path(__file__).parents[1] / "conf"
+CONF = config_directory()
 MIXERS = ("flarepp", "flare", "attention", "transolver", "transolver_plus", "transolver3")
 THEIRS = ("flare", "transolver", "geotransolver")
 PAPER_SETS = ("elasticity", "darcy", "airfoil", "pipe", "plasticity", "drivaerml_40k")
@@ -141,7 +142,8 @@ CONTENT = {
 
 def open_small(data, root, monkeypatch):
     """The loaders of a data config, on the small files in place of its own."""
-    (root / "stamp.json").write_text('{"n_train": 2, "n_test": 1}')
+    if data.builtin:
+        (root / "stamp.json").write_text('{"n_train": 2, "n_test": 1}')
     monkeypatch.setattr(loaders, "generate_once", lambda *_, **__: root)
     counts = {"n_train": 2, "n_test": 1, "num_workers": 0}
     draws = {key: 20 for key in ("n_points", "n_points_test") if data[key] is not None}

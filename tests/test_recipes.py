@@ -41,6 +41,10 @@ def test_recipe_runs_flarepp_by_search_path_and_model_choice_alone(recipe, name,
         cfg = compose("train", overrides)
     assert cfg.input_type == cfg.output_type == "tensors"
     assert cfg.training.seed == 42
+    # A model of volumes needs no stored boundary: the reader may leave it on the disk.
+    reader = {"drop_in_file_boundaries": True} if name == "volume" else None
+    assert cfg.get("dataset_reader_overrides") == reader
+    assert cfg.model.norm == "rms"
     assert set(cfg.forward_kwargs) == {"fx", "embedding"}
     assert cfg.forward_kwargs.fx.expand_like == "embedding"
     model = instantiate(cfg.model)

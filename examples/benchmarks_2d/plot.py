@@ -1,25 +1,11 @@
-"""Draw trained runs on 2D benchmarks: fields and errors, training curves, routes and spectra.
+"""Figures of trained runs on 2D benchmarks: ``flarepp plot``.
 
-    python examples/benchmarks_2d/plot.py outputs/darcy-flarepp-seed0 outputs/darcy-flare-seed0
-
-Writes figures and, for ParaView, the shown case with all fields to figures/ of the first run.
+python examples/benchmarks_2d/plot.py outputs/darcy-flarepp-seed0 outputs/darcy-flare-seed0
 """
 
-import argparse
-from collections.abc import Sequence
-from pathlib import Path
+import sys
 
-from physicsnemo_flarepp.evaluation.plots import add_figure_options, draw_figures
-
-USUAL = ("comparison", "training", "routing", "spectrum")
-
-
-def main(argv: Sequence[str] | None = None) -> list[Path]:
-    """Draw what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_figure_options(parser, USUAL)
-    return draw_figures(parser.parse_args(argv))
-
+from physicsnemo_flarepp.commands import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["plot", *sys.argv[1:]]))

@@ -5,17 +5,9 @@ python examples/benchmarks_2d/train.py experiment=darcy data=darcy_published
 python examples/benchmarks_2d/train.py --help
 """
 
-import hydra
-from omegaconf import DictConfig
+import sys
 
-from physicsnemo_flarepp.evaluation.commands import train_and_draw
-
-
-@hydra.main(version_base="1.3", config_path="../../conf", config_name="train_2d")
-def main(cfg: DictConfig) -> None:
-    """Train, then draw the run."""
-    train_and_draw(cfg)
-
+from physicsnemo_flarepp.commands import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["train", "--config-name", "train_2d", *sys.argv[1:]]))

@@ -1,59 +1,11 @@
-"""Predicted fields on any surface, at every cell, by exact streaming; forces printed.
+"""Predicted fields and forces on any surface: ``flarepp predict``.
 
-    python examples/drivaerml/predict.py outputs/cars-flarepp-seed0 car.stl --output car.vtp
-
-Takes .vtp, .stl, .ply, .obj and .vtk surfaces. The result is the same mesh with its own data and
-<field>_predicted, in the original order of the cells. The training data is not needed.
+python examples/drivaerml/predict.py outputs/cars-flarepp-seed0 car.stl --output car.vtp
 """
 
-import argparse
-from collections.abc import Sequence
-from pathlib import Path
+import sys
 
-from physicsnemo_flarepp.evaluation import (
-    describe_prediction,
-    force_settings,
-    predict_surface,
-    save_mesh,
-)
-from physicsnemo_flarepp.evaluation.arguments import (
-    add_force_options,
-    add_run_options,
-    force_overrides,
-    load_chosen_run,
-    named_numbers,
-)
-
-
-def main(argv: Sequence[str] | None = None) -> Path:
-    """Predict one surface and return the file written."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="run directory")
-    parser.add_argument("surface", type=Path, help=".vtp, .stl, .ply, .obj or .vtk")
-    parser.add_argument("--output", type=Path, help="default: <surface>_predicted.vtp, here")
-    parser.add_argument("--scale", type=float, default=1.0, help="0.001 for millimetres")
-    parser.add_argument("--flip", action="store_true", help="turn the cells' normals around")
-    parser.add_argument(
-        "--global", dest="globals", nargs="+", default=[], metavar="NAME=VALUE",
-        help="values of the whole case that the model takes",
-    )  # fmt: skip
-    add_run_options(parser, data=False)
-    add_force_options(parser)
-    options = parser.parse_args(argv)
-    output = options.output or Path(f"{options.surface.stem}_predicted.vtp")
-    if output.resolve() == options.surface.resolve():
-        parser.error(f"--output {output} is the surface itself; name another file")
-    run = load_chosen_run(options.run, options)
-    settings = None if options.no_forces else force_settings(run, force_overrides(options))
-    values = named_numbers(options.globals)
-    prediction = predict_surface(
-        run, options.surface, global_values=values, scale=options.scale, flip=options.flip
-    )
-    save_mesh(prediction.surface, output)
-    print(f"{output}: {len(prediction.values)} {prediction.association}s")
-    print(*describe_prediction(run, prediction, settings), sep="\n")
-    return output
-
+from physicsnemo_flarepp.commands import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["predict", *sys.argv[1:]]))

@@ -5,17 +5,9 @@ python examples/drivaerml/train.py experiment=drivaerml_40k     the paper's run
 python examples/drivaerml/train.py --help                       groups and values
 """
 
-import hydra
-from omegaconf import DictConfig
+import sys
 
-from physicsnemo_flarepp.evaluation.commands import train_and_draw
-
-
-@hydra.main(version_base="1.3", config_path="../../conf", config_name="train")
-def main(cfg: DictConfig) -> None:
-    """Train, then draw the run."""
-    train_and_draw(cfg)
-
+from physicsnemo_flarepp.commands import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["train", *sys.argv[1:]]))

@@ -13,17 +13,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from pathlib import Path
 
 import psutil
 import torch
 from hydra import compose, initialize_config_dir
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from physicsnemo_flarepp.commands.configs import config_directory
 from physicsnemo_flarepp.training.assembly import Parts, assemble, load_data, start_ranks
-from physicsnemo_flarepp.training.settings import check_config
+from physicsnemo_flarepp.training.config import check_config
 
-CONF = Path(__file__).parents[2] / "conf"
 STEPS = 60
 PROFILED = 10
 
@@ -44,7 +43,7 @@ class Reads(TorchDispatchMode):
 
 def assemble_run(overrides: list[str], directory: str) -> Parts:
     """Build the run that a config describes, without training it."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
         cfg = compose("train", [*overrides, f"run_dir={directory}", "label=profile"])
     cfg = check_config(cfg)
     ranks = start_ranks(cfg)

@@ -19,7 +19,7 @@ _HOMES = {
     "PadCollator": "collate",
     "build_dataloaders": "loaders",
     "fit_normalizer": "statistics",
-    "plot_mesh": "meshes",
+    "plot_mesh": "case_meshes",
     "tokens_from_graph": "readers",
 }
 __all__ = sorted(_HOMES)

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+_OUT_OF_PROPORTION = 1e9
+_FEW = 16
+
 
 def existing_directory(root: str | Path, *, expected: Sequence[str], source: str) -> Path:
     """Return `root` as a path, or say which files belong there and where they are published.
@@ -23,7 +26,7 @@ def existing_directory(root: str | Path, *, expected: Sequence[str], source: str
         raise FileNotFoundError(
             f"data directory {path} {state}; expected a directory with {', '.join(expected)} "
             f"(published at {source}). Set `root` to where the files are, or fetch published sets "
-            "with `python -m physicsnemo_flarepp.datapipes.download <set>`"
+            "with `flarepp download <set>`"
         )
     return path
 
@@ -85,6 +88,45 @@ def check_finite(path: Path | str, case_id: str, name: str, values: np.ndarray) 
         )
 
 
+def check_range(path: Path | str, case_id: str, name: str, values: np.ndarray) -> None:
+    """Raise if a handful of values of a channel are out of all proportion to the others.
+
+    A flipped bit in the exponent of a number makes it 10^9 times larger or more. Single precision
+    leaves noise of 10^-7 beside a peak, so that a sound field has no such gap.
+
+    Parameters
+    ----------
+    path, case_id, name
+        To name in the error.
+    values : numpy.ndarray
+        (N, channels), finite.
+
+    Examples
+    --------
+    >>> values = np.ones((100, 2))
+    >>> values[7, 1] = 1e19
+    >>> check_range("run_1.npz", "run_1", "fields", values)
+    Traceback (most recent call last):
+    ValueError: run_1.npz: case run_1 has 1e+19 at row 7 of channel 1 of fields, more than 10^9
+    times all but 1 of the 100 values. ...
+    """
+    sizes = np.abs(values)
+    largest = sizes.max(axis=0, initial=0)
+    near = np.count_nonzero(sizes > largest / _OUT_OF_PROPORTION, axis=0)
+    others = np.count_nonzero(sizes, axis=0) - near
+    # One damaged vertex moves the cells around it; zeros say nothing about the size of a field.
+    bad = (near <= _FEW) & (others > 4 * near) & (near > 0)
+    if bad.any():
+        channel = int(np.argmax(bad))
+        row = int(sizes[:, channel].argmax())
+        raise ValueError(
+            f"{path}: case {case_id} has {values[row, channel]:.4g} at row {row} of channel "
+            f"{channel} of {name}, more than 10^9 times all but {near[channel]} of the "
+            f"{len(values)} values. The file is damaged: fetch or write it again, or leave the "
+            "case out of the split"
+        )
+
+
 def missing_name(path: Path | str, kind: str, name: str, present: Iterable[str]) -> KeyError:
     """Return the error for a `kind` (field, boundary, ...) that the file does not hold.
 
@@ -117,6 +159,10 @@ def check_unique(case_ids: Sequence[str], where: str) -> None:
         )
 
 
+class RefusedFile(ValueError):
+    """A file that could run code or reach into other files; nothing of it was used."""
+
+
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
     """Turn what a file library raises on a damaged file into an error that names the file.
@@ -133,7 +179,7 @@ def reading(path: Path | str) -> Iterator[None]:
     except (KeyError, FileNotFoundError, AttributeError, NameError):
         # These are about names, which the caller reports, or mistakes in the program.
         raise
-    except (PermissionError, MemoryError):
+    except (PermissionError, MemoryError, RefusedFile):
         # The file may be whole; fetching it again would not help.
         raise
     except Exception as error:

@@ -1,14 +1,12 @@
-"""Fetch a published data set: ``python -m physicsnemo_flarepp.datapipes.download pipe``.
+"""Fetch a published data set: ``flarepp download pipe``.
 
 Plain HTTP with Range requests. The client library of the hub throws away a partial file when it is
 interrupted; sets of several gigabytes need to go on where they stopped.
 """
 
-import argparse
 import hashlib
 import json
 import os
-import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -200,25 +198,3 @@ def download(name: str, root: str | Path, *, endpoint: str = HUB) -> Path:
                 url = f"{endpoint}/datasets/{HUB_REPOSITORY}/resolve/main/{path}"
                 fetch(url, directory / local, remote, progress)
     return directory
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m physicsnemo_flarepp.datapipes.download", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("set", choices=PUBLISHED_SETS)
-    parser.add_argument("--root", default="data", help="directory of all sets (default: data)")
-    parser.add_argument("--endpoint", default=HUB, help=f"hub or mirror (default: {HUB})")
-    options = parser.parse_args(arguments)
-    try:
-        directory = download(options.set, options.root, endpoint=options.endpoint)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"{options.set} is complete: set `root` to {directory}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

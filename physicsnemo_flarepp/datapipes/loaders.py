@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from .readers import CaseReader, GeoFNOReader
 from .sampling import CaseSampler
 from .specs import BenchmarkSpec, benchmark
 from .statistics import fit_normalizer
+from .synthetic.stamp import read_stamp
 
 
 @dataclass
@@ -106,7 +108,7 @@ class Loaders(NamedTuple):
     normalizer: Normalizer
 
 
-def build_dataloaders(cfg: Mapping[str, Any] | DictConfig) -> Loaders:
+def build_dataloaders(cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True) -> Loaders:
     """Return loaders whose batches are normalised TensorDicts (see :class:`PadCollator`).
 
     Call ``loader.set_epoch(epoch)`` before each epoch: it chooses the order of the training
@@ -119,6 +121,9 @@ def build_dataloaders(cfg: Mapping[str, Any] | DictConfig) -> Loaders:
     ----------
     cfg : Mapping or DictConfig
         See :class:`DataConfig`.
+    trust : bool, optional
+        False for a config that came with files of others: then nothing that it names is imported,
+        and the reader must be one that is registered.
 
     Returns
     -------
@@ -133,8 +138,9 @@ def build_dataloaders(cfg: Mapping[str, Any] | DictConfig) -> Loaders:
     parallel = cfg.parallel
     shard = (parallel.context_rank, parallel.context_size)
     data_shard = (parallel.data_rank, parallel.data_size)
-    train = _make_reader(cfg, spec, root, "train", shard)
-    test = _make_reader(cfg, spec, root, "test", shard)
+    reader = _reader_class(cfg, spec, trust)
+    train = _make_reader(cfg, spec, reader, root, "train", shard)
+    test = _make_reader(cfg, spec, reader, root, "test", shard)
     _check_disjoint(train, test)
     normalizer = _make_normalizer(cfg, spec, root, train)
     return Loaders(
@@ -175,6 +181,8 @@ def _data_root(cfg: DictConfig) -> Path:
             "directory of files, or `builtin` to the name of a built-in set"
         )
     if cfg.root is not None:
+        # A folder without a stamp is of other makers and has no checksums to hold to.
+        read_stamp(Path(cfg.root))
         return Path(cfg.root)
     root = generate_once(cfg.builtin, n_train=cfg.n_train, n_test=cfg.n_test, seed=cfg.builtin_seed)
     stamp = json.loads((root / "stamp.json").read_text())
@@ -205,20 +213,38 @@ def generate_once(name: str, *, n_train: int | None, n_test: int | None, seed: i
     return Path(outcome[0])
 
 
-def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None) -> type[CaseReader]:
+def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> type[CaseReader]:
     target = cfg.reader.get("_target_", spec and spec.reader)
     if target is None:
         raise ValueError("neither `benchmark` nor `reader._target_` is set; name a reader")
-    if "." in target:
+    module, _, name = str(target).rpartition(".")
+    if module and trust:
         return get_class(target)
-    if target not in COMPONENT_REGISTRY:
+    found = COMPONENT_REGISTRY.get(name) if name in COMPONENT_REGISTRY else None
+    if module and found is not getattr(sys.modules.get(module), name, None):
+        found = None
+    # Other registered components take other arguments, and PhysicsNeMo's mesh readers unpickle.
+    if found is None or not trust and not issubclass(found, CaseReader):
         readers = [name for name in COMPONENT_REGISTRY.list() if name.endswith("Reader")]
-        raise ValueError(f"reader {target!r} is not registered; registered are {readers}")
-    return COMPONENT_REGISTRY.get(target)
+        raise ValueError(
+            f"reader {target!r} is not registered; registered are {readers}"
+            + (
+                ""
+                if trust
+                else ", of which those of this package may be named by a file. Nothing "
+                "was imported. If you trust whoever wrote it, say trust=True (--trust)"
+            )
+        )
+    return found
 
 
 def _make_reader(
-    cfg: DictConfig, spec: BenchmarkSpec | None, root: Path, split: str, shard: tuple[int, int]
+    cfg: DictConfig,
+    spec: BenchmarkSpec | None,
+    reader: type[CaseReader],
+    root: Path,
+    split: str,
+    shard: tuple[int, int],
 ) -> CaseReader:
     arguments = OmegaConf.to_container(cfg.reader, resolve=True)
     arguments.pop("_target_", None)
@@ -226,7 +252,6 @@ def _make_reader(
     listed = {name: arguments.pop(f"{name}_cases", None) for name in ("train", "test")}
     if listed[split] is not None:
         arguments["cases"] = listed[split]
-    reader = _reader_class(cfg, spec)
     if reader is GeoFNOReader and spec is not None:
         arguments.setdefault("name", spec.name)
     accepted = inspect.signature(reader.__init__).parameters
@@ -300,7 +325,7 @@ def _make_normalizer(
         mine = range(parallel.data_rank, len(train), parallel.data_size)
         return fit_normalizer(train, kinds, cases=mine, group=dist.group.WORLD)
     if parallel.context_size > 1:
-        train = _make_reader(cfg, spec, root, "train", (0, 1))
+        train = _make_reader(cfg, spec, type(train), root, "train", (0, 1))
     return fit_normalizer(train, kinds)
 
 

@@ -4,15 +4,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from physicsnemo.datapipes import Transform, register
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from tensordict import TensorDict
 from torch import Tensor
 
+from ..files import Fingerprint, replace_file
 from .checks import reading
 from .specs import BenchmarkSpec
 
@@ -77,6 +79,8 @@ class Normalizer(Transform):
     def __init__(self, affine: Mapping[str, Affine] | None = None) -> None:
         super().__init__()
         self.affine = dict(affine or {})
+        # Of the inputs it was fitted to, by fit_normalizer; None for one that was not fitted here.
+        self.ranges: dict[str, Any] | None = None
         unknown = set(self.affine) - set(NORMALIZED_KEYS)
         if unknown:
             raise ValueError(f"cannot normalise {sorted(unknown)}; expected {NORMALIZED_KEYS}")
@@ -137,10 +141,11 @@ class Normalizer(Transform):
             key: Affine(state_dict[f"{key}.shift"], state_dict[f"{key}.scale"]) for key in keys
         }
 
-    def save(self, path: str | Path) -> None:
-        """Write the statistics to a safetensors file."""
+    def save(self, path: str | Path) -> Fingerprint:
+        """Write the statistics to a safetensors file, whole or not at all."""
         tensors = {name: tensor.cpu() for name, tensor in self.state_dict().items()}
-        save_file(tensors, path, metadata={"format": _FORMAT})
+        data = to_bytes(tensors, metadata={"format": _FORMAT})
+        return replace_file(Path(path), lambda sink: sink.write(data))
 
     @classmethod
     def load(cls, path: str | Path) -> "Normalizer":

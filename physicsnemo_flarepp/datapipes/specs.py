@@ -5,14 +5,89 @@ benchmarks). The built-in sets (``datapipes.synthetic``) are written in the same
 describes both; only the number of cases differs.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 HUB_REPOSITORY = "vedantpuri/PDESurrogates"
 
 # Reference state of DrivAerML (SI units, kinematic pressure).
 DRIVAERML_U_INF = 38.889
 DRIVAERML_RHO_INF = 1.0
+
+
+@dataclass(frozen=True)
+class ForceConvention:
+    """How a publisher stores what forces on a surface need.
+
+    Parameters
+    ----------
+    publisher : str
+        Name of the set.
+    pressure, shear : str
+        Fields of the pressure and of the wall shear stress.
+    shear_sign : int
+        +1 if the stored stress is the force on the body, -1 for OpenFOAM's sign.
+    speed, density : float
+        Of the free stream.
+    """
+
+    publisher: str
+    pressure: str
+    shear: str
+    shear_sign: int
+    speed: float
+    density: float
+
+
+# By the name of the pressure, which tells the publisher. Both write OpenFOAM's wall shear stress.
+FORCE_CONVENTIONS = {
+    convention.pressure: convention
+    for convention in (
+        ForceConvention(
+            "DrivAerML",
+            "pMeanTrim",
+            "wallShearStressMeanTrim",
+            -1,
+            DRIVAERML_U_INF,
+            DRIVAERML_RHO_INF,
+        ),
+        ForceConvention("AhmedML", "pMean", "wallShearStressMean", -1, 1.0, 1.0),
+    )
+}
+
+
+def builtin_name(root: str | Path | None, builtin: str | None) -> str | None:
+    """Return which built-in set data comes from, by its name or the stamp in its directory."""
+    stamp = Path(root or ".") / "stamp.json"
+    if builtin is not None or root is None or not stamp.is_file():
+        return builtin
+    try:
+        return json.loads(stamp.read_text())["name"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{stamp} is damaged ({error!r}); make the set again") from error
+
+
+def force_convention(fields: Iterable[str], builtin: str | None = None) -> ForceConvention | None:
+    """Return the convention that the forces of a set follow, None where it is not known.
+
+    Parameters
+    ----------
+    fields : Iterable[str]
+        Names of its fields.
+    builtin : str, optional
+        Its :func:`builtin_name`. The built-in cars store the stress along the flow.
+
+    Examples
+    --------
+    >>> [force_convention(["pMeanTrim"], name).shear_sign for name in (None, "cars")]
+    [-1, 1]
+    """
+    known = next((FORCE_CONVENTIONS[name] for name in fields if name in FORCE_CONVENTIONS), None)
+    if known is not None and builtin == "cars":
+        return replace(known, publisher="the built-in cars", shear_sign=1)
+    return known
 
 
 @dataclass(frozen=True)

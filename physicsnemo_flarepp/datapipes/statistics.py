@@ -7,6 +7,7 @@ up to rounding.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -124,6 +125,60 @@ def case_moments(sample: TensorDict, kinds: Mapping[str, str]) -> dict[str, Mome
     return moments
 
 
+class InputRanges:
+    """Range of the inputs of a training set, gathered case by case.
+
+    A case may be seen in parts, by several ranks: its extent is that of all parts together.
+    """
+
+    def __init__(self) -> None:
+        self._cases: dict[int, dict[str, Float[Tensor, "2 k"]]] = {}
+
+    def see(self, case: int, sample: TensorDict) -> None:
+        """Take in the sample of a case."""
+        for key in ("coordinates", "features", "globals"):
+            if key in sample.keys() and sample[key].numel() > 0:
+                values = sample[key].double().reshape(-1, sample[key].shape[-1])
+                self._put(case, key, torch.stack([values.amin(0), values.amax(0)]))
+
+    def _put(self, case: int, key: str, bounds: Float[Tensor, "2 k"]) -> None:
+        known = self._cases.setdefault(case, {})
+        if key in known:
+            low, high = torch.minimum(known[key], bounds)[0], torch.maximum(known[key], bounds)[1]
+            bounds = torch.stack([low, high])
+        known[key] = bounds
+
+    def merge(self, other: "InputRanges") -> None:
+        """Take in what another rank has seen."""
+        for case, entries in other._cases.items():
+            for key, bounds in entries.items():
+                self._put(case, key, bounds)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the ranges as lists per channel, for JSON.
+
+        Returns
+        -------
+        dict
+            ``coordinates``, ``features`` and ``globals`` (those there are) with their ``min`` and
+            ``max`` over all cases, ``extent`` with the smallest and the largest size of a case
+            along each axis, and the number of ``cases``.
+        """
+        summary: dict[str, Any] = {"cases": len(self._cases)}
+        for key in ("coordinates", "features", "globals"):
+            bounds = [entries[key] for entries in self._cases.values() if key in entries]
+            if bounds:
+                low, high = torch.stack(bounds).unbind(1)
+                summary[key] = {"min": low.amin(0).tolist(), "max": high.amax(0).tolist()}
+                if key == "coordinates":
+                    extent = high - low
+                    summary["extent"] = {
+                        "min": extent.amin(0).tolist(),
+                        "max": extent.amax(0).tolist(),
+                    }
+        return summary
+
+
 def _merge(into: dict[str, Moments], other: Mapping[str, Moments]) -> None:
     for key, moments in other.items():
         if key in into and into[key].mean.shape[-1] != moments.mean.shape[-1]:
@@ -142,7 +197,8 @@ def fit_normalizer(
 
     Each case is read once, as the reader gives it (with `n_points`, its draw). Standard deviations
     are the unbiased ones. A constant input is only shifted; a constant target gets the scale 0,
-    so that it is predicted exactly.
+    so that it is predicted exactly. The ranges of the inputs are gathered in the same pass and
+    given as ``ranges`` of the normaliser.
 
     Parameters
     ----------
@@ -167,15 +223,20 @@ def fit_normalizer(
     if group is not None and reader.shard[0] != 0:
         # All ranks of a context group read the globals of a case; its first rank counts them.
         counted.pop("globals", None)
-    if any(kind != "none" for kind in counted.values()):
-        for case in range(len(reader)) if cases is None else cases:
-            _merge(merged, case_moments(reader[case][0], counted))
+    ranges = InputRanges()
+    for case in range(len(reader)) if cases is None else cases:
+        sample = reader[case][0]
+        _merge(merged, case_moments(sample, counted))
+        ranges.see(case, sample)
     if group is not None:
         parts: list = [None] * dist.get_world_size(group)
-        dist.all_gather_object(parts, merged, group=group)
-        merged = {}
-        for part in parts:
-            _merge(merged, part)
-    return Normalizer(
+        dist.all_gather_object(parts, (merged, ranges), group=group)
+        merged, ranges = {}, InputRanges()
+        for moments, seen in parts:
+            _merge(merged, moments)
+            ranges.merge(seen)
+    normalizer = Normalizer(
         {key: m.affine(kinds[key], target=key == "fields") for key, m in merged.items()}
     )
+    normalizer.ranges = ranges.summary()
+    return normalizer

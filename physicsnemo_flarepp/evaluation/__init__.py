@@ -1,19 +1,20 @@
 """Trained runs: their errors, predictions on any mesh, and forces."""
 
+from ..meshes import read_surface
+from ..meshes.writing import save_mesh
 from .cases import CasePrediction, predict_case
 from .conventions import force_settings
 from .curve_figures import draw_parity, draw_training
 from .errors import CaseErrors, case_errors
 from .figures import draw_comparison, draw_gallery, draw_run, export_case
 from .forces import ForceSettings, surface_areas, surface_forces
-from .mesh_files import read_surface, save_mesh
 from .points import case_mesh, predict_points
 from .reports import Report, evaluate_run, format_report, report_runs, write_report
 from .routing_figures import draw_routing, draw_spectrum
-from .runs import Run, load_run
 from .shown_cases import stored_errors
 from .summaries import describe_prediction
 from .surfaces import predict_surface
+from .trained_run import Run, load_run
 
 __all__ = [
     "CaseErrors",

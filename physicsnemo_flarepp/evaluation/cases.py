@@ -12,10 +12,10 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from ..datapipes import PadCollator, plot_mesh
+from ..datapipes.channels import Channels
 from ..inference import predict
 from ..inference.api import unwrap
-from ..training.channels import Channels
-from .runs import Run
+from .trained_run import Run
 
 
 def field_relative_l2(

@@ -1,15 +1,19 @@
 """Which conventions the forces of a run follow, said by the data set or by the user."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from ..datapipes.channels import Channels
 from ..datapipes.readers.meshes import PolygonMesh
-from ..datapipes.specs import DRIVAERML_RHO_INF, DRIVAERML_U_INF
-from ..training.channels import Channels
+from ..datapipes.specs import (
+    FORCE_CONVENTIONS,
+    ForceConvention,
+    builtin_name,
+    force_convention,
+)
+from ..meshes.silhouettes import frontal_area
 from .forces import (
     Forces,
     ForceSettings,
@@ -18,28 +22,7 @@ from .forces import (
     surface_areas,
     surface_forces,
 )
-from .runs import Run
-from .silhouettes import frontal_area
-
-
-@dataclass(frozen=True)
-class Convention:
-    """How a publisher stores what forces need."""
-
-    publisher: str
-    shear: str
-    shear_sign: int
-    speed: float
-    density: float
-
-
-# By the name of the pressure, which tells the publisher. Both write OpenFOAM's wall shear stress.
-CONVENTIONS = {
-    "pMeanTrim": Convention(
-        "DrivAerML", "wallShearStressMeanTrim", -1, DRIVAERML_U_INF, DRIVAERML_RHO_INF
-    ),
-    "pMean": Convention("AhmedML", "wallShearStressMean", -1, 1.0, 1.0),
-}
+from .trained_run import Run
 
 _OPTIONS = {"pressure": "--pressure-field", "shear_sign": "--shear-sign", "speed": "--speed"}
 
@@ -64,14 +47,13 @@ def force_settings(run: Run, overrides: Mapping[str, object] | None = None) -> F
     """
     given = dict(overrides or {})
     fields = run.channels.fields
-    known = next((name for name in CONVENTIONS if name in fields), None)
+    convention = run_convention(run)
     settings: dict[str, object] = {}
-    if known is not None and given.get("pressure", known) == known:
-        convention = CONVENTIONS[known]
+    if convention is not None and given.get("pressure", convention.pressure) == convention.pressure:
         settings = {
-            "pressure": known,
+            "pressure": convention.pressure,
             "shear": convention.shear if convention.shear in fields else None,
-            "shear_sign": 1 if trained_on_builtin_cars(run) else convention.shear_sign,
+            "shear_sign": convention.shear_sign,
             "speed": convention.speed,
             "density": convention.density,
         }
@@ -84,7 +66,7 @@ def force_settings(run: Run, overrides: Mapping[str, object] | None = None) -> F
         options = ", ".join(_OPTIONS[name] for name in absent)
         raise ValueError(
             f"the fields {', '.join(fields)} of run {run.name} follow no convention known here "
-            f"({', '.join(CONVENTIONS)}); give {options} to integrate forces, or --no-forces"
+            f"({', '.join(FORCE_CONVENTIONS)}); give {options} to integrate forces, or --no-forces"
         )
     for name, width in (("pressure", 1), ("shear", 3)):
         field = settings[name]
@@ -96,13 +78,23 @@ def force_settings(run: Run, overrides: Mapping[str, object] | None = None) -> F
     return ForceSettings(**settings)
 
 
+def run_convention(run: Run) -> ForceConvention | None:
+    """Return the convention stored with the run; that of its data if none was stored."""
+    if run.training_set is not None:
+        stored = run.training_set["forces"]
+        return None if stored is None else ForceConvention(**stored)
+    return force_convention(run.channels.fields, _builtin(run))
+
+
 def trained_on_builtin_cars(run: Run) -> bool:
     """Return whether the run's data is the built-in set, named or as a directory."""
-    data = run.config.data
-    if data.get("builtin") is not None:
-        return data.builtin == "cars"
-    stamp = Path(data.get("root") or ".") / "stamp.json"
-    return stamp.is_file() and json.loads(stamp.read_text()).get("name") == "cars"
+    return _builtin(run) == "cars"
+
+
+def _builtin(run: Run) -> str | None:
+    if run.training_set is not None:
+        return run.training_set["builtin"]
+    return builtin_name(run.config.data.get("root"), run.config.data.get("builtin"))
 
 
 def describe_settings(settings: ForceSettings) -> str:

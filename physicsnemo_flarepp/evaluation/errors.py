@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..inference.progress import progress_bar
+from ..progress import progress_bar
 from .cases import predict_case
-from .runs import Run
+from .trained_run import Run
 
 
 @dataclass(frozen=True)

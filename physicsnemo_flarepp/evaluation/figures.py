@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..training.run_manifest import record_written
 from ..visualization import (
     LIGHT,
     Comparison,
@@ -21,11 +22,10 @@ from ..visualization import (
     require_rendering,
     with_units,
 )
-from ..visualization.surfaces import is_flat
+from ..visualization.canvases import is_flat
 from .cases import CasePrediction, predict_case
 from .curve_figures import draw_training
 from .errors import CaseErrors
-from .runs import Run, load_run
 from .shown_cases import (
     chosen_case,
     errors_for_choice,
@@ -35,6 +35,7 @@ from .shown_cases import (
     preset_of,
     run_names,
 )
+from .trained_run import Run, load_run
 
 FIGURES = "figures"
 
@@ -66,8 +67,8 @@ def draw_comparison(
     directory : path-like, optional
         Where to write; by default ``figures`` of the first run.
     fields : sequence of str, optional
-        Fields or single channels; all fields by default. Vectors are shown by their length; the
-        error above a panel is that of the whole vector.
+        Fields or single channels; all fields by default. Vectors are shown by their magnitude;
+        above a panel are the errors of both, that of the vector being that of the tables.
     labels : sequence of str, optional
         Names of the runs in the figure.
     errors : CaseErrors, optional
@@ -101,6 +102,7 @@ def draw_comparison(
         reference = field_values(one, field, one.target)
         shown = {n: field_values(c, field, c.prediction) for n, c in found.items()}
         vector = field not in one.field_names
+        vector_errors = {n: field_error(c, field) for n, c in found.items()} if vector else None
         if cameras is None:
             cameras = None if is_flat(mesh) else preset.cameras
         label = preset.labels.get(field, field)
@@ -114,7 +116,7 @@ def draw_comparison(
                 association=one.association,
                 cameras=cameras,
                 crop=preset.crop,
-                errors={name: field_error(case, field) for name, case in found.items()},
+                vector_errors=vector_errors,
                 title=f"case {case_id}{reason}",
                 theme=theme,
                 path=[directory / f"{stem}.{suffix}" for suffix in formats],
@@ -193,6 +195,7 @@ def draw_gallery(
         exhibits.append(
             Exhibit(
                 title=name,
+                case=case.case_id,
                 mesh=case.mesh,
                 target=field_values(case, field, case.target),
                 target_label=with_units(preset.labels.get(field, field), preset.units.get(field)),
@@ -224,19 +227,21 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
     """
     directory = Path(directory)
     target = directory / FIGURES
+    before = set(target.rglob("*"))
     written: list[Path] = []
     try:
         written += draw_training([directory], target).paths
         require_rendering()
-        run = load_run(directory)
+        run = load_run(directory, trust=True)  # what it names, the training has just imported
         errors = errors_for_choice(run, "median", stored=True)
         for picture in draw_comparison([run], "median", target, errors=errors):
             written += picture.paths
     except RenderingUnavailable as reason:
         print(f"no figures of fields: {reason}")
     except Exception as reason:  # whatever it is, the results of the training stand
-        print(f"figures of {directory} failed: {reason}; draw again with plot.py {directory}")
+        print(f"figures of {directory} failed: {reason}; draw again with flarepp plot {directory}")
     if written:
+        record_written(directory, set(target.rglob("*")) - before)
         print(f"figures: {target}")
     return written
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..datapipes.readers.meshes import PolygonMesh
-from ..datapipes.readers.polygons import polygon_geometry, vertex_area_vectors
+from ..datapipes.readers.meshes import ASSOCIATIONS, PolygonMesh
+from ..meshes.polygons import polygon_geometry, vertex_area_vectors
 
 ORIENTATIONS = ("auto", "outward", "inward")
 # A closed surface has area vectors that sum to 0; stored single precision leaves about 1e-6.
@@ -154,6 +154,10 @@ def surface_areas(mesh: PolygonMesh, association: str, orientation: str = "auto"
         Which way the stored cells face: ``outward``, ``inward``, or ``auto``: outward if the
         enclosed volume is positive.
     """
+    if orientation not in ORIENTATIONS:
+        raise ValueError(f"orientation is {orientation!r}, expected one of {ORIENTATIONS}")
+    if association not in ASSOCIATIONS:
+        raise ValueError(f"association is {association!r}, expected one of {ASSOCIATIONS}")
     centres, vectors = polygon_geometry(mesh.points, mesh.connectivity, mesh.offsets)
     areas = np.linalg.norm(vectors, axis=1)
     total = areas.sum()

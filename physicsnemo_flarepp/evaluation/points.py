@@ -7,11 +7,11 @@ import pyvista as pv
 import torch
 
 from ..datapipes import plot_mesh
+from ..datapipes.channels import Channels
 from ..datapipes.checks import reading
-from ..training.channels import Channels
 from .cases import CasePrediction, physical_prediction
-from .runs import Run
 from .surfaces import SUFFIX_OF_PREDICTIONS
+from .trained_run import Run
 
 SUFFIX_OF_ERRORS = "_error"
 

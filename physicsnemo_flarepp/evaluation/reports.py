@@ -1,7 +1,7 @@
 """What evaluation tells: errors per case and field, forces, and what the training mean gives."""
 
 import csv
-import os
+import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +10,14 @@ import numpy as np
 import pyvista as pv
 import torch
 
-from ..inference.progress import progress_bar
+from ..files import replace_text
+from ..meshes.writing import polygon_mesh
+from ..progress import progress_bar
 from .cases import CasePrediction, field_relative_l2, predict_case
 from .conventions import describe_settings, field_forces, force_surface
 from .errors import CaseErrors
 from .forces import ForceSettings, r_squared
-from .mesh_files import polygon_mesh
-from .runs import Run
+from .trained_run import Run
 
 COEFFICIENTS = ("Cd", "Cs", "Cl")
 _REPORTED = ("Cd", "Cl")
@@ -240,9 +241,8 @@ def write_report(report: Report, path: str | Path) -> None:
             columns += [report.forces.predicted[:, i], report.forces.true[:, i]]
         header.append("reference_area")
         columns.append(report.forces.reference_areas)
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(zip(*columns, strict=True))
-    os.replace(partial, path)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(header)
+    writer.writerows(zip(*columns, strict=True))
+    replace_text(path, text.getvalue())

@@ -23,8 +23,8 @@ from ..visualization import (
 from ..visualization.cameras import ALL_AROUND
 from ..visualization.spectrum import effective_rank
 from .cases import find_case, predict_case
-from .runs import Run
 from .shown_cases import preset_of, run_names
+from .trained_run import Run
 
 _USUAL_ROUTES = 4
 
@@ -94,7 +94,7 @@ def draw_routing(
     cameras : sequence of str
         Views of a surface.
     label : str, optional
-        Name of the run in the title.
+        Name of the run in the titles; that of its directory by default.
     suffix : str
         Ends the names of the files, where several runs are drawn to one directory.
     formats, theme
@@ -123,7 +123,7 @@ def draw_routing(
     )
     if other_case is None:
         return maps, None
-    look = {"suffix": suffix, "formats": formats, "theme": theme}
+    look = {"label": label, "suffix": suffix, "formats": formats, "theme": theme}
     return maps, draw_queries(run, (case, other_case), directory, **look)
 
 
@@ -132,6 +132,7 @@ def draw_queries(
     cases: tuple[int | str, int | str],
     directory: str | os.PathLike,
     *,
+    label: str | None = None,
     suffix: str = "",
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
@@ -144,7 +145,7 @@ def draw_queries(
         With the mixer flarepp or flare.
     cases : tuple of int or str
         Test cases, by position or id.
-    directory, suffix, formats, theme
+    directory, label, suffix, formats, theme
         As in :func:`draw_routing`.
     """
     ids = run.loaders.test.dataset.reader.case_ids
@@ -155,6 +156,7 @@ def draw_queries(
     return plot_query_change(
         *(queries.cpu().numpy() for queries in both),
         cases=names,
+        title=label or run.name,
         theme=theme,
         path=[Path(directory) / f"queries{suffix}.{kind}" for kind in formats],
     )
@@ -184,5 +186,6 @@ def draw_spectrum(
         name: routing_spectra(run.model, **model_inputs(run, case)).cpu().numpy()
         for name, run in zip(run_names(runs, labels), runs, strict=True)
     }
+    case_id = runs[0].loaders.test.dataset.reader.case_ids[find_case(runs[0], case)]
     paths = [Path(directory) / f"spectrum.{suffix}" for suffix in formats]
-    return plot_spectrum(spectra, theme=theme, path=paths)
+    return plot_spectrum(spectra, title=f"case {case_id}", theme=theme, path=paths)

@@ -14,7 +14,7 @@ from ..visualization.cases import CHOICES
 from ..visualization.scales import relative_l2
 from .cases import CasePrediction, predict_case
 from .errors import CaseErrors, case_errors
-from .runs import Run
+from .trained_run import Run
 
 
 def directory_names(

@@ -5,8 +5,8 @@ import numpy as np
 from .cases import field_relative_l2
 from .conventions import describe_settings, field_forces, force_surface
 from .forces import Forces, ForceSettings
-from .runs import Run
 from .surfaces import SurfacePrediction
+from .trained_run import Run
 
 
 def describe_prediction(
@@ -33,7 +33,8 @@ def describe_prediction(
         return lines
     surface = force_surface(prediction.polygons, prediction.association, settings)
     lines += [f"warning: {text}" for text in surface.areas.warnings]
-    for label, values in (("predicted", prediction.values), ("in the file", truth)):
+    doubt = f" (doubtful: {prediction.doubt})" if prediction.doubt else ""
+    for label, values in ((f"predicted{doubt}", prediction.values), ("in the file", truth)):
         if values is not None:
             forces = field_forces(surface, values, run.channels, settings)
             lines.append(f"forces {label}: {_format(forces)}")

@@ -10,17 +10,18 @@ import torch
 from torch import Tensor
 
 from ..datapipes.readers.meshes import GEOMETRY_FEATURES, PolygonMesh, SurfaceRequest
-from ..datapipes.readers.polygons import polygon_geometry
+from ..meshes import read_surface
+from ..meshes.polygons import polygon_geometry
+from ..meshes.writing import polygon_mesh
 from .cases import physical_prediction
 from .conventions import trained_on_builtin_cars
 from .forces import facing, read_row
-from .mesh_files import polygon_mesh, read_surface
-from .runs import Run
+from .sizes import SizeComparison, compare_size, training_set
+from .trained_run import Run
 
 GlobalValues = Mapping[str, float | Sequence[float]]
 SUFFIX_OF_PREDICTIONS = "_predicted"
-# Beyond the training range by this share of its span a model extrapolates.
-_MARGIN = 0.05
+WARNINGS = "warnings"
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class SurfacePrediction:
     Parameters
     ----------
     surface : pyvista.PolyData
-        The mesh with its own data and the predictions as ``<field>_predicted``.
+        The mesh with its own data and the predictions as ``<field>_predicted``; what makes them
+        doubtful is its field data ``warnings``.
     polygons : PolygonMesh
         The same mesh as arrays.
     association : str
@@ -39,6 +41,8 @@ class SurfacePrediction:
         Predictions in physical units, (N, O).
     warnings : tuple[str, ...]
         What makes the prediction doubtful.
+    doubt : str or None
+        Why forces from it mean little, None if the surface is like those of training.
     """
 
     surface: pv.PolyData
@@ -46,6 +50,7 @@ class SurfacePrediction:
     association: str
     values: np.ndarray
     warnings: tuple[str, ...]
+    doubt: str | None
 
 
 def predict_surface(
@@ -86,7 +91,7 @@ def predict_surface(
         raise ValueError(
             f"run {run.name} was trained on points of dimension {channels.coordinates}"
             f"{'' if channels.grid is None else f' on a grid {channels.grid}'}, not on surfaces; "
-            "use examples/benchmarks_2d/predict.py"
+            "give points in a .npz or .npy file, or --cases"
         )
     path = Path(path)
     surface = read_surface(path, scale=scale)
@@ -95,16 +100,20 @@ def predict_surface(
     polygons = polygon_mesh(surface, path)
     association = association or channels.association
     sample = surface_sample(run, polygons, association, global_values or {})
-    warnings = (
-        *_mesh_warnings(run, polygons, association),
-        *_range_warnings(run, sample["coordinates"].numpy(), path),
-    )
+    warnings = _mesh_warnings(run, polygons, association)
+    known = training_set(run)
+    size = SizeComparison()
+    if known is not None:
+        size = compare_size(known, sample["coordinates"].numpy(), path, scale=scale)
+    warnings += [size.warning] if size.warning else []
     values = physical_prediction(run, sample, progress=progress).numpy()
     data = surface.cell_data if association == "cell" else surface.point_data
     for field in channels.fields:
         column = values[:, channels.columns(field)]
         data[field + SUFFIX_OF_PREDICTIONS] = column[:, 0] if column.shape[1] == 1 else column
-    return SurfacePrediction(surface, polygons, association, values, warnings)
+    if warnings:
+        surface.field_data[WARNINGS] = warnings
+    return SurfacePrediction(surface, polygons, association, values, tuple(warnings), size.doubt)
 
 
 def surface_sample(
@@ -198,49 +207,3 @@ def _normals_warnings(run: Run, mesh: PolygonMesh, direction: str | None) -> lis
             f"and run {run.name} takes normals as input; give --flip"
         ]
     return []
-
-
-def training_range(run: Run) -> tuple[np.ndarray, np.ndarray, str] | None:
-    """Return lowest and highest training coordinates and how they are known, None if not.
-
-    Of a unit box the normaliser holds the range itself; of mean and deviation, a range of 4
-    deviations is taken.
-    """
-    kind = run.normalization_kind("coordinates")
-    affine = run.normalizer.affine.get("coordinates")
-    if affine is None or affine.shift.ndim != 1:
-        return None
-    shift, scale = affine.shift.double().numpy(), affine.scale.double().numpy()
-    if kind == "unit_box":
-        return shift, shift + scale, "range"
-    if kind == "gaussian":
-        return shift - 4 * scale, shift + 4 * scale, "mean and 4 standard deviations"
-    return None
-
-
-def _range_warnings(run: Run, coordinates: np.ndarray, source: Path) -> list[str]:
-    known = training_range(run)
-    if known is None:
-        return []
-    low, high, how = known
-    span = np.maximum(high - low, 1e-12)
-    mesh_low, mesh_high = coordinates.min(axis=0), coordinates.max(axis=0)
-    outside = np.maximum(low - mesh_low, mesh_high - high) / span
-    if (outside <= _MARGIN).all():
-        return []
-    ranges = "; ".join(
-        f"{axis} {mesh_low[i]:.4g} to {mesh_high[i]:.4g} (training {low[i]:.4g} to {high[i]:.4g})"
-        for i, axis in enumerate("xyz")
-        if outside[i] > _MARGIN
-    )
-    size = float(np.max(mesh_high - mesh_low) / np.max(span))
-    if 300 < size < 3000:
-        advice = "It looks like millimetres: give --scale 0.001"
-    elif 30 < size <= 300:
-        advice = "It looks like centimetres: give --scale 0.01"
-    else:
-        advice = "Move or scale it to where the training surfaces are"
-    return [
-        f"{source} reaches outside the coordinates of training ({how}): {ranges}. The prediction "
-        f"is an extrapolation. {advice}"
-    ]

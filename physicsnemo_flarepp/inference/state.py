@@ -3,17 +3,19 @@
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from ..files import replace_file
 from ..models import MixerBackbone
 
-_FORMAT = "flarepp-latent-state-1"
+_FORMAT = "flarepp-latent-state-2"
 # Arguments that change how a model is trained, not what it computes. The mixer enters by its
 # class, so that FlarePP and MixerBackbone(mixer="flarepp") with equal weights are one model.
 _NOT_IN_FINGERPRINT = {"dropout", "checkpoint_blocks", "activation_checkpointing", "mixer"}
@@ -42,9 +44,7 @@ def model_fingerprint(model: MixerBackbone) -> str:
     settings["mixers"] = [type(block.mixer).__name__ for block in model.blocks]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=list).encode())
     for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        flat = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
-        digest.update(flat.cpu().numpy().tobytes())
+        _add_tensor(digest, name, tensor)
     return digest.hexdigest()
 
 
@@ -113,9 +113,13 @@ class LatentState:
         }
         if self.time is not None:
             tensors["time"] = self.time.contiguous()
-        partial = f"{os.fspath(path)}.partial"
-        save_file(tensors, partial, {"format": _FORMAT, "fingerprint": self.fingerprint})
-        os.replace(partial, path)
+        metadata = {
+            "format": _FORMAT,
+            "fingerprint": self.fingerprint,
+            "checksum": _checksum(tensors, self.fingerprint),
+        }
+        data = to_bytes({name: tensor.cpu() for name, tensor in tensors.items()}, metadata)
+        replace_file(Path(path), lambda sink: sink.write(data))
 
     @classmethod
     def load(cls, path: str | os.PathLike, device: str = "cpu") -> "LatentState":
@@ -130,21 +134,48 @@ class LatentState:
         """
         if not Path(path).is_file():
             raise FileNotFoundError(f"no latent state at {os.fspath(path)}; write one with save")
-        with safe_open(path, "pt", device=device) as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != _FORMAT:
-                raise ValueError(
-                    f"{os.fspath(path)} is no latent state: its format is "
-                    f"{metadata.get('format')!r}, expected {_FORMAT!r}"
-                )
-            blocks: dict[int, dict[int, Tensor]] = {}
-            for name in file.keys():
-                if name != "time":
-                    _, block, latent = name.split(".")
-                    blocks.setdefault(int(block), {})[int(latent)] = file.get_tensor(name)
-            time = file.get_tensor("time") if "time" in file.keys() else None
+        try:
+            with safe_open(path, "pt", device=device) as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}
+        except Exception as error:  # of safetensors, for anything wrong with the file
+            raise _unusable(path, f"{type(error).__name__}: {error}") from error
+        if metadata.get("format") != _FORMAT:
+            raise ValueError(
+                f"{os.fspath(path)} is no latent state: its format is "
+                f"{metadata.get('format')!r}, expected {_FORMAT!r}"
+            )
+        fingerprint = metadata.get("fingerprint", "")
+        if metadata.get("checksum") != _checksum(tensors, fingerprint):
+            raise _unusable(path, "its checksum is not that of its contents")
+        time = tensors.pop("time", None)
+        blocks: dict[int, dict[int, Tensor]] = {}
+        for name, tensor in tensors.items():
+            _, block, latent = name.split(".")
+            blocks.setdefault(int(block), {})[int(latent)] = tensor
         latents = tuple(
             tuple(latent for _, latent in sorted(block.items()))
             for _, block in sorted(blocks.items())
         )
-        return cls(latents, metadata["fingerprint"], time)
+        return cls(latents, fingerprint, time)
+
+
+def _unusable(path: str | os.PathLike, reason: str) -> ValueError:
+    return ValueError(
+        f"the latent state {os.fspath(path)} cannot be used ({reason}); make it again with "
+        "encode_state and save"
+    )
+
+
+def _checksum(tensors: Mapping[str, Tensor], fingerprint: str) -> str:
+    """Hash of the tensors with their names, and of the model they belong to."""
+    digest = hashlib.sha256(fingerprint.encode())
+    for name, tensor in sorted(tensors.items()):
+        _add_tensor(digest, name, tensor)
+    return digest.hexdigest()
+
+
+def _add_tensor(digest: "hashlib._Hash", name: str, tensor: Tensor) -> None:
+    digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+    flat = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+    digest.update(flat.cpu().numpy().tobytes())

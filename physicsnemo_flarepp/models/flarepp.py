@@ -15,10 +15,9 @@ class FlarePP(MixerBackbone):
 
     Parameters
     ----------
-    functional_dim, out_dim, embedding_dim, n_layers, n_hidden, n_head, slice_num, mlp_ratio
-        Sizes, as in :class:`~physicsnemo_flarepp.models.MixerBackbone`. The defaults are the
-        paper's.
-    dropout, act, norm, structured_shape, unified_pos, ref, time_input, use_te, io_layers
+    functional_dim, out_dim, embedding_dim, n_layers, n_hidden, dropout, n_head, act, mlp_ratio
+        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`. The defaults are the paper's.
+    slice_num, unified_pos, ref, structured_shape, time_input, use_te, norm, io_layers
         As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
     seed_norm : bool, optional, default=True
         Normalise seeds and synthesis keys per head, as in the authors' runs.
@@ -56,17 +55,17 @@ class FlarePP(MixerBackbone):
         embedding_dim: int | None = None,
         n_layers: int = 8,
         n_hidden: int = 128,
-        n_head: int = 8,
-        slice_num: int = 64,
-        mlp_ratio: float = 2.0,
         dropout: float = 0.0,
+        n_head: int = 8,
         act: str = "gelu",
-        norm: str = "layer",
-        structured_shape: Sequence[int] | None = None,
+        mlp_ratio: float = 2.0,
+        slice_num: int = 64,
         unified_pos: bool = False,
         ref: int = 8,
+        structured_shape: Sequence[int] | None = None,
         time_input: bool = False,
         use_te: bool = False,
+        norm: str = "layer",
         io_layers: int = 2,
         seed_norm: bool = True,
         residual_projections: bool = True,
@@ -81,17 +80,17 @@ class FlarePP(MixerBackbone):
             embedding_dim=embedding_dim,
             n_layers=n_layers,
             n_hidden=n_hidden,
-            n_head=n_head,
-            slice_num=slice_num,
-            mlp_ratio=mlp_ratio,
             dropout=dropout,
+            n_head=n_head,
             act=act,
-            norm=norm,
-            structured_shape=structured_shape,
+            mlp_ratio=mlp_ratio,
+            slice_num=slice_num,
             unified_pos=unified_pos,
             ref=ref,
+            structured_shape=structured_shape,
             time_input=time_input,
             use_te=use_te,
+            norm=norm,
             io_layers=io_layers,
             seed_norm=seed_norm,
             residual_projections=residual_projections,

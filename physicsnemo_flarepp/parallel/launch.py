@@ -1,5 +1,6 @@
 """Start-up of one process, torchrun, SLURM and Open MPI jobs, on NCCL or gloo."""
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from physicsnemo.distributed import DistributedManager
 _ASYNC_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 
-def initialize(timeout: timedelta | None = None) -> DistributedManager:
+def initialize(timeout: timedelta | float | None = None) -> DistributedManager:
     """Start PhysicsNeMo's ``DistributedManager`` for any launcher and any device.
 
     Reads the environment of torchrun, ``srun`` or ``mpirun``, or makes a group of one rank when
@@ -21,9 +22,9 @@ def initialize(timeout: timedelta | None = None) -> DistributedManager:
 
     Parameters
     ----------
-    timeout : datetime.timedelta, optional
-        How long a collective may wait for another rank before the job fails. Default: torch's (10
-        minutes for NCCL, 30 for gloo).
+    timeout : datetime.timedelta or float, optional
+        How long a collective may wait for another rank before the job fails; a number is one of
+        seconds. Default: torch's (10 minutes for NCCL, 30 for gloo).
 
     Returns
     -------
@@ -39,6 +40,7 @@ def initialize(timeout: timedelta | None = None) -> DistributedManager:
     (1, ('data', 'context'))
     >>> manager.cleanup()
     """
+    timeout = _as_duration(timeout)
     # PhysicsNeMo's checkpoint functions start a manager without a process group.
     if DistributedManager.is_initialized() and DistributedManager().distributed:
         return DistributedManager()
@@ -77,6 +79,18 @@ def find_launcher(environment: dict[str, str]) -> str:
                 "...`, or unset SLURM_PROCID to run one process alone"
             )
     return "mpi" if "OMPI_COMM_WORLD_RANK" in environment else "none"
+
+
+def _as_duration(timeout: timedelta | float | None) -> timedelta | None:
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if number and math.isfinite(timeout):
+        timeout = timedelta(seconds=timeout)
+    if timeout is None or (isinstance(timeout, timedelta) and timeout > timedelta(0)):
+        return timeout
+    raise ValueError(
+        f"timeout must be a positive number of seconds or datetime.timedelta, got {timeout!r}; "
+        "leave it out for torch's own"
+    )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ __all__ = ["TrainedRun", "train"]
 def __getattr__(name: str) -> Any:
     """Import the loop when it is asked for: the losses alone need neither data nor TensorBoard."""
     if name in __all__:
-        from . import runs
+        from . import run
 
-        return getattr(runs, name)
+        return getattr(run, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

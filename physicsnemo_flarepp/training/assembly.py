@@ -11,13 +11,13 @@ from torch.distributed import DeviceMesh
 from torch.optim.swa_utils import AveragedModel
 
 from ..datapipes import build_dataloaders
+from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
 from ..parallel import enable_context_parallel, initialize, make_mesh
-from .channels import Channels
+from .config import TrainingConfig
 from .feeding import InputLayout, build_model, input_adapter
 from .optimizers import make_average, make_optimizer, make_schedule
-from .settings import TrainingConfig
-from .steps import FieldLoss, TrainStep
+from .step import FieldLoss, TrainStep
 
 
 @dataclass(frozen=True)

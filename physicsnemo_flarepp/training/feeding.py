@@ -234,16 +234,33 @@ def _geotransolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]
     return inputs
 
 
+_BACKBONE = Feed(_backbone_sizes, _backbone_inputs)
+_TRANSOLVER = Feed(_transolver_sizes, _transolver_inputs)
+
 # By the path of the class, so that only the model in use is imported; subclasses are fed alike.
+# A model file may ask for these classes only: load_model builds no other without being told to.
 FEEDS: dict[str, Feed] = {
-    "physicsnemo_flarepp.models.backbone.MixerBackbone": Feed(_backbone_sizes, _backbone_inputs),
-    "physicsnemo.models.transolver.transolver.Transolver": Feed(
-        _transolver_sizes, _transolver_inputs
-    ),
+    "physicsnemo_flarepp.models.flarepp.FlarePP": _BACKBONE,
+    "physicsnemo_flarepp.models.backbone.MixerBackbone": _BACKBONE,
+    "physicsnemo.models.flare.flare.FLARE": _TRANSOLVER,
+    "physicsnemo.models.transolver.transolver.Transolver": _TRANSOLVER,
     "physicsnemo.models.geotransolver.geotransolver.GeoTransolver": Feed(
         _geotransolver_sizes, _geotransolver_inputs
     ),
 }
+
+
+def fed_class(path: str) -> type[Module] | None:
+    """Return the class of :data:`FEEDS` with this path, None if it is not listed.
+
+    Examples
+    --------
+    >>> fed_class("physicsnemo_flarepp.models.flarepp.FlarePP").__name__
+    'FlarePP'
+    >>> fed_class("subprocess.Popen") is None
+    True
+    """
+    return get_class(path) if path in FEEDS else None
 
 
 def _join(batch: TensorDict, *keys: str) -> Tensor:
@@ -292,7 +309,7 @@ def _model_class(target: str | None) -> type[Module]:
 
 
 def _known() -> str:
-    return f"{', '.join(FEEDS)} and their subclasses, such as physicsnemo_flarepp.FlarePP"
+    return f"{', '.join(FEEDS)} and their subclasses"
 
 
 def _feed(cls: type[Module]) -> Feed:

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from .settings import TrainingConfig
+from .config import TrainingConfig
 
 # The layers whose weights are matrices. Norms, biases, seeds, queries and temperatures are not
 # decayed: shrinking them towards 0 would pull them from where they start, not regularise.

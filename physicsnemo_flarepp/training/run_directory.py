@@ -1,24 +1,44 @@
-"""The directory of a run: config, versions, metrics, TensorBoard, normaliser, table."""
+"""The directory of a run: config, versions, metrics, TensorBoard, normaliser, results."""
 
 import csv
 import fcntl
+import io
 import json
+import os
 import platform
+import re
 import shlex
-import shutil
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch.utils.tensorboard import SummaryWriter
+from physicsnemo.core import Module
 
+from ..datapipes.channels import FILE_NAME as CHANNELS
+from ..datapipes.channels import Channels
 from ..datapipes.normalization import Normalizer
-from .channels import FILE_NAME as CHANNELS_FILE
-from .channels import Channels
+from ..files import (
+    append_whole,
+    fingerprint,
+    make_folder,
+    replace_text,
+    sync_file,
+    temporaries,
+)
+from .checkpoints.model_files import save_module
+from .checkpoints.store import CheckpointStore
+from .config import RunConfig
+from .event_file import EventFile
+from .run_manifest import FILE_NAME as MANIFEST
+from .run_manifest import RunManifest, read_run_manifest
+from .training_set import FILE_NAME as TRAINING_SET
 
 _PACKAGES = (
     "physicsnemo-flarepp",
@@ -31,20 +51,28 @@ _PACKAGES = (
     "pyvista",
     "vtk",
 )
-_FOLDERS = ("checkpoints", "figures", "predictions", "tensorboard")
+CONFIG, NORMALIZER, MODEL = "config.yaml", "normalizer.safetensors", "model.mdlus"
+# What a resumed run and predictions depend on, besides the weights.
+SETTINGS = (CONFIG, CHANNELS, NORMALIZER)
 _FILES = (
-    CHANNELS_FILE,
+    CHANNELS,
     "command.txt",
-    "config.yaml",
+    CONFIG,
     "errors.csv",
     "evaluation.csv",
-    "log.txt",
     "metrics.jsonl",
-    "model.mdlus",
-    "normalizer.safetensors",
+    MODEL,
+    NORMALIZER,
     "table.md",
+    TRAINING_SET,
     "versions.json",
 )
+_FOLDERS = ("checkpoints", "figures", "predictions", "tensorboard")
+_RESULTS = (MODEL, "errors.csv", "table.md", "evaluation.csv", "figures", "predictions")
+
+
+class RunDirectoryLost(RuntimeError):
+    """The directory was removed while a run was writing to it."""
 
 
 def package_versions() -> dict[str, str | None]:
@@ -82,18 +110,18 @@ class RunDirectory:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._board: SummaryWriter | None = None
+        self._manifest = RunManifest(self.path)
+        self._board: EventFile | None = None
         self._lock: TextIO | None = None
-        self._purge_after: int | None = None
+        self._purge_step: int | None = None
         self._unwritten: list[Mapping[str, object]] = []
+        self._unshown: list[Mapping[str, object]] = []
 
     def __enter__(self) -> "RunDirectory":
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close TensorBoard's file and let other processes in."""
-        if self._board is not None:
-            self._board.close()
+        """Let other processes in."""
         if self._lock is not None:
             self._lock.close()
 
@@ -102,18 +130,46 @@ class RunDirectory:
         """Where the checkpoints are."""
         return self.path / "checkpoints"
 
-    def clear(self) -> None:
-        """Delete the files of an earlier run, and only those: nothing where no run was begun."""
-        if not self._holds_run():
-            return
-        for name in _FOLDERS:
-            shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in _FILES:
-            (self.path / name).unlink(missing_ok=True)
+    # Whose directory it is -------------------------------------------------------------------
 
-    def _holds_run(self) -> bool:
-        config = self.path / "config.yaml"
-        return config.is_file() and {"run_dir", "training"} <= set(OmegaConf.load(config))
+    def lock(self) -> str | None:
+        """Keep other processes out until this one ends; say so if one is in already."""
+        make_folder(self.path)
+        self._lock = open(self.path / ".lock", "w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return f"another process trains in {self.path}; wait for it, or choose another run_dir"
+        for name in (MANIFEST, *_FILES):  # of processes that were killed while writing
+            for path in temporaries(self.path / name):
+                path.unlink()
+        return None
+
+    def check_present(self) -> None:
+        """Raise RunDirectoryLost if the directory that was locked is not there any more."""
+        try:
+            found = os.stat(self.path / ".lock")
+        except FileNotFoundError:
+            found = None
+        if found is None or not os.path.samestat(found, os.fstat(self._lock.fileno())):
+            raise RunDirectoryLost(
+                f"{self.path} was removed or replaced while the run was training in it; what it "
+                "held is lost. Start again, and keep the directory until the run ends"
+            )
+
+    def _found_run(self) -> RunManifest | None:
+        """Return the manifest of the run that was begun here, None if none was.
+
+        A run of an older version has none, and that of another may be damaged: such a run is
+        known by its config, and taken for one with results.
+        """
+        try:
+            manifest = read_run_manifest(self.path)
+        except ValueError:
+            return RunManifest(self.path, written=_FILES, saved=True)
+        if manifest is None and _is_run_config(self.path / CONFIG):
+            return RunManifest(self.path, written=_FILES)
+        return manifest
 
     def obstacle(self, restart: bool) -> str | None:
         """Say why no run can begin here; None if nothing of value would be lost.
@@ -121,55 +177,110 @@ class RunDirectory:
         A run that was killed before its first checkpoint has nothing of value. Files of anybody
         else are never touched, whatever `restart` says.
         """
-        if not self._holds_run():
-            present = [name for name in (*_FILES, *_FOLDERS) if (self.path / name).exists()]
-            # A comparison opens log.txt before its runs begin.
-            foreign = [name for name in present if name != "log.txt"]
+        run = self._found_run()
+        if run is None:
+            foreign = [name for name in (*_FILES, *_FOLDERS) if (self.path / name).exists()]
             if foreign:
                 return (
                     f"{self.path} holds {', '.join(foreign)}, but they are not of a run; choose "
                     "another run_dir"
                 )
             return None
-        results = [*self.path.glob("model.mdlus"), *self.checkpoints.glob("step_*")]
-        if results and not restart:
+        if restart:
+            return None
+        results = [name for name in _RESULTS if _holds_something(self.path / name)]
+        results += [path.name for path in self.checkpoints.glob("step_*")]
+        if results:
             return (
-                f"{self.path} holds {', '.join(path.name for path in results)} of a run, but no "
-                "checkpoint that can be used; choose another run_dir, or set restart=true to "
-                "delete that run"
+                f"{self.path} holds {', '.join(results)} of a run, but no checkpoint that can be "
+                "used; choose another run_dir, or set restart=true to delete that run"
+            )
+        if run.saved:
+            return (
+                f"{self.path} holds the settings and metrics of a run whose checkpoints were "
+                "removed; choose another run_dir, or set restart=true to delete that run"
             )
         return None
 
-    def lock(self) -> str | None:
-        """Keep other processes out until this one ends; say so if one is in already."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = open(self.path / ".lock", "w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return f"another process trains in {self.path}; wait for it, or choose another run_dir"
-        return None
+    def check_sound(self) -> None:
+        """Raise ValueError if what a resumed run depends on is not as it was written.
 
-    def begin(self, cfg: DictConfig, normalizer: Normalizer, channels: Channels) -> None:
-        """Record the config, the command, the versions, the channels and the normaliser."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(cfg, self.path / "config.yaml")
+        A run that has no manifest, as those of older versions, gets one of its files as they are.
+        """
+        manifest = read_run_manifest(self.path)
+        if manifest is None:
+            present = [name for name in SETTINGS if (self.path / name).is_file()]
+            files = {name: fingerprint(self.path / name) for name in present}
+            manifest = RunManifest(self.path, files, _FILES, saved=True).write()
+        extra = [name for name in manifest.files if name not in (*SETTINGS, MODEL)]
+        manifest.verify([*SETTINGS, *extra])
+        self._manifest = manifest
+
+    def clear(self) -> None:
+        """Delete the files of an earlier run, and only those: nothing where no run was begun.
+
+        The manifest stays until :meth:`begin` replaces it, so that after a kill in here the
+        directory is still known as that of a run.
+        """
+        run = self._found_run()
+        if run is None:
+            return
+        if not (self.path / MANIFEST).exists():
+            run.write()
+        # First: a run without checkpoints is begun again, one without settings cannot go on.
+        CheckpointStore(self.checkpoints).clear()
+        for path in run.own_paths():
+            path.unlink()
+        for name in _FOLDERS:
+            with suppress(OSError):  # not there, or it holds files of somebody else
+                (self.path / name).rmdir()
+
+    # Writing ---------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        cfg: DictConfig,
+        normalizer: Normalizer,
+        channels: Channels,
+        training_set: Mapping[str, Any],
+    ) -> None:
+        """Record the settings of a run; the disk has all of them when this returns.
+
+        The manifest comes first, with the names of what follows: a run that is killed here can
+        be told from files of somebody else.
+        """
+        make_folder(self.path)
+        self._manifest = RunManifest(self.path, written=_FILES).write()
         versions = json.dumps(package_versions(), indent=2)
-        (self.path / "versions.json").write_text(versions + "\n")
-        (self.path / "command.txt").write_text(shlex.join(sys.argv) + "\n")
-        channels.save(self.path)
-        normalizer.save(self.path / "normalizer.safetensors")
+        replace_text(self.path / "versions.json", versions + "\n")
+        replace_text(self.path / "command.txt", shlex.join(sys.argv) + "\n")
+        training_text = json.dumps(training_set, indent=2) + "\n"
+        files = {
+            CONFIG: replace_text(self.path / CONFIG, OmegaConf.to_yaml(cfg)),
+            CHANNELS: channels.save(self.path),
+            NORMALIZER: normalizer.save(self.path / NORMALIZER),
+            TRAINING_SET: replace_text(self.path / TRAINING_SET, training_text),
+        }
+        self._manifest = replace(self._manifest, files=files).write()
+
+    def sync(self) -> None:
+        """Wait until the disk has the metrics; a checkpoint counts only then."""
+        if (self.path / "metrics.jsonl").exists():
+            sync_file(self.path / "metrics.jsonl")
+
+    def mark_saved(self) -> None:
+        """Note that the run has a checkpoint: from now on it is of value."""
+        if not self._manifest.saved:
+            self._manifest = replace(self._manifest, saved=True).write()
 
     def forget_after(self, step: int) -> None:
-        """Drop metrics of steps that a resumed run does again."""
+        """Drop metrics of steps that a resumed run does again, and lines that are no metrics."""
         metrics = self.path / "metrics.jsonl"
         if not metrics.exists():
             return
-        self._purge_after = step
+        self._purge_step = step + 1
         kept = [row for row in read_metrics(self.path) if row["step"] <= step]
-        draft = metrics.with_suffix(".partial")
-        draft.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        draft.replace(metrics)
+        replace_text(metrics, "".join(json.dumps(row) + "\n" for row in kept))
 
     def log(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Append `rows` to the metrics and their numbers to TensorBoard.
@@ -177,51 +288,94 @@ class RunDirectory:
         Raises OSError where the disk is full; the rows are then written with the next ones.
         """
         self._unwritten += rows
-        text = "".join(json.dumps(row) + "\n" for row in self._unwritten)
-        append_whole(self.path / "metrics.jsonl", text)
-        rows, self._unwritten = self._unwritten, []
+        if self._unwritten:
+            text = "".join(json.dumps(row) + "\n" for row in self._unwritten)
+            append_whole(self.path / "metrics.jsonl", text.encode())
+        self._unshown += self._unwritten
+        self._unwritten = []
+        if self._unshown:
+            self._open_board().append(self._unshown)
+        self._unshown = []
+
+    @property
+    def waiting(self) -> int:
+        """Number of rows that could not be written yet."""
+        return len(self._unwritten)
+
+    def _open_board(self) -> EventFile:
+        """Return TensorBoard's file of this process, which the manifest knows as the run's."""
         if self._board is None:
-            purge = None if self._purge_after is None else self._purge_after + 1
-            self._board = SummaryWriter(self.path / "tensorboard", purge_step=purge)
-        for row in rows:
-            for name, value in row.items():
-                if isinstance(value, float):
-                    self._board.add_scalar(f"{row['kind']}/{name}", value, row["step"])
-        self._board.flush()
+            board = EventFile(self.path / "tensorboard", self._purge_step)
+            name = str(board.path.relative_to(self.path))
+            self._manifest = self._manifest.with_written([name]).write()
+            self._board = board
+        return self._board
 
-    def write_errors(
-        self, case_ids: Sequence[str], fields: Sequence[str], errors: Iterable[Sequence[float]]
+    def write_results(
+        self,
+        model: Module,
+        case_ids: Sequence[str],
+        fields: Sequence[str],
+        errors: Iterable[Sequence[float]],
+        table: str,
     ) -> None:
-        """Write the relative L2 error of every test case and field."""
-        with open(self.path / "errors.csv", "w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["case", *fields])
-            writer.writerows([case, *row] for case, row in zip(case_ids, errors, strict=True))
+        """Write the model, the relative L2 error of every test case and field, and their table.
+
+        The manifest loses the model before it is replaced: what is there is the model of the
+        manifest, or none.
+        """
+        self.check_present()
+        files = {name: entry for name, entry in self._manifest.files.items() if name != MODEL}
+        self._manifest = replace(self._manifest, files=files).write()
+        written = save_module(model, self.path / MODEL)
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        writer.writerow(["case", *fields])
+        writer.writerows([case, *row] for case, row in zip(case_ids, errors, strict=True))
+        replace_text(self.path / "errors.csv", text.getvalue())
+        replace_text(self.path / "table.md", table)
+        self._manifest = replace(self._manifest, files={**files, MODEL: written}).write()
 
 
-def append_whole(path: Path, text: str) -> None:
-    """Append `text`, or nothing of it if the disk is full."""
-    size = path.stat().st_size if path.exists() else 0
-    try:
-        with open(path, "a") as file:
-            file.write(text)
-    except OSError:
-        with open(path, "a") as file:
-            file.truncate(size)
-        raise
+def _holds_something(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else path.exists()
+
+
+def _is_run_config(path: Path) -> bool:
+    """Tell whether a run wrote this config, even if a kill or a full disk has cut it."""
+    if not path.is_file():
+        return False
+    text = path.read_text(errors="replace")
+    keys = set(re.findall(r"^(\w+):", text, re.MULTILINE))
+    if {"run_dir", "training"} <= keys:
+        return True
+    return not text.endswith("\n") and keys <= set(RunConfig.__dataclass_fields__)
 
 
 def read_metrics(directory: str | Path) -> list[dict]:
-    """Return the rows of a run's ``metrics.jsonl``; a last line cut by a kill is left out."""
+    """Return the rows of a run's ``metrics.jsonl``.
+
+    A last line cut by a kill is left out; so are other lines that are no rows, with a warning.
+    """
     path = Path(directory) / "metrics.jsonl"
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; give the directory of a training run")
-    lines = path.read_text().splitlines()
-    rows = []
+    rows, strange = [], []
+    lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if number < len(lines):
-                raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
+            row = json.loads(line)
+            is_row = type(row["step"]) is int and type(row["kind"]) is str
+        except (ValueError, TypeError, KeyError, RecursionError):
+            is_row = False
+        if is_row:
+            rows.append(row)
+        elif number < len(lines):
+            strange.append(str(number))
+    if strange:
+        warnings.warn(
+            f"{path}: line {', '.join(strange[:5])}{' ...' if len(strange) > 5 else ''} of "
+            f"{len(lines) - 1} is no row of metrics and is left out",
+            stacklevel=2,
+        )
     return rows

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ..ops import all_reduce
 from .assembly import Parts, Ranks
-from .checkpoints import CheckpointStore
+from .checkpoints.random_state import gather_random_states, restore_own_random_state
+from .checkpoints.store import CheckpointStore
 from .interrupts import StopRequest
 from .metrics import case_errors, gather_errors
-from .progress import Reporter, Status, used_memory_mb
-from .random_state import gather_random_states, restore_own_random_state
-from .run_directory import RunDirectory
+from .reporting import Reporter, Status, used_memory_mb
+from .run_directory import RunDirectory, RunDirectoryLost
 
 
 class NonFiniteLoss(RuntimeError):
@@ -78,6 +78,9 @@ class Trainer:
         self.errors: Float[Tensor, "cases F"] | None = None
         self._pending: list[PendingStep] = []
         self._saved_step = -1
+        self._evaluated_step = -1
+        self._metric: float | None = None
+        self._log_fails = False
         self._tokens = 0
         self._since = time.perf_counter()
 
@@ -121,20 +124,56 @@ class Trainer:
         }
 
     def save(self, metric: float | None = None, *, required: bool = False) -> None:
-        """Write a checkpoint; a full disk costs a warning unless it is `required`."""
+        """Write a checkpoint; a full disk costs a warning unless it is `required`.
+
+        All ranks learn whether it was written, so that they agree on what is left to save.
+        """
         self._flush()
         self._check_weights()
         state = self._state()
-        self._saved_step = self.step
+        outcome: list[Exception | None] = [None]
         if self.ranks.rank == 0:
             try:
+                self.directory.check_present()
+                self.directory.sync()
                 module = self.parts.average.module
                 self.store.save(self.step, state, module, epoch=self.epoch, metric=metric)
-            except OSError as error:
-                if required:
-                    raise
-                self.reporter.say(f"WARNING no checkpoint at step {self.step}: {error}")
+            except (OSError, RunDirectoryLost) as error:
+                outcome[0] = error
+        if self.ranks.size > 1:
+            dist.broadcast_object_list(outcome, src=0)
+        (failure,) = outcome
+        if failure is None:
+            self._saved_step = self.step
+            self._mark_saved()
+        elif required or isinstance(failure, RunDirectoryLost):
+            raise failure
+        else:
+            self.reporter.say(f"WARNING no checkpoint at step {self.step}: {failure}")
         self._since = time.perf_counter()
+
+    def _mark_saved(self) -> None:
+        if self.ranks.rank == 0:
+            try:
+                self.directory.mark_saved()
+            except OSError as error:  # the checkpoint is there, and the next one marks the run
+                self.reporter.say(f"WARNING {error}")
+
+    def _save_before_stop(self, signal_name: str) -> None:
+        """Save where the run was asked to stop; if that fails, say what there is instead."""
+        if self._saved_step == self.step:
+            return
+        metric = self._metric if self._evaluated_step == self.step else None
+        try:
+            self.save(metric, required=True)
+        except OSError as error:
+            entries = self.store.entries()
+            last = f"the last checkpoint is {entries[0].path}" if entries else "there is none"
+            raise type(error)(
+                error.errno,
+                f"stopped by {signal_name} at step {self.step}, which was NOT saved; {last}. "
+                f"{error.strerror}",
+            ) from error
 
     # Training ------------------------------------------------------------------------------
 
@@ -147,9 +186,12 @@ class Trainer:
                     self._end_epoch()
                     stopped = not self.is_complete and self._stop_agreed(stop, looks=True)
                 if stopped:
-                    if self._saved_step != self.step:  # else it has the metric of its evaluation
-                        self.save(required=True)
-                    return stop.signal_name or "SIGTERM"
+                    signal_name = stop.signal_name or "SIGTERM"
+                    self._save_before_stop(signal_name)
+                    return signal_name
+        self._log([])  # what a full disk has left
+        if self.directory.waiting:
+            self.reporter.say(f"WARNING {self.directory.waiting} rows of metrics are lost")
         return None
 
     def _train_epoch(self, stop: StopRequest) -> bool:
@@ -197,6 +239,7 @@ class Trainer:
         metric = None
         if self.epoch % self.settings.evaluate_every == 0 or self.is_complete:
             metric = self.evaluate()
+            self._metric, self._evaluated_step = metric, self.step
         every = self.settings.checkpoint_every
         due = every is None or self.step % every == 0
         if due or metric is not None:
@@ -227,13 +270,16 @@ class Trainer:
         return error
 
     def _log(self, rows: list[dict]) -> None:
-        """Write metrics on the first rank; a full disk does not stop the run."""
+        """Write metrics on the first rank; a full disk costs one warning, not the run."""
         if self.ranks.rank != 0:
             return
         try:
             self.directory.log(rows)
+            self._log_fails = False
         except OSError as error:
-            self.reporter.say(f"WARNING metrics are kept for later: {error}")
+            if not self._log_fails:
+                self.reporter.say(f"WARNING metrics are kept for later: {error}")
+            self._log_fails = True
 
     @cached_property
     def mean_predictor_error(self) -> float:

@@ -9,10 +9,11 @@ import pyvista as pv
 from jaxtyping import Bool, Float, UInt8
 
 from .cameras import Camera
+from .canvases import Canvas, Crop, association_of, make_canvas
+from .files import Paths, check_paths
 from .pages import ComparisonPage, Panel
 from .scales import Limits, check_values, error_limits, field_limits, outside, relative_l2
-from .sheets import Paths, check_paths, styled, with_units
-from .surfaces import Canvas, Crop, association_of, make_canvas
+from .sheets import styled, with_units
 from .theme import LIGHT, Theme
 from .views import View, make_views, open_renderer, pixels_per_unit
 
@@ -30,8 +31,8 @@ class Comparison:
     field_limits, error_limits : tuple of float
         The two colour scales.
     relative_l2 : dict
-        Error of each prediction as it is written above its panel, as a fraction: over all tokens
-        with data, or what was given.
+        Error of what is shown of each prediction as it is written above its panel, as a fraction:
+        over all tokens with data.
     cameras : tuple of str
         Views, in order.
     paths : tuple of Path
@@ -70,7 +71,7 @@ def plot_comparison(
     crop: Crop | None = None,
     alpha: float | None = None,
     field_range: Limits | None = None,
-    errors: Mapping[str, float] | None = None,
+    vector_errors: Mapping[str, float] | None = None,
     title: str | None = None,
     theme: Theme = LIGHT,
     path: Paths = None,
@@ -111,9 +112,9 @@ def plot_comparison(
         Largest circumradius of a face of a point cloud; see :func:`triangulate_cloud`.
     field_range : tuple of float, optional
         Limits of the field scale; percentiles 0.5 and 99.5 of the reference by default.
-    errors : Mapping[str, float], optional
-        Relative L2 error of each prediction as a fraction, where it is not that of the arrays: of
-        a vector field whose length is shown, say.
+    vector_errors : Mapping[str, float], optional
+        Where the arrays are magnitudes of vectors, the relative L2 error of the vectors by model,
+        as a fraction. It is written beside that of the magnitudes, and each is named.
     title : str, optional
         Line above the panels, such as the case.
     theme : Theme
@@ -164,17 +165,23 @@ def plot_comparison(
     fields = {"reference": reference, **predictions}
     limits = field_range or field_limits(reference[shown])
     bounds = error_limits(in_view)
-    if errors is None:
-        errors = {n: relative_l2(v[known], reference[known]) for n, v in predictions.items()}
-    elif set(errors) != set(predictions):
-        raise ValueError(f"errors names {sorted(errors)}, but predictions {sorted(predictions)}")
-    errors = dict(errors)
+    errors = {n: relative_l2(v[known], reference[known]) for n, v in predictions.items()}
+    headings = {n: (f" error, rel. L2 {error:.2%}",) for n, error in errors.items()}
+    if vector_errors is not None:
+        if set(vector_errors) != set(predictions):
+            raise ValueError(
+                f"vector_errors names {sorted(vector_errors)}, but predictions {sorted(errors)}"
+            )
+        headings = {
+            n: (" error", f"rel. L2: magnitude {error:.2%}, vector {vector_errors[n]:.2%}")
+            for n, error in errors.items()
+        }
 
     views = make_views(canvas, cameras, crop)
     pictures = _render(canvas, fields, differences, limits, bounds, views, theme)
     with styled(theme):
-        page = ComparisonPage(views, list(predictions), title, theme)
-        page.place(pictures, errors)
+        page = ComparisonPage(views, headings, title, theme)
+        page.place(pictures)
         page.bars(
             (limits, with_units(field, units)),
             outside(limits, *(values[shown] for values in fields.values())),

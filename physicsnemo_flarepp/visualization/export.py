@@ -9,9 +9,10 @@ import numpy as np
 import pyvista as pv
 from jaxtyping import Float
 
+from .canvases import association_of, make_canvas
+from .files import whole_file
 from .rendering import lookup_table, require_rendering
 from .scales import Limits, field_limits
-from .surfaces import association_of, make_canvas
 from .theme import LIGHT, Theme
 
 _OTHER_FORMATS = (".vtp", ".vtu", ".vtk", ".vts", ".vti", ".ply", ".stl", ".obj")
@@ -103,10 +104,8 @@ def export_fields(
         data[name] = np.ascontiguousarray(values)
     # Ids of cases may hold dots: "Re_1.5" is a name, not a file of type ".5".
     path = path if path.suffix == suffix else path.with_name(path.name + suffix)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.stem}.partial{suffix}")
-    bare.save(partial)
-    os.replace(partial, path)
+    with whole_file(path) as draft:
+        bare.save(draft)
     return path
 
 
@@ -162,7 +161,7 @@ def export_html(
         cmap=table,
         show_scalar_bar=False,
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    plotter.trame.export_html(path)
+    with whole_file(path) as draft:
+        plotter.trame.export_html(draft)
     plotter.close()
     return path

@@ -9,9 +9,10 @@ import pyvista as pv
 from jaxtyping import Float, UInt8
 
 from .cameras import Camera
+from .canvases import Crop, make_canvas
+from .files import Paths, check_paths
 from .scales import Limits, check_values, field_limits, outside
-from .sheets import BAR_STRIP, Paths, Sheet, check_paths, styled
-from .surfaces import Crop, make_canvas
+from .sheets import BAR_STRIP, Sheet, styled
 from .theme import LIGHT, Theme
 from .views import make_views, open_renderer, pixels_per_unit
 
@@ -29,7 +30,7 @@ class Exhibit:
     Parameters
     ----------
     title : str
-        Name of the benchmark.
+        Name of the benchmark or run.
     mesh : pyvista.DataSet
         Mesh of a case.
     target : numpy.ndarray
@@ -46,6 +47,8 @@ class Exhibit:
         View of a surface; planar meshes have their own.
     crop : tuple of float, optional
         Part of a planar mesh to look at.
+    case : str, optional
+        Name of the case, below the title.
     """
 
     title: str
@@ -57,6 +60,7 @@ class Exhibit:
     association: str = "auto"
     camera: str | Camera = "three-quarter"
     crop: Crop | None = None
+    case: str | None = None
 
 
 @dataclass(frozen=True)
@@ -112,8 +116,9 @@ def plot_gallery(
         drawn = [_render(exhibit, theme, _TALLEST * cell) for exhibit in exhibits]
         height = max(picture.shape[0] for column in drawn for picture, _, _, _ in column)
         row = height + strip
+        head = line * (1 + any(exhibit.case is not None for exhibit in exhibits))
         width = 2 * margin + line + len(drawn) * (cell + gap) - gap
-        sheet = Sheet(width, 2 * margin + line + 2 * row, theme)
+        sheet = Sheet(width, 2 * margin + head + 2 * row, theme)
         rectangles, limits = {}, {}
         for number, (exhibit, column) in enumerate(zip(exhibits, drawn, strict=True)):
             left = margin + line + number * (cell + gap)
@@ -125,11 +130,14 @@ def plot_gallery(
                 size=theme.font_size + 1,
                 valign="baseline",
             )
+            if exhibit.case is not None:
+                words = f"case {exhibit.case}"
+                sheet.text(words, left + cell / 2, margin + 1.5 * line, room=cell)
             for place, (kind, (picture, scale, label, beyond)) in enumerate(
                 zip(("input", "target"), column, strict=True)
             ):
                 h, w = picture.shape[:2]
-                top = margin + line + place * row + height - h
+                top = margin + head + place * row + height - h
                 corner = left + (cell - w) // 2
                 sheet.image(picture, corner, top)
                 rectangles[exhibit.title, kind] = (corner, top, w, h)
@@ -147,7 +155,7 @@ def plot_gallery(
             sheet.text(
                 kind,
                 margin + line / 3,
-                margin + line + place * row + height / 2,
+                margin + head + place * row + height / 2,
                 room=height,
                 size=theme.font_size + 1,
                 vertical=True,

@@ -49,16 +49,36 @@ class Panel:
 
 
 class ComparisonPage:
-    """Places panels, titles and colour bars; one view goes in two rows, more in one row each."""
+    """Places panels, titles and colour bars; one view goes in two rows, more in one row each.
+
+    Parameters
+    ----------
+    views : sequence of View
+        Of each field and error.
+    headings : Mapping[str, tuple of str]
+        By model, in order of the columns, what follows its name above its error, and further
+        lines. The name is cut where there is no room.
+    title : str, optional
+        First line of the page.
+    theme : Theme
+        Look of the page.
+    """
 
     def __init__(
-        self, views: Sequence[View], models: list[str], title: str | None, theme: Theme
+        self,
+        views: Sequence[View],
+        headings: Mapping[str, tuple[str, ...]],
+        title: str | None,
+        theme: Theme,
     ) -> None:
+        models = list(headings)
+        self.headings = headings
         self.views, self.models, self.theme, self.title = views, models, theme, title
         self.panels: list[Panel] = []
         inch = theme.dpi
         self.stacked = len(views) == 1
         self.gap, self.line = round(GAP * inch), round(LINE * inch)
+        self.head = self.line * max(len(lines) for lines in headings.values())
         self.strip = round((BAR_STRIP + GAP) * inch)
         self.per_unit = pixels_per_unit(views, theme)
         self.cell = round(theme.panel_width * inch)
@@ -70,9 +90,9 @@ class ComparisonPage:
         n_columns = 1 + len(models) if self.stacked else 1 + 2 * len(models)
         width = self.left + n_columns * (self.cell + self.gap) - self.gap + round(MARGIN * inch)
         if self.stacked:
-            height = self.top + 2 * (self.line + self.heights[0] + self.strip)
+            height = self.top + self.line + self.head + 2 * (self.heights[0] + self.strip)
         else:
-            height = self.top + self.line + sum(self.heights) + self.gap * len(views) + self.strip
+            height = self.top + self.head + sum(self.heights) + self.gap * len(views) + self.strip
         self.sheet = Sheet(width, height, theme)
         if title is not None:
             middle = self.left, self.top - self.line / 2
@@ -83,12 +103,13 @@ class ComparisonPage:
 
     def _rows(self) -> list[int]:
         """Give the top of each row of panels."""
-        first = self.top + self.line
         if self.stacked:
-            return [first, first + self.heights[0] + self.strip + self.line]
+            first = self.top + self.line
+            return [first, first + self.heights[0] + self.strip + self.head]
+        first = self.top + self.head
         return [first + sum(self.heights[:i]) + self.gap * i for i in range(len(self.views))]
 
-    def place(self, pictures: Mapping[tuple[str, str, str], np.ndarray], errors: dict) -> None:
+    def place(self, pictures: Mapping[tuple[str, str, str], np.ndarray]) -> None:
         """Place the pictures with their titles."""
         order = ["reference", *self.models]
         rows = self._rows()
@@ -104,15 +125,18 @@ class ComparisonPage:
             self.sheet.image(picture, left, top)
             self.panels.append(Panel(kind, name, camera, row, column, (left, top, width, height)))
             if number == 0:
-                self.sheet.text(
-                    name,
-                    self._column(column) + self.cell / 2,
-                    rows[row] - 0.32 * self.line,
-                    tail="" if kind == "field" else f" error, rel. L2 {errors[name]:.2%}",
-                    room=self.cell,
-                    size=self.theme.font_size + 1,
-                    valign="baseline",
-                )
+                tails = self.headings[name] if kind == "error" else ("",)
+                for line, tail in enumerate(tails):
+                    above = len(tails) - 1 - line
+                    self.sheet.text(
+                        "" if line else name,
+                        self._column(column) + self.cell / 2,
+                        rows[row] - (above + 0.32) * self.line,
+                        tail=tail,
+                        room=self.cell,
+                        size=self.theme.font_size + 1,
+                        valign="baseline",
+                    )
         if not self.stacked:
             for view, top, height in zip(self.views, rows, self.heights, strict=True):
                 self.sheet.text(

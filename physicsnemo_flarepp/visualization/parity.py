@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from .curves import axes_in_a_row
-from .sheets import Paths, Sheet, check_paths, styled
+from .files import Paths, check_paths
+from .sheets import Sheet, styled
 from .theme import LIGHT, Theme
 
 _MARKERS = "osD^vP"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .cameras import CAR_CAMERAS
-from .surfaces import Crop
+from .canvases import Crop
 
 
 @dataclass(frozen=True)

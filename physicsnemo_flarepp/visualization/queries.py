@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from .sheets import BAR_STRIP, Paths, Sheet, check_paths, styled
+from .files import Paths, check_paths
+from .sheets import BAR_STRIP, Sheet, styled
 from .theme import LIGHT, Theme
 
 
@@ -56,6 +57,7 @@ def plot_query_change(
     second: Float[np.ndarray, "blocks heads M D"],
     *,
     cases: tuple[str, str],
+    title: str | None = None,
     theme: Theme = LIGHT,
     path: Paths = None,
 ) -> QueryChange:
@@ -70,6 +72,8 @@ def plot_query_change(
         Queries of both cases, such as ``inference.routing_queries`` gives.
     cases : tuple of str
         Names of the cases.
+    title : str, optional
+        Line above, such as the run.
     theme, path
         As in :func:`plot_comparison`.
     """
@@ -79,7 +83,8 @@ def plot_query_change(
     top = float(change.max()) or 1.0
     with styled(theme):
         inch = theme.dpi
-        left, above, width = 0.75 * inch, 0.35 * inch, 3.6 * inch
+        left, head, width = 0.75 * inch, 0.35 * inch, 3.6 * inch
+        above = head + (0 if title is None else 0.2 * inch)
         height = round((0.13 * n_blocks * n_heads + 0.3) * inch)
         below = 0.6 * inch
         page = round(left + width + 0.2 * inch), round(above + height + below + BAR_STRIP * inch)
@@ -101,13 +106,11 @@ def plot_query_change(
         for edge in range(1, n_blocks):
             axis.axhline(edge * n_heads - 0.5, color=theme.background, linewidth=1.5)
         axis.set_xlabel("routes of each head (a row each), most changed first")
-        sheet.text(
-            f"change of the queries from {cases[0]} to {cases[1]}",
-            page[0] / 2,
-            above / 2,
-            room=0.95 * page[0],
-            size=theme.font_size + 1,
-        )
+        words = [f"change of the queries from {cases[0]} to {cases[1]}"]
+        for number, line in enumerate(words if title is None else [title, *words]):
+            middle = head / 2 + number * 0.2 * inch
+            room = 0.95 * page[0]
+            sheet.text(line, page[0] / 2, middle, room=room, size=theme.font_size + 1)
         label = "relative change"
         sheet.bar(theme.weights(), (0.0, top), label, left, above + height + below, width)
         image, paths = sheet.finish(paths)

@@ -10,9 +10,10 @@ import pyvista as pv
 from jaxtyping import Float, Int, UInt8
 
 from .cameras import ALL_AROUND, Camera
+from .canvases import Canvas, Crop, make_canvas
+from .files import Paths, check_paths
 from .scales import Limits, check_values, outside
-from .sheets import BAR_STRIP, Paths, Sheet, check_paths, styled
-from .surfaces import Canvas, Crop, make_canvas
+from .sheets import BAR_STRIP, Sheet, styled
 from .theme import LIGHT, Theme
 from .views import View, make_views, open_renderer, pixels_per_unit
 

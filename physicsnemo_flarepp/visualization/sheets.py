@@ -1,6 +1,5 @@
 """Figures laid out in whole pixels: pictures keep theirs, text stays crisp, nothing overlaps."""
 
-import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,10 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 from PIL import Image
 
+from .files import Paths, check_paths, whole_file
 from .theme import Theme
 
-Paths = str | os.PathLike | Sequence[str | os.PathLike] | None
-FORMATS = (".png", ".pdf", ".svg")
 # Height of a colour bar, of its ticks and of its label, in inches.
 BAR_HEIGHT = 0.09
 BAR_STRIP = 0.52
@@ -288,28 +286,12 @@ class Sheet:
         pixels = self.pixels()
         paths = check_paths(path)
         for target in paths:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if target.suffix == ".png":
-                image = Image.fromarray(pixels)
-                image.save(target, optimize=True, dpi=(self.theme.dpi, self.theme.dpi))
-            else:
-                # Dates would make two runs differ.
-                date = {".pdf": "CreationDate", ".svg": "Date"}[target.suffix]
-                self.figure.savefig(target, metadata={date: None})
+            with whole_file(target) as draft:
+                if target.suffix == ".png":
+                    image = Image.fromarray(pixels)
+                    image.save(draft, optimize=True, dpi=(self.theme.dpi, self.theme.dpi))
+                else:
+                    # Dates would make two runs differ.
+                    date = {".pdf": "CreationDate", ".svg": "Date"}[target.suffix]
+                    self.figure.savefig(draft, metadata={date: None})
         return pixels, paths
-
-
-def check_paths(path: Paths) -> tuple[Path, ...]:
-    """Give the files to write; raise on a format that figures cannot have.
-
-    Examples
-    --------
-    >>> check_paths("a.png") == (Path("a.png"),)
-    True
-    """
-    paths = () if path is None else [path] if isinstance(path, str | os.PathLike) else path
-    paths = tuple(map(Path, paths))
-    for target in paths:
-        if target.suffix not in FORMATS:
-            raise ValueError(f"path {str(target)!r} must end in one of {FORMATS}")
-    return paths

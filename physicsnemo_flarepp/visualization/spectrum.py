@@ -7,13 +7,16 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from .curves import axes_in_a_row
-from .sheets import Paths, check_paths, styled
+from .curves import axes_in_a_row, log_numbers
+from .files import Paths, check_paths
+from .sheets import styled
 from .theme import LIGHT, Theme
 
 # Singular values below this share of the largest are noise of fp32 weights.
 _FLOOR = 1e-8
 _LARGEST_SHARE = 0.99
+_BAND = "line: geometric mean of the heads; band: from the least to the greatest head"
+_AT_THE_FLOOR = "values below 10$^{-8}$, which single precision does not resolve, are drawn there"
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ def plot_spectrum(
 ) -> Spectrum:
     """Draw singular values of routing matrices over their number relative to M, block by block.
 
-    Lines are the geometric mean over heads, bands reach from the least to the greatest head.
+    Lines are the geometric mean over heads, bands reach from the least to the greatest head;
+    values below 1e-8 of the largest are drawn at 1e-8. The figure says so.
 
     Parameters
     ----------
@@ -79,32 +83,37 @@ def plot_spectrum(
     if not spectra:
         raise ValueError("spectra is empty; give at least one array by the name of its model")
     n_blocks = max(len(values) for values in spectra.values())
+    shares = {name: values / values[..., :1] for name, values in spectra.items()}
+    lowest = min(float(values.min()) for values in shares.values())
     ranks = {}
     with styled(theme):
-        sheet, axes = axes_in_a_row(n_blocks, theme, width=2.2 if n_blocks > 1 else 3.2)
         colors = theme.line_colors()
-        for number, (name, values) in enumerate(spectra.items()):
+        colors = {name: colors[number % len(colors)] for number, name in enumerate(spectra)}
+        sheet, axes = axes_in_a_row(
+            n_blocks,
+            theme,
+            width=2.2 if n_blocks > 1 else 3.2,
+            title=title,
+            key={f"{n}, M = {v.shape[-1]}": {"color": colors[n]} for n, v in spectra.items()},
+            notes=(_BAND, _AT_THE_FLOOR) if lowest < _FLOOR else (_BAND,),
+        )
+        for name, values in spectra.items():
             ranks[name] = tuple(float(r) for r in effective_rank(values).mean(-1))
-            scaled = np.maximum(values / values[..., :1], _FLOOR)
-            color = colors[number % len(colors)]
-            n_routes = values.shape[-1]
+            color, n_routes = colors[name], values.shape[-1]
             place = np.arange(1, n_routes + 1) / n_routes
-            for block, heads in enumerate(scaled):
+            for block, heads in enumerate(np.maximum(shares[name], _FLOOR)):
                 middle = np.exp(np.log(heads).mean(0))
-                label = f"{name}, M = {n_routes}"
-                axes[block].plot(place, middle, color=color, label=label)
+                axes[block].plot(place, middle, color=color)
                 axes[block].fill_between(
                     place, heads.min(0), heads.max(0), color=color, alpha=0.2, linewidth=0
                 )
-        lowest = min(float(np.maximum(v / v[..., :1], _FLOOR).min()) for v in spectra.values())
         for block, axis in enumerate(axes):
-            axis.set_yscale("log")
             axis.set_xlim(0, 1)
-            axis.set_ylim(min(0.5, lowest) * 0.7, 1.5)
-            axis.set_title(f"block {block + 1}" + (f" — {title}" if title and not block else ""))
+            axis.set_ylim(min(0.5, max(lowest, _FLOOR)) * 0.7, 1.5)
+            log_numbers(axis)
+            axis.set_title(f"block {block + 1}")
             axis.set_xlabel("number / M")
         axes[0].set_ylabel("singular value / largest")
-        axes[0].legend(loc="best", fontsize=theme.font_size - 1)
         image, paths = sheet.finish(paths)
     return Spectrum(image, ranks, paths)
 

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from .curves import axes_in_a_row, few_ticks, log_numbers
-from .sheets import Paths, check_paths, styled
+from .files import Paths, check_paths
+from .sheets import styled
 from .theme import LIGHT, Theme
 
 FILE_NAME = "metrics.jsonl"
@@ -96,35 +97,31 @@ def plot_training(
     histories = {name: read_metrics(source) for name, source in runs.items()}
     final, best = {}, {}
     with styled(theme):
-        sheet, (losses, errors) = axes_in_a_row(2, theme)
         colors = theme.line_colors()
-        levels: list[float] = []
-        for number, (name, records) in enumerate(histories.items()):
-            color = colors[number % len(colors)]
+        key = {name: {"color": colors[i % len(colors)]} for i, name in enumerate(histories)}
+        floors = [_series(r, "evaluation", "mean_predictor_error") for r in histories.values()]
+        # Runs on the same data share it.
+        levels = {round(100 * float(floor[-1, 1]), 3) for floor in floors if len(floor)}
+        mean = {"color": theme.foreground, "linestyle": ":", "linewidth": 0.8}
+        named = key | ({"predicting the training mean": mean} if levels else {})
+        sheet, (losses, errors) = axes_in_a_row(2, theme, title=title, key=named)
+        for name, records in histories.items():
             steps = _series(records, "step", "loss")
             tests = _series(records, "evaluation", "error")
             if not len(steps) and not len(tests):
                 raise ValueError(f"run {name!r} has logged neither a loss nor an error yet")
-            losses.plot(*_thinned(steps).T, color=color, label=name)
-            errors.plot(*(tests * (1, 100)).T, color=color, marker=".", label=name)
-            floor = _series(records, "evaluation", "mean_predictor_error")
-            if len(floor):
-                levels.append(100 * float(floor[-1, 1]))
+            losses.plot(*_thinned(steps).T, **key[name])
+            errors.plot(*(tests * (1, 100)).T, **key[name], marker=".")
             if len(tests):
                 final[name], best[name] = float(tests[-1, 1]), float(tests[:, 1].min())
-        # Runs on the same data share it.
-        for number, level in enumerate(dict.fromkeys(round(level, 3) for level in levels)):
-            words = None if number else "predicting the training mean"
-            errors.axhline(level, color=theme.foreground, linestyle=":", linewidth=0.8, label=words)
+        for level in levels:
+            errors.axhline(level, **mean)
         for axis, label in ((losses, "training loss"), (errors, "test error, rel. L2 [%]")):
             log_numbers(axis)
             few_ticks(axis)
             axis.set_xlabel("step")
             axis.set_ylabel(label)
             axis.grid(alpha=0.25, linewidth=0.5, which="both")
-        losses.set_title(title or "")
-        losses.legend(fontsize=theme.font_size - 1)
-        errors.legend(fontsize=theme.font_size - 1)
         image, paths = sheet.finish(paths)
     return TrainingCurves(image, final, best, paths)
 

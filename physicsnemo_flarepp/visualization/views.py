@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .cameras import CAR_CAMERAS, PLAN, Camera, resolve_cameras
+from .canvases import Canvas, Crop
 from .rendering import MeshRenderer
-from .surfaces import Canvas, Crop
 from .theme import Theme
 
 _MARGIN = 0.02  # of the extent, around surfaces

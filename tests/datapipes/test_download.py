@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from physicsnemo_flarepp.datapipes.download import download, main
+from physicsnemo_flarepp.commands import main
+from physicsnemo_flarepp.datapipes.download import download
 
 FILES = {f"pipe/{name}.npy": name.encode() * 4000 for name in ("Pipe_X", "Pipe_Y", "Pipe_Q")}
 FILES["README.md"] = b"about"
@@ -73,8 +74,8 @@ def names(directory):
 
 
 def test_a_set_is_fetched_flat_and_not_twice(hub, tmp_path, capsys):
-    assert main(["pipe", "--root", str(tmp_path), "--endpoint", hub.address]) == 0
-    assert f"set `root` to {tmp_path / 'pipe'}" in capsys.readouterr().out
+    assert main(["download", "pipe", "--root", str(tmp_path), "--endpoint", hub.address]) == 0
+    assert f"set `data.root` to {tmp_path / 'pipe'}" in capsys.readouterr().out
     assert names(tmp_path / "pipe") == ["Pipe_Q.npy", "Pipe_X.npy", "Pipe_Y.npy"]
     assert (tmp_path / "pipe" / "Pipe_Q.npy").read_bytes() == FILES["pipe/Pipe_Q.npy"]
     hub.requests.clear()
@@ -119,7 +120,7 @@ def test_a_set_that_the_hub_does_not_hold_is_named(hub, tmp_path):
 
 def test_offline_says_how_to_fetch_by_hand(hub, tmp_path, capsys):
     address = "http://127.0.0.1:9"  # the discard port: nothing listens
-    assert main(["darcy", "--root", str(tmp_path), "--endpoint", address]) == 1
+    assert main(["download", "darcy", "--root", str(tmp_path), "--endpoint", address]) == 1
     message = capsys.readouterr().err
     for part in ("offline", "piececonst_r421_N1024_smooth1.mat", "huggingface.co", "builtin"):
         assert part in message

@@ -7,6 +7,7 @@ from tensordict import TensorDict
 from physicsnemo_flarepp.datapipes import DrivAerMLReader, GraphReader, Normalizer, fit_normalizer
 from physicsnemo_flarepp.datapipes.normalization import Affine, paper_normalizer
 from physicsnemo_flarepp.datapipes.specs import benchmark
+from physicsnemo_flarepp.datapipes.statistics import InputRanges
 
 
 class Nodes(dict):
@@ -125,3 +126,28 @@ def test_another_safetensors_file_is_not_called_damaged(tmp_path):
     with pytest.raises(ValueError, match="has the metadata {}.*Normalizer.save wrote") as caught:
         Normalizer.load(tmp_path / "model.safetensors")
     assert "truncated" not in str(caught.value)
+
+
+def test_ranges_of_shards_are_those_of_whole_cases():
+    """Each rank sees a part of every case, one of them nothing of the last."""
+    cases = [torch.randn(n, 3) + n for n in (5, 8, 2)]
+    parts = [InputRanges() for _ in range(3)]
+    for case, points in enumerate(cases):
+        for rank, shard in enumerate(points.tensor_split(3)):
+            sample = {"coordinates": shard, "globals": torch.tensor([case, -1.0])}
+            parts[rank].see(case, TensorDict(sample))
+    merged = InputRanges()
+    for part in parts:
+        merged.merge(part)
+    extents = torch.stack([points.amax(0) - points.amin(0) for points in cases]).double()
+    expected = {
+        "cases": 3,
+        "coordinates": {"min": torch.cat(cases).amin(0), "max": torch.cat(cases).amax(0)},
+        "extent": {"min": extents.amin(0), "max": extents.amax(0)},
+        "globals": {"min": torch.tensor([0.0, -1.0]), "max": torch.tensor([2.0, -1.0])},
+    }
+    found = merged.summary()
+    assert found.keys() == expected.keys() and found["cases"] == 3
+    for key in ("coordinates", "extent", "globals"):
+        for end in ("min", "max"):
+            assert found[key][end] == pytest.approx(expected[key][end].tolist(), rel=1e-6)

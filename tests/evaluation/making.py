@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 from scipy.io import savemat
 
 from physicsnemo_flarepp.datapipes import build_dataloaders
-from physicsnemo_flarepp.training.channels import Channels
-from physicsnemo_flarepp.training.checkpoints import save_module
+from physicsnemo_flarepp.datapipes.channels import Channels
+from physicsnemo_flarepp.training.checkpoints.store import save_module
 from physicsnemo_flarepp.training.feeding import InputLayout, build_model
 
 MODEL = {

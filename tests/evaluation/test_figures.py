@@ -42,17 +42,23 @@ def both(surface_run, other_run):
 def test_both_models_are_shown_on_the_first_ones_median_case(both, tmp_path):
     table = case_errors(both[0], progress=False)
     expected = table.ranked()[(len(table.case_ids) - 1) // 2]
-    pressure, shear = draw_comparison(both, directory=tmp_path, theme=SMALL)
+    pressure, shear = draw_comparison(both, directory=tmp_path, formats=("png", "svg"), theme=SMALL)
+    svg = shear.paths[1].read_text()
     cases = [predict_case(run, expected) for run in both]
     true = cases[0].target[:, 0].astype(float)
     names = [run.name for run in both]
     for name, case in zip(names, cases, strict=True):
         assert pressure.relative_l2[name] == pytest.approx(case.errors["pMeanTrim"], rel=1e-5)
-        # Lengths are shown, but the error is that of the vectors, as in tables.
-        difference, vectors = (case.prediction - case.target)[:, 1:4], case.target[:, 1:4]
-        error = np.sqrt((difference**2).sum() / (vectors**2).sum())
+        # Magnitudes are shown: their error, and that of the vectors, as in tables.
+        predicted, vectors = case.prediction[:, 1:4], case.target[:, 1:4]
+        true_length = np.sqrt((vectors**2).sum(1))
+        error = np.linalg.norm(np.sqrt((predicted**2).sum(1)) - true_length)
+        error /= np.linalg.norm(true_length)
         assert shear.relative_l2[name] == pytest.approx(error, rel=1e-4)
-        assert shear.relative_l2[name] == pytest.approx(case.errors["wallShearStressMeanTrim"])
+        whole = np.sqrt(((predicted - vectors) ** 2).sum() / (vectors**2).sum())
+        assert case.errors["wallShearStressMeanTrim"] == pytest.approx(whole, rel=1e-4)
+        assert whole != pytest.approx(error, rel=1e-2)
+        assert f"rel. L2: magnitude {error:.2%}, vector {whole:.2%}" in svg
     worst = max(np.percentile(np.abs(c.prediction[:, 0] - true), 99.5) for c in cases)
     assert pressure.error_limits == pytest.approx((-worst, worst), rel=1e-5)
     assert pressure.cameras == ("three-quarter", "side", "top", "front")
@@ -116,7 +122,11 @@ def test_planar_sets_have_one_view(darcy_run, tmp_path):
 
 def test_gallery_takes_the_input_from_the_features(both, darcy_run, tmp_path):
     darcy = load_run(darcy_run, device="cpu")
-    drawn = draw_gallery([darcy, both[0]], tmp_path, labels=["Darcy", "Bodies"], theme=SMALL)
+    look = {"formats": ("svg",), "theme": SMALL}
+    drawn = draw_gallery([darcy, both[0]], tmp_path, labels=["Darcy", "Bodies"], **look)
+    for run in (darcy, both[0]):
+        shown = run.loaders.test.dataset.reader.case_ids[0]
+        assert f">case {shown}<" in drawn.paths[0].read_text()
     coefficient = predict_case(darcy, 0).features[:, 0]
     expected = np.percentile(coefficient, (0.5, 99.5))
     assert drawn.limits["Darcy", "input"] == pytest.approx(tuple(expected), rel=1e-5)
@@ -128,14 +138,19 @@ def test_routing_of_a_run(both, tmp_path):
         both[0], 0, tmp_path, heads=[(0, 1)], routes=2, other_case=1, theme=SMALL
     )
     assert len(maps.rectangles) == 4 and change.change.max() > 0
-    _, fixed = draw_routing(both[1], 0, tmp_path, routes=1, other_case=1, theme=SMALL)
+    _, fixed = draw_routing(
+        both[1], 0, tmp_path, routes=1, other_case=1, formats=("svg",), theme=SMALL
+    )
     assert (fixed.change == 0).all()
-    drawn = draw_spectrum(both, 0, tmp_path, theme=SMALL)
+    assert ">surfaces-flare<" in fixed.paths[0].read_text()
+    drawn = draw_spectrum(both, 0, tmp_path, formats=("png", "svg"), theme=SMALL)
+    first = both[0].loaders.test.dataset.reader.case_ids[0]
+    assert f">case {first}<" in drawn.paths[1].read_text()
     assert {name: len(ranks) for name, ranks in drawn.effective_rank.items()} == {
         "surfaces": 2,
         "surfaces-flare": 2,
     }
-    assert {path.name for path in tmp_path.iterdir()} == {
+    assert {path.name for path in tmp_path.glob("*.png")} == {
         "routing.png",
         "queries.png",
         "spectrum.png",
@@ -210,7 +225,7 @@ def test_figure_that_fails_does_not_fail_the_training(finished, monkeypatch, cap
     monkeypatch.setattr(figures, "draw_comparison", refuse)
     assert [path.name for path in draw_run(finished)] == ["training.png"]
     told = capsys.readouterr().out
-    assert f"figures of {finished} failed: no space left; draw again with plot.py" in told
+    assert f"figures of {finished} failed: no space left; draw again with flarepp plot" in told
 
 
 def test_planar_surface_in_space_has_one_view(tmp_path):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import pyvista as pv
 
-from physicsnemo_flarepp.datapipes.synthetic.car_body import sample_shape
-from physicsnemo_flarepp.datapipes.synthetic.cars import solve_shape, write_run
+from physicsnemo_flarepp.datapipes.synthetic.sets.car_body import sample_shape
+from physicsnemo_flarepp.datapipes.synthetic.sets.cars import solve_shape, write_run
 from physicsnemo_flarepp.evaluation.forces import (
     ForceSettings,
     r_squared,
@@ -14,8 +14,8 @@ from physicsnemo_flarepp.evaluation.forces import (
     surface_areas,
     surface_forces,
 )
-from physicsnemo_flarepp.evaluation.mesh_files import polygon_mesh
-from physicsnemo_flarepp.evaluation.silhouettes import frontal_area
+from physicsnemo_flarepp.meshes.silhouettes import frontal_area
+from physicsnemo_flarepp.meshes.writing import polygon_mesh
 
 X = np.array([1.0, 0.0, 0.0])
 
@@ -104,6 +104,14 @@ def test_a_flipped_cell_is_reported():
     flipped = pv.PolyData.from_regular_faces(mesh.points, faces)
     warnings = surface_areas(polygon_mesh(flipped, "flipped"), "cell").warnings
     assert any("3 edges are run through twice" in text for text in warnings)
+
+
+def test_an_unknown_orientation_or_association_is_refused():
+    mesh = polygon_mesh(ellipsoid(), "body")
+    with pytest.raises(ValueError, match="orientation is 'Outward', expected one of"):
+        surface_areas(mesh, "cell", "Outward")
+    with pytest.raises(ValueError, match="association is 'cells', expected one of"):
+        surface_areas(mesh, "cells")
 
 
 def test_a_flat_sheet_needs_an_orientation():

@@ -5,7 +5,7 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.evaluation import case_mesh, load_run, predict_case, predict_points
-from physicsnemo_flarepp.evaluation.mesh_files import mesh_suffix
+from physicsnemo_flarepp.meshes.writing import mesh_suffix
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from physicsnemo_flarepp.evaluation import (
     write_report,
 )
 from physicsnemo_flarepp.evaluation.conventions import describe_settings, force_surface
-from physicsnemo_flarepp.evaluation.mesh_files import polygon_mesh
+from physicsnemo_flarepp.meshes.writing import polygon_mesh
 from tests.evaluation import making
 
 

@@ -78,12 +78,6 @@ def test_embedding_for_a_model_without_one():
         FlarePP(3, 1, **SMALL)(FX, EMBEDDING)
 
 
-def test_embedding_for_a_model_that_makes_its_own():
-    model = FlarePP(3, 1, structured_shape=(4, 4), unified_pos=True, **SMALL)
-    with pytest.raises(ValueError, match=r"its own embedding .* got one of shape \(1, 16, 2\)"):
-        model(torch.randn(1, 16, 3), torch.randn(1, 16, 2))
-
-
 def test_grid_of_another_size():
     model = FlarePP(3, 1, structured_shape=(4, 4), **SMALL)
     with pytest.raises(ValueError, match=r"fx must have shape \(B, N, 3\), got \(1, 4, 5, 3\)"):

@@ -1,6 +1,7 @@
 """Start-up without a launcher, and how the launchers are told apart."""
 
 import os
+from datetime import timedelta
 
 import pytest
 import torch
@@ -71,3 +72,22 @@ def test_slurm_variables_start_a_manager(monkeypatch):
         assert dist.get_backend() == ("nccl" if torch.cuda.is_available() else "gloo")
     finally:
         DistributedManager.cleanup()
+
+
+@pytest.mark.parametrize("timeout", [5, 2.5, timedelta(seconds=7)])
+def test_timeout_is_a_duration_or_a_number_of_seconds(timeout):
+    initialize(timeout=timeout)
+    try:
+        group = dist.distributed_c10d._get_default_group()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        found = group._get_backend(torch.device(device)).options._timeout
+        assert found == (timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout))
+    finally:
+        DistributedManager.cleanup()
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf"), True, "5", timedelta(0)])
+def test_bad_timeouts_are_named_before_anything_starts(timeout):
+    with pytest.raises(ValueError, match="timeout must be a positive number of seconds"):
+        initialize(timeout=timeout)
+    assert not dist.is_initialized()

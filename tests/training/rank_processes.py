@@ -9,7 +9,7 @@ import torch
 from omegaconf import OmegaConf
 from torch.multiprocessing import start_processes
 
-PRELOAD = ["physicsnemo_flarepp.training.runs"]
+PRELOAD = ["physicsnemo_flarepp.training.run"]
 DEADLINE = 180.0
 
 
@@ -36,7 +36,7 @@ def run_training(cfg, world):
 
 def _train_rank(rank, cfg, world, port, seconds_per_step):
     from physicsnemo_flarepp.training import train
-    from physicsnemo_flarepp.training.steps import TrainStep
+    from physicsnemo_flarepp.training.step import TrainStep
 
     torch.set_num_threads(1)
     if world > 1:

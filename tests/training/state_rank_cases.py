@@ -8,11 +8,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from physicsnemo_flarepp.training.interrupts import StopRequest
-from physicsnemo_flarepp.training.random_state import (
+from physicsnemo_flarepp.training.checkpoints.random_state import (
     gather_random_states,
     restore_own_random_state,
 )
+from physicsnemo_flarepp.training.interrupts import StopRequest
 
 WORLD = 2
 

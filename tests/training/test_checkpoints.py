@@ -16,7 +16,7 @@ import torch
 from physicsnemo.core import Module
 
 import physicsnemo_flarepp
-from physicsnemo_flarepp.training.checkpoints import CheckpointStore, load_training_state
+from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -275,7 +275,7 @@ def _interrupt():
 @pytest.mark.parametrize("step", [2, 3], ids=["again", "new"])
 def test_a_failure_at_any_call_leaves_the_earlier_checkpoints(tmp_path, monkeypatch, act, step):
     """Fails at each call of mkdir, write, fsync and rename in turn, until none is left."""
-    monkeypatch.setattr("physicsnemo_flarepp.training.durable_files._CHUNK", 1500)
+    monkeypatch.setattr("physicsnemo_flarepp.files._CHUNK", 1500)
     for earlier in (1, 2):
         save(CheckpointStore(tmp_path / "template"), earlier)
     failures, reached = 0, False

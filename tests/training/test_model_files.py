@@ -8,12 +8,13 @@ from pathlib import Path
 import git
 import pytest
 import torch
+from hydra.utils import get_class
 from physicsnemo.core import Module
 from physicsnemo.core.version_check import get_physicsnemo_pkg_info
 from physicsnemo.models.mlp import FullyConnected
 
 from physicsnemo_flarepp import FlarePP
-from physicsnemo_flarepp.training.model_files import load_model, save_module
+from physicsnemo_flarepp.training.checkpoints.model_files import load_model, save_module
 
 REFERENCE = Path(__file__).parents[1] / "models" / "data" / "flarepp_small.mdlus"
 
@@ -63,7 +64,14 @@ def saved(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("load", [load_model, lambda path: Module.from_checkpoint(str(path))])
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda path: load_model(path, allow=(Outer, Inner, FullyConnected)),
+        lambda path: Module.from_checkpoint(str(path)),
+    ],
+    ids=["load_model", "from_checkpoint"],
+)
 @pytest.mark.parametrize(
     "make",
     [
@@ -158,9 +166,15 @@ def test_a_class_of_an_unknown_module_is_refused_without_importing_it(
     marker.rmdir()
     del sys.modules["evil_module"]
 
-    with pytest.raises(ValueError, match="'Model' of 'evil_module', which is no PhysicsNeMo model"):
-        load_model(path)
+    for allow in [(Inner, Outer), ()]:
+        asked = "evil_module.Model" if allow or not nested else "Outer"
+        with pytest.raises(ValueError, match=rf"{path} .* asks for the class .*{asked}, and"):
+            load_model(path, allow=allow)
     assert not marker.exists()
+    with pytest.raises(ValueError, match=str(path)):
+        load_model(path, allow=(Inner, Outer), trust=True)
+    assert marker.exists()  # what trust means
+    del sys.modules["evil_module"]
 
 
 @pytest.mark.parametrize(
@@ -170,8 +184,37 @@ def test_a_class_of_an_unknown_module_is_refused_without_importing_it(
 def test_what_is_no_model_is_not_called(saved, module, name):
     arguments = {"__module__": module, "__name__": name, "__args__": {}}
     rewrite(saved, {"args.json": json.dumps(arguments)})
-    with pytest.raises(ValueError, match="no PhysicsNeMo model known here"):
+    with pytest.raises(ValueError, match=f"asks for the class {module}.{name}, and a file may"):
         load_model(saved)
+    with pytest.raises(ValueError, match=f"{saved} cannot be loaded as a model"):
+        load_model(saved, trust=True)
+
+
+@pytest.mark.parametrize("family", ["flare.FLARE", "transolver.Transolver"])
+def test_models_of_physicsnemo_that_are_fed_come_back(tmp_path, family):
+    model = get_class(f"physicsnemo.models.{family}")(
+        functional_dim=2, out_dim=1, embedding_dim=2, n_layers=1, n_hidden=8, n_head=2,
+        slice_num=4, use_te=False, structured_shape=None,
+    )  # fmt: skip
+    model.save(str(tmp_path / "model.mdlus"))
+    again = load_model(tmp_path / "model.mdlus")
+    assert type(again) is type(model) and same_weights(again, model)
+
+
+def test_another_version_of_a_class_is_refused(saved):
+    rewrite(saved, {"metadata.json": json.dumps({"mdlus_file_version": "0.0.1"})})
+    with pytest.raises(ValueError, match=f"{saved} .*version '0.0.1' of FlarePP, expected '0.1.0'"):
+        load_model(saved)
+
+
+def test_state_beside_the_tensors_is_refused(saved, tmp_path):
+    """Transformer Engine unpickles it; an empty one is what a layer without FP8 leaves."""
+    weights = small_model().state_dict()
+    for state, reason in [(torch.zeros(3, dtype=torch.uint8), "would unpickle"), (None, "extra")]:
+        torch.save({**weights, "blocks.0._extra_state": state}, tmp_path / "weights.pt")
+        rewrite(saved, {"model.pt": (tmp_path / "weights.pt").read_bytes()})
+        with pytest.raises(ValueError, match=reason):
+            load_model(saved)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"__name__": 1, "__module__": 2}'])

@@ -3,6 +3,7 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.visualization import Theme
+from physicsnemo_flarepp.visualization.sheets import Sheet
 
 
 @pytest.fixture
@@ -25,3 +26,16 @@ def grid():
 def car():
     """A box on which six sides can be told apart, 4 x 2 x 1, flow along x."""
     return pv.Box((0, 4, -1, 1, 0, 1), level=3, quads=False)
+
+
+@pytest.fixture
+def sheets(monkeypatch):
+    """The sheets of the figures drawn so far, to look at what is on them."""
+    found, finish = [], Sheet.finish
+
+    def kept(sheet, path):
+        found.append(sheet)
+        return finish(sheet, path)
+
+    monkeypatch.setattr(Sheet, "finish", kept)
+    return found

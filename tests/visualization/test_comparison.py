@@ -8,8 +8,8 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from physicsnemo_flarepp.visualization import DARK, LIGHT, Theme, plot_comparison
+from physicsnemo_flarepp.visualization.canvases import make_canvas
 from physicsnemo_flarepp.visualization.scales import field_limits
-from physicsnemo_flarepp.visualization.surfaces import make_canvas
 
 
 def rgb(color):
@@ -326,13 +326,38 @@ def test_zero_error_of_a_surface_is_never_taken_for_no_data(theme):
     assert gap > 25
 
 
-def test_errors_may_be_given(grid, small):
+@pytest.mark.parametrize("shape", ["grid", "car"])
+def test_errors_of_magnitude_and_vector_are_both_named(shape, request, sheets):
+    mesh, theme = request.getfixturevalue(shape), Theme(dpi=100)
+    truth = np.linspace(1, 2, 77 if shape == "grid" else mesh.n_cells)
+    models, vectors = {"a": 1.1 * truth, "b" * 70: truth}, {"a": 0.25, "b" * 70: 0.0614}
+    drawn = plot_comparison(
+        mesh, truth, models, field="|v|", vector_errors=vectors, title="case 1", theme=theme
+    )
+    assert drawn.relative_l2 == pytest.approx({"a": 0.1, "b" * 70: 0})
+    texts = {text.get_text(): text.get_window_extent() for text in sheets[0].figure.texts}
+    cut = next(words for words in texts if words.startswith("bbb") and words.endswith("… error"))
+    headings = {
+        "a": ("a error", "rel. L2: magnitude 10.00%, vector 25.00%"),
+        "b" * 70: (cut, "rel. L2: magnitude 0.00%, vector 6.14%"),
+    }
+    panels = [p for p in drawn.panels if p.kind == "error" and p.camera == drawn.cameras[0]]
+    assert len(panels) == 2
+    for panel in panels:
+        left, top, width, _ = panel.rectangle
+        name, numbers = (texts[words] for words in headings[panel.name])
+        assert sheets[0].height - top < numbers.y0 and numbers.y1 < name.y0
+        assert name.y1 < texts["case 1"].y0
+        assert numbers.width <= theme.panel_width * theme.dpi
+        assert abs(numbers.x0 + numbers.x1 - 2 * left - width) < 4
+
+
+def test_vector_errors_of_other_models_are_named(grid, small):
     truth = np.linspace(0, 1, 77)
-    arguments = {"field": "|v|", "theme": small}
-    drawn = plot_comparison(grid, truth, {"a": truth}, errors={"a": 0.25}, **arguments)
-    assert drawn.relative_l2 == {"a": 0.25}
-    with pytest.raises(ValueError, match=r"errors names \['b'\], but predictions \['a'\]"):
-        plot_comparison(grid, truth, {"a": truth}, errors={"b": 0.25}, **arguments)
+    with pytest.raises(ValueError, match=r"vector_errors names \['b'\], but predictions \['a'\]"):
+        plot_comparison(
+            grid, truth, {"a": truth}, field="|v|", vector_errors={"b": 0.25}, theme=small
+        )
 
 
 def test_sparse_fields_and_references_of_zero_have_scales(grid, small):

@@ -3,8 +3,12 @@ import re
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from physicsnemo_flarepp.visualization import Theme, plot_parity, plot_spectrum, plot_training
+from physicsnemo_flarepp.visualization.curves import log_numbers
+from physicsnemo_flarepp.visualization.sheets import styled
 from physicsnemo_flarepp.visualization.training_curves import read_metrics
 
 
@@ -123,3 +127,75 @@ def test_names_of_a_parity_are_above_its_axes_and_keep_their_scores():
     for color, line in ((blue, 0), (orange, 1)):
         row = drawn.image[32 + 8 + 16 * line - 10 : 32 + 8 + 16 * line + 2, 60:78].astype(int)
         assert (np.abs(row - color).max(-1) < 40).any()
+
+
+LONG = ["drivaerml_curated-flarepp-seed0", "drivaerml_curated-flare-seed0", "run " * 60]
+
+
+def draw(kind, names, tmp_path):
+    if kind == "training":
+        numbered = list(enumerate(names, start=1))
+        runs = {name: write_metrics(tmp_path / str(i), run_records(i)) for i, name in numbered}
+        plot_training(runs, title="title", theme=Theme(dpi=100))
+    else:
+        blocks = int(kind.removeprefix("spectrum"))
+        values = np.geomspace(1, 1e-9, 16) * np.ones((blocks, 3, 1))
+        plot_spectrum({n: values for n in names}, title="title", theme=Theme(dpi=100))
+
+
+@pytest.mark.parametrize("kind", ["training", "spectrum1", "spectrum3"])
+def test_words_are_on_the_page_apart_from_each_other_and_from_curves(kind, tmp_path, sheets):
+    draw(kind, LONG, tmp_path)
+    (sheet,) = sheets
+    frames = [axis.get_window_extent() for axis in sheet.figure.axes]
+    starts = ("title", "line: ", "values below", "predicting", *(name[:8] for name in LONG))
+    texts = sheet.figure.findobj(lambda a: isinstance(a, Text) and a.get_text().startswith(starts))
+    assert len(texts) == (5 if kind == "training" else 6)
+    boxes = {text.get_text(): text.get_window_extent() for text in texts}
+    for words, box in boxes.items():
+        assert 0 <= box.x0 and box.x1 <= sheet.width, words
+        assert 0 <= box.y0 and box.y1 <= sheet.height, words
+        others = [*frames, *(boxes[other] for other in boxes if other != words)]
+        assert not box.count_overlaps(others), words
+
+
+@pytest.mark.parametrize("kind", ["training", "spectrum1"])
+def test_samples_beside_the_names_have_the_colors_of_the_curves(kind, tmp_path, sheets):
+    draw(kind, LONG, tmp_path)
+    samples = [line.get_color() for line in sheets[0].figure.artists][: len(LONG)]
+    curves = [line.get_color() for line in sheets[0].figure.axes[0].lines][: len(LONG)]
+    assert samples == curves and len(set(samples)) == len(LONG)
+
+
+RANGES = [(10.4, 67), (0.11, 0.8), (0.3, 4e3), (8.1, 11.9), (99, 101), (1e-9, 2), (3e-7, 5e-6)]
+
+
+@pytest.mark.parametrize(("low", "high"), [*RANGES, (1e-30, 1e4), (0.02, 0.4), (1e-3, 1e3)])
+def test_logarithmic_axes_have_numbers_all_along(low, high):
+    with styled(Theme()):
+        figure = Figure(figsize=(3, 2.8))
+        axis = figure.add_axes((0.3, 0.1, 0.6, 0.8))
+        axis.plot([0, 1], [low, high])
+        log_numbers(axis)
+        figure.draw_without_rendering()
+    low, high = axis.get_ylim()
+    labels, values = axis.get_yticklabels(), axis.yaxis.get_majorticklocs()
+    assert len(values) >= 4 and all(label.get_text() for label in labels)
+    gaps = np.diff(np.log([low, *values, high])) / np.log(high / low)
+    assert gaps.max() < 0.31
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(a.y1 < b.y0 for a, b in zip(boxes, boxes[1:], strict=False))
+    if 1e-4 < low and high < 1e5:
+        np.testing.assert_allclose([float(label.get_text()) for label in labels], values)
+
+
+def test_spectrum_explains_its_band_and_its_floor_where_it_has_one(small, sheets):
+    for last in (1e-9, 1e-7):
+        plot_spectrum({"a": np.geomspace(1, last, 8) * np.ones((1, 2, 1))}, theme=small)
+    deep, shallow = ([text.get_text() for text in sheet.figure.texts] for sheet in sheets)
+    band = "line: geometric mean of the heads; band: from the least to the greatest head"
+    assert band in deep and band in shallow
+    assert [any("10$^{-8}$" in words for words in texts) for texts in (deep, shallow)] == [1, 0]
+    # The floor that is told is the one that is drawn.
+    lowest = [sheet.figure.axes[0].lines[0].get_ydata().min() for sheet in sheets]
+    np.testing.assert_allclose(lowest, [1e-8, 1e-7])

@@ -38,6 +38,19 @@ def test_gallery_has_input_above_target_on_scales_of_their_own(grid, car, small)
     assert np.ptp(pixels(drawn, ("Cars", "input")), axis=-1).max() < 40
 
 
+def test_gallery_names_the_cases(grid, small, sheets):
+    values = np.linspace(0, 1, 77)
+    named = Exhibit("Darcy", grid, values, "u", case="test_12")
+    drawn = plot_gallery([named, Exhibit("Pipe", grid, values, "u")], theme=small)
+    (case,) = (text for text in sheets[0].figure.texts if text.get_text() == "case test_12")
+    title = next(text for text in sheets[0].figure.texts if text.get_text() == "Darcy")
+    _, top, _, _ = drawn.rectangles["Darcy", "input"]
+    box = case.get_window_extent()
+    assert sheets[0].height - top < box.y0 and box.y1 < title.get_window_extent().y0
+    without = plot_gallery([Exhibit("Pipe", grid, values, "u")], theme=small)
+    assert without.image.shape[0] < drawn.image.shape[0]
+
+
 def test_gallery_names_bad_columns(grid):
     with pytest.raises(ValueError, match="target of Darcy holds nan at token 0"):
         plot_gallery([Exhibit("Darcy", grid, np.r_[np.nan, np.ones(76)], "u")])
@@ -108,6 +121,19 @@ def test_query_change_is_relative_to_the_length(small):
     np.testing.assert_allclose(drawn.change, 2)
     with pytest.raises(ValueError, match=r"shapes \(2, 3, 5, 4\) and \(2, 3, 4, 4\)"):
         plot_query_change(first, first[:, :, :4], cases=("a", "b"))
+
+
+def test_query_change_names_run_and_cases(small, sheets):
+    first = np.random.default_rng(0).normal(size=(2, 3, 5, 4))
+    long = "drivaerml_curated-flarepp-seed0" * 4
+    plot_query_change(first, -first, cases=("run_1", "run_2"), title=long, theme=small)
+    (sheet,) = sheets
+    title, cases = sheet.figure.texts[:2]
+    assert title.get_text().startswith("drivaerml_curated-flarepp-seed0")
+    assert cases.get_text() == "change of the queries from run_1 to run_2"
+    above, below = (text.get_window_extent() for text in (title, cases))
+    assert 0 < above.x0 and above.x1 < sheet.width and above.y1 < sheet.height
+    assert below.y1 < above.y0 and below.y0 > sheet.figure.axes[0].get_window_extent().y1
 
 
 def test_low_domains_leave_room_for_the_words_beside_them(small):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from physicsnemo.datapipes import Reader
 
-from ..checks import check_finite, check_unique, reading
+from ..checks import check_finite, check_range, check_unique, reading
 from ..sampling import Rows, check_shard, token_rows
 
 SAMPLING_MODES = ("fixed", "epoch")
@@ -214,6 +214,11 @@ class CaseReader(Reader):
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return where case `index` comes from, without reading it; at least ``source``."""
 
+    def source_files(self) -> list[Path]:
+        """Return the files or stores that the cases are read from; none for data in memory."""
+        sources = dict.fromkeys(self.describe_case(index)["source"] for index in range(len(self)))
+        return [Path(source) for source in sources if Path(source).exists()]
+
     def _check_common(self, table: TokenTable) -> None:
         """Keep what the first case opened says about all cases; raise if this one differs."""
         for what, found in {"association": table.association, **table.channels()}.items():
@@ -237,6 +242,7 @@ class CaseReader(Reader):
                 with reading(table.source):
                     values = table.read(name, rows)
                 check_finite(table.source, self.case_ids[index], name, values)
+                check_range(table.source, self.case_ids[index], name, values)
                 sample[name] = torch.from_numpy(values)
         if table.global_values:
             with reading(table.source):

@@ -173,3 +173,7 @@ class GeoFNOReader(CaseReader):
         """Return the file of the fields and the case's position in it."""
         case = self._cases.start + index // self._n_times
         return {"source": str(self._source), "position": case}
+
+    def source_files(self) -> list[Path]:
+        """Return the files of the coordinates and of the fields."""
+        return [path for pattern in self.spec.files for path in sorted(self.root.glob(pattern))]

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import scipy.io
 
-from ..checks import missing_name, reading
+from ..checks import RefusedFile, missing_name, reading
 
 
 def check_complete(path: Path) -> None:
@@ -31,14 +31,26 @@ def check_complete(path: Path) -> None:
         raise EOFError(f"a variable ends at byte {position}, the file at byte {size}")
 
 
+def own_dataset(path: Path, file: h5py.File, variable: str) -> h5py.Dataset:
+    """Return a dataset that lies in this file; HDF5 can point to bytes of any other file."""
+    if variable not in file:
+        raise missing_name(path, "variable", variable, file.keys())
+    if isinstance(file.get(variable, getlink=True), h5py.HardLink):
+        found = file[variable]
+        if isinstance(found, h5py.Dataset) and not (found.external or found.is_virtual):
+            return found
+    raise RefusedFile(
+        f"{path} is refused: variable {variable!r} is not stored in it but points elsewhere, maybe "
+        "to another file; write it as one plain dataset"
+    )
+
+
 def mat_shape(path: Path, variable: str) -> tuple[int, ...]:
     """Return the MATLAB shape of `variable` without reading its values."""
     with reading(path):
         if h5py.is_hdf5(path):
             with h5py.File(path) as file:
-                if variable not in file:
-                    raise missing_name(path, "variable", variable, file.keys())
-                return file[variable].shape[::-1]
+                return own_dataset(path, file, variable).shape[::-1]
         check_complete(path)
         shapes = {name: shape for name, shape, _ in scipy.io.whosmat(path)}
     if variable not in shapes:
@@ -75,7 +87,7 @@ def load_mat(path: Path, variable: str, cases: slice, stride: int = 1) -> np.nda
     with reading(path):
         if h5py.is_hdf5(path):
             with h5py.File(path) as file:
-                values = file[variable][index[::-1]].T
+                values = own_dataset(path, file, variable)[index[::-1]].T
         else:
             values = scipy.io.loadmat(path, variable_names=[variable])[variable][index]
-    return np.ascontiguousarray(values, dtype=np.float32)
+        return np.ascontiguousarray(values, dtype=np.float32)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ...meshes.polygons import polygon_geometry, select_polygons, unit_vectors, vertex_area_vectors
 from ..checks import missing_name
 from ..sampling import Rows
 from .base import ComputedColumn, Rowwise, TokenTable
-from .polygons import polygon_geometry, select_polygons, unit_vectors, vertex_area_vectors
 
 ASSOCIATIONS = ("cell", "point")
 GEOMETRY_FEATURES = {"normals": 3, "areas": 1}

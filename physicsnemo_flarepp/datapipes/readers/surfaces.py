@@ -21,68 +21,38 @@ lists the array in `allow_missing_chunks`.
 import csv
 import json
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 import zarr
 from physicsnemo.mesh import DomainMesh, Mesh
-from vtkmodules.util.numpy_support import vtk_to_numpy
-from vtkmodules.vtkIOXML import vtkXMLPolyDataReader
 
-from ..checks import check_shape, missing_name, one_file, reading
+from ...meshes import read_polygons
+from ..checks import RefusedFile, check_shape, missing_name, one_file, reading
 from ..specs import SURFACE_FIELD_COLUMNS
 from .base import ComputedColumn, Rowwise, TokenTable
 from .meshes import ASSOCIATIONS, PolygonMesh, SurfaceRequest, find_association
 
+# All that zarr and numcodecs have for numbers; "pickle" runs what it decodes.
+_CODECS = {
+    *("bytes", "endian", "transpose", "sharding_indexed", "blosc", "gzip", "zstd", "zlib", "bz2"),
+    *("lz4", "lzma", "pcodec", "zfpy", "crc32", "crc32c", "adler32", "fletcher32"),
+    *("jenkins_lookup3", "delta", "shuffle", "fixedscaleoffset", "quantize", "bitround"),
+    *("astype", "packbits"),
+}
 _TABLE_ALIASES = {"normals": "surface_normals", "areas": "surface_areas"}
 
 
 def read_polydata(path: Path, request: SurfaceRequest) -> PolygonMesh:
     """Return the polygons of a ``.vtp`` file with the requested arrays only."""
-    reader = vtkXMLPolyDataReader()
-    errors: list[str] = []
-    # VTK reports a damaged file through this event only and returns an empty mesh.
-    reader.AddObserver("ErrorEvent", lambda *_: errors.append("VTK reported an error"))
-    reader.SetFileName(str(path))
-    reader.UpdateInformation()
-    selections = {
-        "cell": reader.GetCellDataArraySelection(),
-        "point": reader.GetPointDataArraySelection(),
-    }
-    names = {
-        place: {chosen.GetArrayName(i): None for i in range(chosen.GetNumberOfArrays())}
-        for place, chosen in selections.items()
-    }
-    with reading(path):
-        if errors:
-            raise OSError(errors[0])
+    places = ASSOCIATIONS if request.association is None else (request.association,)
+    raw = read_polygons(path, arrays=request.arrays(), places=places)
+    names = {place: dict.fromkeys(raw.present[place]) for place in ASSOCIATIONS}
     place = find_association(path, request, names)
-    for chosen in selections.values():
-        chosen.DisableAllArrays()
-    for name in request.arrays():
-        selections[place].EnableArray(name)
-    with reading(path):
-        reader.Update()
-        if errors:
-            raise OSError(errors[0])
-    mesh = reader.GetOutput()
-    polygons = mesh.GetPolys()
-    if polygons.GetNumberOfCells() != mesh.GetNumberOfCells() or mesh.GetNumberOfCells() == 0:
-        raise ValueError(
-            f"{path} has {polygons.GetNumberOfCells()} polygons among {mesh.GetNumberOfCells()} "
-            "cells; expected a surface of polygons only (no lines, vertices or strips)"
-        )
-    source = mesh.GetCellData() if place == "cell" else mesh.GetPointData()
-    arrays = {name: vtk_to_numpy(source.GetArray(name)) for name in request.arrays()}
-    return PolygonMesh(
-        path,
-        vtk_to_numpy(mesh.GetPoints().GetData()),
-        vtk_to_numpy(polygons.GetConnectivityArray()),
-        vtk_to_numpy(polygons.GetOffsetsArray()),
-        {"cell": {}, "point": {}, place: arrays},
-    )
+    data = {"cell": {}, "point": {}, place: raw.data[place]}
+    return PolygonMesh(path, raw.points, raw.connectivity, raw.offsets, data)
 
 
 def _csv_values(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -127,29 +97,62 @@ def _simplices(
 
 
 def check_memory_maps(path: Path) -> None:
-    """Raise EOFError if a tensor of a stored TensorDict is shorter than its description says.
+    """Raise if a tensor of a stored TensorDict is shorter than described (EOFError) or missing.
 
-    Loading maps the file in shared mode, which would lengthen a truncated file with zeros.
+    Loading would leave a missing one out.
     """
     for description in path.rglob("meta.json"):
-        for name, entry in json.loads(description.read_text()).items():
-            if not isinstance(entry, dict) or "dtype" not in entry or not all(entry["shape"]):
-                continue
-            itemsize = getattr(torch, entry["dtype"].removeprefix("torch.")).itemsize
-            expected = math.prod(entry["shape"]) * itemsize
+        try:
+            entries = json.loads(description.read_text())
+            sizes = {
+                name: math.prod(entry["shape"])
+                * getattr(torch, entry["dtype"].removeprefix("torch.")).itemsize
+                for name, entry in entries.items()
+                if isinstance(entry, dict) and "dtype" in entry and all(entry["shape"])
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{description} does not describe tensors ({type(error).__name__}: {error})"
+            ) from error
+        for name, expected in sizes.items():
             file = description.parent / f"{name}.memmap"
+            if not file.is_file():
+                raise ValueError(f"{description} describes {file.name}, which is missing")
             size = file.stat().st_size
             if size < expected:
                 raise EOFError(f"{file} has {size} bytes, expected {expected}")
+
+
+def load_domain(path: Path) -> DomainMesh:
+    """Return a DomainMesh stored as memory maps; pickled entries are refused.
+
+    The maps are copy-on-write: a shared one would lengthen a truncated file with zeros, or a file
+    elsewhere to which a link in the store leads.
+    """
+    with reading(path):
+        for pickled in (*path.rglob("*.pickle"), *path.rglob("*.pkl")):
+            raise RefusedFile(
+                f"{path} is refused: {pickled.relative_to(path)} is a pickle, and loading it could "
+                "run code of whoever wrote it. Nothing of it was run; write the mesh again with "
+                "tensors only"
+            )
+        try:
+            check_memory_maps(path)
+            domain = DomainMesh.load_memmap(path, allow_pickle=False, mode="r")
+        except (KeyError, AttributeError, FileNotFoundError) as error:
+            raise ValueError(
+                f"a meta.json in it is damaged: {type(error).__name__} {error}"
+            ) from error
+        if not isinstance(domain, DomainMesh):
+            raise TypeError(f"it holds a {type(domain).__name__}, expected a DomainMesh")
+    return domain
 
 
 def open_pdmsh(path: Path, request: SurfaceRequest) -> TokenTable:
     """Return one boundary of a DomainMesh, stored as memory maps or as a zarr group."""
     if (path / "zarr.json").exists():
         return _open_domain_zarr(path, request)
-    with reading(path):
-        check_memory_maps(path)
-        domain = DomainMesh.load(path)
+    domain = load_domain(path)
     if request.boundary not in domain.boundary_names:
         raise missing_name(path, "boundary", request.boundary, domain.boundary_names)
     mesh: Mesh = domain.boundaries[request.boundary]
@@ -162,8 +165,32 @@ def open_pdmsh(path: Path, request: SurfaceRequest) -> TokenTable:
     return surface.table(request, global_values)
 
 
+def check_codecs(path: Path, array: zarr.Array) -> None:
+    """Raise if a zarr array is stored with a codec that is not known to decode numbers only."""
+    metadata = array.metadata.to_dict()
+    stored = [metadata.get(key) or () for key in ("codecs", "filters", "compressor")]
+    for name in _codec_names(stored):
+        if name.removeprefix("numcodecs.") not in _CODECS:
+            raise RefusedFile(
+                f"{path}: array {array.basename} is stored with the codec {name!r}, which is "
+                f"refused: it may do more than decode numbers. Use one of {sorted(_CODECS)}"
+            )
+
+
+def _codec_names(stored: object) -> Iterator[str]:
+    """Give the names of codecs and of those inside them: ``name`` of zarr 3, ``id`` of zarr 2."""
+    if isinstance(stored, Mapping):
+        yield str(stored.get("name", stored.get("id")))
+        inside = stored.get("configuration") or {}
+        yield from _codec_names([inside.get("codecs", ()), inside.get("index_codecs", ())])
+    elif isinstance(stored, list | tuple):
+        for inner in stored:
+            yield from _codec_names(inner)
+
+
 def check_chunks(path: Path, array: zarr.Array, allowed: Container[str]) -> None:
-    """Raise if chunks of a zarr array are absent and its name is not in `allowed`."""
+    """Raise if chunks are absent and the array's name is not in `allowed`, or on other codecs."""
+    check_codecs(path, array)
     # With sharding one stored object holds several chunks.
     stored_shape = array.shards or array.chunks
     expected = math.prod(-(-n // k) for n, k in zip(array.shape, stored_shape, strict=True))

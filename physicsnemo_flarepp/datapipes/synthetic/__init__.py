@@ -1,5 +1,5 @@
 """Built-in data sets made by small solvers, in the file layouts of the published sets."""
 
-from .generation import generate
+from .engine import generate
 
 __all__ = ["generate"]

@@ -21,20 +21,20 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, metavar="N", help="solver processes (all cores)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     chosen = parser.parse_args(arguments)
-    path = generate(
-        chosen.name,
-        n_train=chosen.train,
-        n_test=chosen.test,
-        seed=chosen.seed,
-        root=chosen.root,
-        workers=chosen.workers,
-        progress=not chosen.quiet,
-    )
+    try:
+        path = generate(
+            chosen.name,
+            n_train=chosen.train,
+            n_test=chosen.test,
+            seed=chosen.seed,
+            root=chosen.root,
+            workers=chosen.workers,
+            progress=not chosen.quiet,
+        )
+    except KeyboardInterrupt:
+        sys.exit("interrupted; finished cases are kept, give the same command to go on")
     print(path)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit("interrupted; finished cases are kept, give the same command to go on")
+    main()

@@ -1,0 +1,5 @@
+"""The command ``flarepp`` and its verbs."""
+
+from .dispatch import main
+
+__all__ = ["main"]

@@ -1,0 +1,33 @@
+"""Train several models on one set at equal settings and tabulate error, size and step time.
+
+flarepp compare experiment=quick/darcy 'compare.models=[flare,flarepp]'
+"""
+
+from hydra import compose
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from ..training.trials import Trial, compare
+
+
+def equal_settings(cfg: DictConfig) -> list[Trial]:
+    """Compose the config of every model and seed from the same overrides."""
+    settings = HydraConfig.get()
+    own = ("compare.", "experiment=", "~experiment", "model=", "seed=", "run_dir=")
+    shared = [text for text in settings.overrides.task if not text.startswith(own)]
+    name = settings.runtime.choices.get("experiment")
+    experiment = "~experiment" if name is None else f"experiment={name}"
+    trials = []
+    for model in cfg.compare.models:
+        for seed in cfg.compare.seeds:
+            chosen = [experiment, f"model={model}", f"seed={seed}"]
+            config = compose("train", [*shared, *chosen])
+            config.run_dir = f"{cfg.compare.directory}/{model}-seed{seed}"
+            OmegaConf.resolve(config)  # while Hydra's own values can be had
+            trials.append(Trial(model, seed, config))
+    return trials
+
+
+def run(cfg: DictConfig) -> None:
+    """Train what is not trained yet, then print the table."""
+    print(compare(equal_settings(cfg), cfg.compare.directory, cfg.compare.jobs))

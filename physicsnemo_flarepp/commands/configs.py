@@ -1,0 +1,204 @@
+"""The configs in ``conf/``: where they are, what they offer, and a verb run on a composed one."""
+
+import hashlib
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+# What a run directory is named after already.
+_IN_NAME = {"data", "label", "model", "seed"}
+_LONGEST_NAME = 100
+# Groups in the order of the help, and the files whose values it shows, with their comments.
+_SHOWN = {
+    "experiment": (),
+    "model": ("_sizes", "_backbone", "flarepp"),
+    "data": ("_loading",),
+    "training": ("default",),
+}
+_HELP = """\
+usage: flarepp {verb} [GROUP=OPTION ...] [KEY=VALUE ...] [-m]
+
+{summary}.
+
+The config is composed by Hydra from one option of each group, by default those
+marked *. GROUP=OPTION chooses another, KEY=VALUE changes a value, nested keys
+with dots (training.epochs=50). An experiment changes options and values of the
+other groups.
+
+  -m               one run for every combination of values given as a,b,c, each
+                   in a run directory of its own
+  --cfg job        print the config that the arguments make, and do nothing
+  --config-dir D   look for further options in D, such as D/experiment/mine.yaml
+  --hydra-help     Hydra's other flags
+
+Groups
+{groups}
+
+Values
+{values}"""
+
+
+def config_directory() -> Path:
+    """Return the directory of the configs, in a checkout and in an installed package alike.
+
+    It is the package ``physicsnemo_flarepp.conf``, so ``pkg://physicsnemo_flarepp.conf`` names it
+    to Hydra. In a checkout it is a link to ``conf/`` at the top.
+
+    Examples
+    --------
+    >>> (config_directory() / "train.yaml").is_file()
+    True
+    """
+    return Path(__file__).parents[1] / "conf"
+
+
+def describe_entry(verb: str, entry: str, summary: str) -> str:
+    """Return the help of a verb that Hydra configures: groups, options and values.
+
+    The explanations are the comments in the files.
+    """
+    root = config_directory()
+    files = [root / f"{name}.yaml" for name in dict.fromkeys(("train", entry))]
+    chosen = dict(re.findall(r"- (?:override )?(\w+): (\S+)", "".join(map(Path.read_text, files))))
+    groups = [line for group in _SHOWN for line in _options(root / group, chosen[group])]
+    values = [line for path in files for line in _values(path)]
+    for group, names in _SHOWN.items():
+        values += [f"{group}:"] if names else []
+        for name in names:
+            values += [f"  {line}" for line in _values(root / group / f"{name}.yaml")]
+    return _HELP.format(
+        verb=verb,
+        summary=summary[0].upper() + summary[1:],
+        groups="\n".join(groups),
+        values="\n".join(f"  {line}" for line in values),
+    )
+
+
+def _options(group: Path, chosen: str) -> Iterator[str]:
+    """Give a line for each option of a group, with the first comment of its file."""
+    for path in sorted(group.rglob("*.yaml")):
+        if path.name.startswith("_"):
+            continue
+        option = str(path.relative_to(group).with_suffix(""))
+        mark = "*" if option == chosen else " "
+        comments = [line for line in path.read_text().splitlines() if line.startswith("# ")]
+        told = [line[2:] for line in comments if not line.startswith("# @package")]
+        yield f"{mark} {f'{group.name}={option}':34}{told[0] if told else ''}".rstrip()
+
+
+def _values(path: Path) -> Iterator[str]:
+    """Give the lines of a config that a user may change, with their comments."""
+    block = ""
+    for line in path.read_text().splitlines():
+        if line and not line[0].isspace():
+            block = line.partition(":")[0]
+        hidden = block in ("defaults", "hydra", "_target_") or block.startswith("#")
+        if line.strip() and not hidden:
+            yield line
+
+
+def run_composed(
+    entry: str,
+    task: "Callable[[DictConfig], object]",
+    arguments: Sequence[str],
+    directory: str = "run_dir",
+) -> None:
+    """Compose a config by Hydra and run `task` on it; in a sweep, on every one.
+
+    Parameters
+    ----------
+    entry : str
+        Name of a config in :func:`config_directory`.
+    task : Callable
+        Gets the composed config.
+    arguments : sequence of str
+        Overrides and flags of Hydra.
+    directory : str
+        Key that names where results go. In a sweep what is swept is added to its value, unless
+        the arguments give it.
+    """
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
+
+    command = sys.argv
+    kept: list[Exception] = []
+
+    def job(cfg: "DictConfig") -> None:
+        sys.argv = command  # the run directory records it
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            name = sweep_name(HydraConfig.get().overrides.task, arguments, directory)
+            OmegaConf.update(cfg, directory, OmegaConf.select(cfg, directory) + name)
+            task(cfg)
+            return
+        try:
+            task(cfg)
+        except Exception as error:  # Hydra would print a line of its own before it
+            kept.append(error)
+
+    full_error = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting
+    sys.argv = ["flarepp", *arguments]
+    try:
+        hydra.main(str(config_directory()), entry, version_base="1.3")(job)()
+    finally:
+        sys.argv = command
+        if full_error is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = full_error
+    if kept:
+        raise kept[0]
+
+
+def sweep_name(overrides: Sequence[str], arguments: Sequence[str], directory: str) -> str:
+    """Return what sets the directory of one job of a sweep apart from those of the others.
+
+    Parameters
+    ----------
+    overrides : sequence of str
+        Those of the job, one value each.
+    arguments : sequence of str
+        Those of the command: an override that is given with one value is the same in all jobs.
+    directory : str
+        Key of the directory; a user who gives it names all jobs.
+
+    Examples
+    --------
+    >>> job = ["seed=1", "training.epochs=5", "training.learning_rate=1e-3", "model.slice_num=64"]
+    >>> command = ["-m", "seed=0,1", "training.epochs=5", "training.learning_rate=1e-3,1e-4",
+    ...            "model.slice_num=32,64"]
+    >>> sweep_name(job, command, "run_dir")
+    '-learning_rate=1e-3-slice_num=64'
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parser = OverridesParser.create()
+    given = [
+        text for text in arguments if not text.startswith("-") and ("=" in text or "~" in text)
+    ]
+    fixed = {o.key_or_group for o in parser.parse_overrides(given) if not o.is_sweep_override()}
+    values = {o.key_or_group: o.input_line.partition("=")[2]
+              for o in parser.parse_overrides(list(overrides))}  # fmt: skip
+    if directory in values:
+        return ""
+    in_name = _IN_NAME - {"data"} if "label" in values else _IN_NAME
+    told = {key: value for key, value in values.items() if key not in fixed | in_name}
+    leaves = Counter(key.rpartition(".")[2] for key in told)
+    words = []
+    for key, value in told.items():
+        leaf = key.rpartition(".")[2]
+        words.append(f"-{leaf if leaves[leaf] == 1 else key}={value}")
+    exact = "".join(words).replace("/", ".")
+    name = re.sub(r"[^\w.+=-]+", "_", exact)
+    if name != exact or len(name) > _LONGEST_NAME:
+        name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(exact.encode()).hexdigest()[:8]}"
+    return name

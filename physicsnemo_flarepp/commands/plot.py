@@ -1,0 +1,254 @@
+"""Draw trained runs: fields and errors, training curves, forces, routes and spectra.
+
+    flarepp plot outputs/cars-flarepp-seed0 outputs/cars-flare-seed0 --case worst
+
+Writes figures and, for ParaView, the shown case with all fields to figures/ of the first run.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from ..evaluation.cases import find_case
+from ..evaluation.conventions import force_settings
+from ..evaluation.curve_figures import draw_parity, draw_training
+from ..evaluation.errors import CaseErrors
+from ..evaluation.figures import FIGURES, draw_comparison, draw_gallery, export_case, file_name
+from ..evaluation.forces import ForceSettings
+from ..evaluation.reports import Report, evaluate_run
+from ..evaluation.routing_figures import draw_queries, draw_routing, draw_spectrum, has_routes
+from ..evaluation.shown_cases import (
+    chosen_case,
+    directory_names,
+    errors_for_choice,
+    predict_with_all,
+    require_surface,
+)
+from ..evaluation.trained_run import Run
+from ..visualization import DARK, LIGHT, RenderingUnavailable, Theme, require_rendering
+from ..visualization.export import require_html
+from .arguments import (
+    add_force_options,
+    add_run_options,
+    force_overrides,
+    load_chosen_run,
+    on_surfaces,
+)
+
+FIGURE_NAMES = ("comparison", "gallery", "parity", "routing", "spectrum", "training")
+FORMATS = ("png", "pdf", "svg")
+
+
+def _dots(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not a positive number of dots per inch")
+    return value
+
+
+def usual_figures(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return the figures that are drawn by default: forces where a run is on surfaces."""
+    forces = ("parity",) if any(map(on_surfaces, runs)) else ()
+    return ("comparison", "training", *forces, "routing", "spectrum")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of :func:`run`."""
+    parser.add_argument("runs", nargs="+", type=Path, help="run directories")
+    parser.add_argument(
+        "--figures", nargs="+", choices=FIGURE_NAMES,
+        help="default: all but the gallery; parity of forces on surfaces only",
+    )  # fmt: skip
+    parser.add_argument(
+        "--case", default="median", help="median, worst, best of the first run, or a case id"
+    )
+    parser.add_argument("--other-case", help="id of a second case, for the change of queries")
+    parser.add_argument("--fields", nargs="+", help="fields or channels; default: all")
+    parser.add_argument("--labels", nargs="+", help="names of the runs in the figures")
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=["png"])
+    parser.add_argument("--html", action="store_true", help="interactive pages (extra 'html')")
+    parser.add_argument("--dark", action="store_true", help="dark background")
+    parser.add_argument("--dpi", type=_dots, help="resolution of png files")
+    parser.add_argument("--output", type=Path, help="default: figures/ of the first run")
+    add_run_options(parser)
+    add_force_options(parser)
+
+
+def run(options: argparse.Namespace) -> list[Path]:
+    """Draw the figures chosen by the options of :func:`add_options`.
+
+    Where no OpenGL can be had, what needs none is drawn and exported, and the process ends with
+    code 1.
+
+    Returns
+    -------
+    list of Path
+        The files written, without the exports for ParaView.
+    """
+    if options.html:
+        require_html()
+    work = _Work(options)
+    paths: list[Path] = []
+    for name in work.figures:
+        print(f"drawing {name}", flush=True)
+        paths += getattr(work, name)()
+    print(f"figures: {work.directory}")
+    if work.missing:
+        raise SystemExit(f"not drawn: {', '.join(work.missing)}")
+    return paths
+
+
+@dataclass
+class _Work:
+    """What the figures of one command share; runs are loaded when a figure needs them."""
+
+    options: argparse.Namespace
+    missing: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.figures = self.options.figures or usual_figures(self.runs)
+        self.directory = self.options.output or self.options.runs[0] / FIGURES
+        self.labels = directory_names(self.options.runs, self.options.labels)
+        theme = DARK if self.options.dark else LIGHT
+        if self.options.dpi is not None:
+            theme = replace(theme, dpi=self.options.dpi)
+        self.look: dict[str, Sequence[str] | Theme] = {
+            "formats": self.options.formats,
+            "theme": theme,
+        }
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        return [load_chosen_run(path, self.options) for path in self.options.runs]
+
+    @cached_property
+    def errors(self) -> CaseErrors | None:
+        """Of the first run, where they choose the case; evaluated once for all figures."""
+        own = self.options.checkpoint == "final" and self.options.data_root is None
+        return errors_for_choice(
+            self.runs[0], self.options.case, stored=own, known=self._reported_errors
+        )
+
+    def _reported_errors(self) -> CaseErrors | None:
+        """Those of the parity, which predicts all cases as well."""
+        if "parity" not in self.figures:
+            return None
+        first = self.runs[0]
+        return next((report.errors for run, _, report in self.reports if run is first), None)
+
+    @cached_property
+    def case(self) -> str:
+        return chosen_case(self.runs[0], self.options.case, self.errors)
+
+    def _can_render(self, figure: str) -> bool:
+        try:
+            require_rendering()
+        except RenderingUnavailable as reason:
+            if not self.missing:
+                print(f"no figures of fields: {reason}")
+            self.missing.append(figure)
+            return False
+        return True
+
+    def comparison(self) -> list[Path]:
+        case = self.case  # an unknown one is refused before anything is predicted
+        if not self._can_render("comparison"):
+            export_case(predict_with_all(self.runs, self.labels, case), self.directory)
+            return []
+        pictures = draw_comparison(
+            self.runs,
+            self.options.case,
+            self.directory,
+            fields=self.options.fields,
+            labels=self.labels,
+            errors=self.errors,
+            html=self.options.html,
+            **self.look,
+        )
+        return [path for picture in pictures for path in picture.paths]
+
+    def gallery(self) -> list[Path]:
+        if not self._can_render("gallery"):
+            return []
+        return list(draw_gallery(self.runs, self.directory, labels=self.labels, **self.look).paths)
+
+    def training(self) -> list[Path]:
+        drawn = draw_training(self.options.runs, self.directory, labels=self.labels, **self.look)
+        return list(drawn.paths)
+
+    @cached_property
+    def reports(self) -> list[tuple[Run, str, Report]]:
+        """Of the runs that have forces, with their labels.
+
+        Where forces are only drawn by default, it is said of which runs there are none; where
+        they were asked for, that is an error.
+        """
+        asked = self.options.figures is not None
+        if self.options.no_forces and not asked:
+            return []
+        chosen: list[tuple[Run, str, ForceSettings]] = []
+        for run, label in zip(self.runs, self.labels, strict=True):
+            try:
+                settings = force_settings(run, force_overrides(self.options))
+                require_surface(run)
+            except ValueError as reason:
+                if asked:
+                    raise
+                print(f"no parity of {label}: {reason}")
+            else:
+                chosen.append((run, label, settings))
+        return [(run, label, evaluate_run(run, settings)) for run, label, settings in chosen]
+
+    def parity(self) -> list[Path]:
+        if not self.reports:
+            return []
+        _, labels, reports = zip(*self.reports, strict=True)
+        return list(draw_parity(reports, self.directory, labels=labels, **self.look).paths)
+
+    def _with_routes(self, figure: str) -> list[tuple[Run, str]]:
+        """Give the runs whose models have routes with their labels, and name the others."""
+        pairs = list(zip(self.runs, self.labels, strict=True))
+        for run, label in pairs:
+            if not has_routes(run):
+                print(f"no {figure} of {label}: only FLARE and FLARE++ of this package have routes")
+        return [(run, label) for run, label in pairs if has_routes(run)]
+
+    def spectrum(self) -> list[Path]:
+        chosen = self._with_routes("spectrum")
+        if not chosen:
+            return []
+        runs, labels = zip(*chosen, strict=True)
+        drawn = draw_spectrum(runs, self.case, self.directory, labels=labels, **self.look)
+        return list(drawn.paths)
+
+    def routing(self) -> list[Path]:
+        chosen = self._with_routes("routing")
+        if not chosen:
+            return []
+        other = self._other_case()
+        rendered = self._can_render("routing")
+        paths: list[Path] = []
+        for number, (run, label) in enumerate(chosen):
+            suffix = f"_{file_name(label)}" if number else ""
+            look = self.look | {"label": label, "suffix": suffix}
+            if rendered:
+                maps, change = draw_routing(
+                    run, self.case, self.directory, other_case=other, **look
+                )
+                paths += [*maps.paths, *(change.paths if change is not None else ())]
+            elif other is not None:
+                paths += draw_queries(run, (self.case, other), self.directory, **look).paths
+        return paths
+
+    def _other_case(self) -> str | None:
+        """Give the second case of the queries: as named, or the first that is not shown."""
+        named = self.options.other_case
+        if named is None:
+            ids = self.runs[0].loaders.test.dataset.reader.case_ids
+            return next((name for name in ids if name != self.case), None)
+        find_case(self.runs[0], named)
+        if named == self.case:
+            raise ValueError(f"--other-case {named} is the case that is shown; name another one")
+        return named

@@ -1,0 +1,113 @@
+"""Predicted fields on surfaces, at points, or of test cases, for ParaView.
+
+    flarepp predict outputs/cars-flarepp-seed0 car.stl --output car.vtp
+    flarepp predict outputs/pipe-flarepp-seed0 mine.npz
+    flarepp predict outputs/darcy-flarepp-seed0 --cases 0 darcy_test_0007
+
+Surfaces (.vtp, .stl, .ply, .obj, .vtk) are predicted at every cell by exact streaming and written
+to this folder as the same mesh with its own data and <field>_predicted, in the original order of
+the cells; forces are printed. A .npz file holds coordinates (N, d) and, if the model takes them,
+features (N, f) and globals (g,); a .npy file the coordinates. Test cases are written with target,
+prediction and error of each field. Points and cases go to predictions/ in the run directory, grids
+as .vts, other points as .vtp. Only test cases need the data of training.
+"""
+
+import argparse
+from pathlib import Path
+
+import pyvista as pv
+
+from ..evaluation import (
+    Run,
+    case_mesh,
+    describe_prediction,
+    predict_case,
+    predict_points,
+    predict_surface,
+    save_mesh,
+)
+from ..meshes.writing import mesh_suffix
+from .arguments import (
+    add_force_options,
+    add_run_options,
+    chosen_forces,
+    load_chosen_run,
+    named_numbers,
+)
+
+_POINT_FILES = (".npz", ".npy")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of :func:`run`."""
+    parser.add_argument("run", type=Path, help="run directory")
+    parser.add_argument("files", nargs="*", type=Path, help="surfaces, or points in .npz or .npy")
+    parser.add_argument("--cases", nargs="+", default=[], help="ids or positions of test cases")
+    parser.add_argument(
+        "--output", type=Path, help="file for the one surface that is predicted, else a directory"
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="0.001 for millimetres")
+    parser.add_argument("--flip", action="store_true", help="turn the cells' normals around")
+    parser.add_argument(
+        "--global", dest="globals", nargs="+", default=[], metavar="NAME=VALUE",
+        help="values of the whole case that the model takes",
+    )  # fmt: skip
+    add_run_options(parser)
+    add_force_options(parser)
+
+
+def run(options: argparse.Namespace) -> list[Path]:
+    """Predict what the options name and return the files written."""
+    if not options.files and not options.cases:
+        raise ValueError("nothing to predict; name surfaces, files of points, or --cases")
+    surfaces = [path for path in options.files if path.suffix not in _POINT_FILES]
+    outputs = {path: _surface_output(path, options) for path in surfaces}
+    trained = load_chosen_run(options.run, options)
+    directory = options.output or options.run / "predictions"
+    written = []
+    for path in options.files:
+        if path in outputs:
+            written.append(_predict_surface(trained, path, outputs[path], options))
+        else:
+            mesh = predict_points(trained, path)
+            written.append(_save(mesh, directory, f"{path.stem}_predicted"))
+    for name in options.cases:
+        case = predict_case(trained, int(name) if name.lstrip("-").isdigit() else name)
+        written.append(_save(case_mesh(case), directory, case.case_id))
+    return written
+
+
+def _surface_output(surface: Path, options: argparse.Namespace) -> Path:
+    """Return where a predicted surface goes, never over the surface itself."""
+    alone = len(options.files) == 1 and not options.cases
+    output = options.output or Path()
+    if not (alone and output.suffix):
+        output /= f"{surface.stem}_predicted.vtp"
+    if output.resolve() == surface.resolve():
+        raise ValueError(f"--output {output} is the surface itself; name another file")
+    return output
+
+
+def _predict_surface(run: Run, path: Path, output: Path, options: argparse.Namespace) -> Path:
+    settings = chosen_forces(run, options)
+    prediction = predict_surface(
+        run,
+        path,
+        global_values=named_numbers(options.globals),
+        scale=options.scale,
+        flip=options.flip,
+    )
+    if output.parent == options.output:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    save_mesh(prediction.surface, output)
+    print(f"{output}: {len(prediction.values)} {prediction.association}s")
+    print(*describe_prediction(run, prediction, settings), sep="\n")
+    return output
+
+
+def _save(mesh: pv.DataSet, directory: Path, stem: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{stem}{mesh_suffix(mesh)}"
+    save_mesh(mesh, path)
+    print(path)
+    return path

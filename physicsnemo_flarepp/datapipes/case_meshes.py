@@ -1,0 +1,70 @@
+"""The mesh behind a sample, for plotting."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyvista as pv
+import zarr
+from physicsnemo.mesh import Mesh
+from physicsnemo.mesh.io import from_zarr, to_pyvista
+
+from ..meshes import read_surface
+from .checks import reading
+from .readers.surfaces import check_codecs, load_domain
+
+
+def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSet:
+    """Return the mesh of a whole case, ready for point or cell data.
+
+    Surfaces are read from their file again; values of sampled tokens belong at the rows
+    ``sample["tokens"]`` of its cell or point data, as ``metadata["association"]`` says. Grids are
+    built from the coordinates; other sets give a point cloud.
+
+    Parameters
+    ----------
+    metadata : Mapping[str, Any]
+        Metadata of the sample.
+    coordinates : numpy.ndarray
+        Physical coordinates of all tokens of the case, (N, 2) or (N, 3).
+
+    Examples
+    --------
+    >>> x, y = np.meshgrid([0.0, 1.0], [0.0, 1.0, 2.0], indexing="ij")
+    >>> points = np.stack([x.ravel(), y.ravel()], -1)
+    >>> mesh = plot_mesh({"grid": (2, 3)}, points)
+    >>> mesh.n_points, mesh.n_cells, bool(np.allclose(mesh.points[:, :2], points))
+    (6, 2, True)
+    """
+    layout = metadata.get("layout")
+    if layout == "vtp":
+        return read_surface(metadata["source"])
+    if layout == "pdmsh":
+        return to_pyvista(_boundary(Path(metadata["source"]), metadata["boundary"]))
+    points = np.zeros((len(coordinates), 3))
+    points[:, : coordinates.shape[1]] = coordinates
+    if metadata.get("grid") is None:
+        return pv.PolyData(points)
+    rows, columns = metadata["grid"]
+    if rows * columns != len(points):
+        raise ValueError(
+            f"a grid of {metadata['grid']} needs {rows * columns} coordinates, got {len(points)}; "
+            "pass the coordinates of the whole case"
+        )
+    mesh = pv.StructuredGrid()
+    mesh.points = points
+    # VTK counts the fastest axis first; tokens are in row-major order.
+    mesh.dimensions = (columns, rows, 1)
+    return mesh
+
+
+def _boundary(path: Path, name: str) -> Mesh:
+    """Return one boundary of a DomainMesh, stored as memory maps or as a zarr group."""
+    if not (path / "zarr.json").exists():
+        return load_domain(path).boundaries[name]
+    with reading(path):
+        for _, member in zarr.open_group(path / "boundaries" / name, mode="r").members(None):
+            if isinstance(member, zarr.Array):
+                check_codecs(path, member)
+        return from_zarr(path / "boundaries" / name)

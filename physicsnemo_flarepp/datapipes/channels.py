@@ -1,0 +1,125 @@
+"""What the channels of a model mean: names and widths of fields, features and globals."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..files import Fingerprint, replace_text
+from .readers import CaseReader
+from .readers.base import channel_names
+
+FILE_NAME = "channels.json"
+_ASSOCIATIONS = ("point", "cell")
+# Files that hold a list of cell centres: on a mesh their tokens are its cells.
+_CELL_CENTRE_LAYOUTS = ("presampled", "zarr")
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Columns of a data set by name, in the order of the channels.
+
+    Parameters
+    ----------
+    coordinates : int
+        Dimension d of the points.
+    fields, features, globals : Mapping[str, int]
+        Width of each column: 3 for a vector.
+    association : str
+        What a token is on a mesh, ``point`` or ``cell``.
+    grid : tuple[int, ...] or None
+        Shape of the structured grid that the tokens form.
+    joint : bool
+        Whether errors are measured in one norm over all fields (``training.field_norms``).
+
+    Examples
+    --------
+    >>> channels = Channels(3, {"p": 1, "shear": 3}, {}, {}, "cell")
+    >>> channels.field_names, channels.columns("shear")
+    (('p', 'shear_x', 'shear_y', 'shear_z'), slice(1, 4, None))
+    """
+
+    coordinates: int
+    fields: Mapping[str, int]
+    features: Mapping[str, int]
+    globals: Mapping[str, int]
+    association: str
+    grid: tuple[int, ...] | None = None
+    joint: bool = False
+
+    @classmethod
+    def of_reader(cls, reader: CaseReader, *, joint: bool = False) -> "Channels":
+        """Return the channels of the cases of `reader`; opens the first one."""
+        table = reader.open_case(0)
+
+        def widths(columns: Mapping) -> dict[str, int]:
+            return {name: math.prod(column.shape[1:]) for name, column in columns.items()}
+
+        centres = getattr(reader, "layout", None) in _CELL_CENTRE_LAYOUTS
+        return cls(
+            sum(widths(table.coordinates).values()),
+            widths(table.fields),
+            widths(table.features),
+            {name: value.size for name, value in table.global_values.items()},
+            "cell" if centres else table.association,
+            None if reader.grid is None else tuple(reader.grid),
+            joint,
+        )
+
+    @property
+    def norms(self) -> dict[str, int]:
+        """What has an error of its own, a field or all of them together, and its channels."""
+        if self.joint:
+            return {" ".join(self.fields): sum(self.fields.values())}
+        return dict(self.fields)
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """One name per channel of the fields."""
+        return tuple(channel_names(self.fields))
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """One name per channel of the features."""
+        return tuple(channel_names(self.features))
+
+    @property
+    def global_names(self) -> tuple[str, ...]:
+        """One name per channel of the globals."""
+        return tuple(channel_names(self.globals))
+
+    def columns(self, field: str) -> slice:
+        """Return which channels of the fields belong to `field`."""
+        names = list(self.fields)
+        if field not in names:
+            raise ValueError(f"field {field!r} is not among the fields {names}; name one of them")
+        start = sum(list(self.fields.values())[: names.index(field)])
+        return slice(start, start + self.fields[field])
+
+    def save(self, directory: str | Path) -> Fingerprint:
+        """Write ``channels.json`` to a run directory."""
+        return replace_text(Path(directory) / FILE_NAME, json.dumps(asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, directory: str | Path) -> "Channels":
+        """Return the channels that :meth:`save` wrote to a run directory."""
+        path = Path(directory) / FILE_NAME
+        try:
+            stored = json.loads(path.read_bytes())
+            for name in ("fields", "features", "globals"):
+                if not all(type(width) is int and width > 0 for width in stored[name].values()):
+                    raise ValueError(f"the widths of {name} are {stored[name]}")
+            grid = stored.pop("grid")
+            channels = cls(**stored, grid=None if grid is None else tuple(grid))
+            if type(channels.coordinates) is not int or channels.association not in _ASSOCIATIONS:
+                raise ValueError(
+                    f"coordinates are {channels.coordinates!r} and the association is "
+                    f"{channels.association!r}"
+                )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(
+                f"{path} cannot be used ({type(error).__name__}: {error}); restore it from a copy "
+                "of the run, or train again"
+            ) from error
+        return channels

@@ -1,0 +1,177 @@
+"""Make a built-in data set, or find it finished in the cache."""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psutil
+
+from ... import __version__
+from ...progress import progress_bar
+from .sets import MODULES, Case, SyntheticSet, case_ids, load_set
+from .stamp import read_stamp, write_stamp
+from .workers import read_case, solve_cases, unsolved_cases
+
+try:
+    import fcntl
+except ImportError as error:  # only POSIX systems have it, as PhysicsNeMo itself expects
+    raise ImportError("making built-in data sets needs a POSIX system (Linux or macOS)") from error
+
+CACHE_VARIABLE = "PHYSICSNEMO_FLAREPP_CACHE"
+
+
+def cache_root(root: str | Path | None = None) -> Path:
+    """Return where built-in sets are: ``root``, the environment variable, or the user's cache."""
+    chosen = root or os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache/physicsnemo_flarepp"
+    return Path(chosen).expanduser().absolute()
+
+
+def check_count(name: str, value: int, least: int) -> int:
+    """Return ``value`` if it is an integer not below ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}={value!r} must be an integer")
+    if value < least:
+        raise ValueError(f"{name}={value} must be at least {least}")
+    return value
+
+
+def say(message: str, progress: bool) -> None:
+    """Print one line to standard error."""
+    if progress:
+        print(message, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def exclusive(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock file for the block; call ``on_wait()`` first if another process has it.
+
+    The operating system frees the lock when its holder ends, however it ends.
+    """
+    with open(lock, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def finish(data_set: SyntheticSet, solved: Path, final: Path, identity: dict) -> list[str]:
+    """Turn the case files into the files of the set, the stamp last; return the redrawn cases."""
+    n_train, n_test = identity["n_train"], identity["n_test"]
+    unfinished = final.with_name(f"{final.name}.partial")
+    for left_over in (unfinished, final):
+        if left_over.exists():
+            shutil.rmtree(left_over)
+    unfinished.mkdir()
+    redrawn = []
+
+    def cases() -> Iterator[Case]:
+        for case_id in case_ids(n_train, n_test):
+            case, draw = read_case(solved, case_id)
+            if draw > 0:
+                redrawn.append(f"{case_id}, draw {draw}")
+            yield case
+
+    data_set.assemble(cases(), unfinished, n_train, n_test)
+    unfinished.rename(final)
+    write_stamp(final, identity | {"package_version": __version__, "redrawn": redrawn})
+    shutil.rmtree(solved)
+    return redrawn
+
+
+def generate(
+    name: str,
+    *,
+    n_train: int | None = None,
+    n_test: int | None = None,
+    seed: int = 0,
+    root: str | Path | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+) -> Path:
+    """Return the directory of a built-in data set, made now if it is not in the cache yet.
+
+    The files are a function of the name, the counts and the seed; the number of workers does not
+    change them. Training and test cases are the beginnings of two fixed sequences: the first cases
+    of a larger set are those of a smaller one, in both splits. A random case whose equations have
+    no solution is drawn again, from a seed derived from its own; the stamp lists such cases. An
+    interrupted generation goes on from its finished cases when called again. A finished set with a
+    lost or changed file is an error. Two processes that ask for the same set at once make it once.
+
+    Parameters
+    ----------
+    name : str
+        One of ``cars``, ``darcy``, ``elasticity``, ``pipe``, ``airfoil``.
+    n_train, n_test : int, optional
+        Numbers of training and test cases; the defaults belong to the set.
+    seed : int
+        Seed of the set, 0 or more.
+    root : str or Path, optional
+        Where sets are kept; else ``$PHYSICSNEMO_FLAREPP_CACHE``, else
+        ``~/.cache/physicsnemo_flarepp``.
+    workers : int, optional
+        Number of solver processes; all available cores by default.
+    progress : bool
+        Show a progress bar on a terminal and one line elsewhere.
+
+    Returns
+    -------
+    Path
+        ``<root>/<name>-v<version>-s<seed>-<n_train>+<n_test>``, with the published files of the
+        set and ``stamp.json``, which has their checksums.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     path = generate("darcy", n_train=2, n_test=1, root=root, progress=False)
+    ...     sorted(file.name for file in path.iterdir())
+    ['piececonst_r85_N1_smooth2.mat', 'piececonst_r85_N2_smooth1.mat', 'stamp.json']
+    """
+    data_set = load_set(name)
+    n_train = check_count("n_train", data_set.n_train if n_train is None else n_train, 1)
+    n_test = check_count("n_test", data_set.n_test if n_test is None else n_test, 1)
+    check_count("seed", seed, 0)
+    # The cores this process may use, where the system can tell (macOS cannot).
+    cores = psutil.cpu_count() if psutil.MACOS else len(psutil.Process().cpu_affinity())
+    workers = check_count("workers", cores if workers is None else workers, 1)
+
+    base = cache_root(root)
+    base.mkdir(parents=True, exist_ok=True)
+    stem = f"{name}-v{data_set.version}-s{seed}"
+    final = base / f"{stem}-{n_train}+{n_test}"
+    # Cases do not depend on the counts, so sets that differ only in size share their case files.
+    solved = base / f"{stem}.cases"
+    identity = {
+        "name": data_set.name,
+        "version": data_set.version,
+        "seed": seed,
+        "n_train": n_train,
+        "n_test": n_test,
+    }
+    if read_stamp(final, identity):
+        return final
+    waiting = f"{name}: another process is making {stem} in {base}; waiting for it"
+    with exclusive(base / f"{stem}.lock", lambda: say(waiting, progress)):
+        if read_stamp(final, identity):
+            return final
+        start = time.perf_counter()
+        solved.mkdir(exist_ok=True)
+        missing = unsolved_cases(solved, case_ids(n_train, n_test))
+        with (
+            closing(solve_cases(MODULES[name], seed, solved, missing, workers)) as finished,
+            progress_bar(f"{name}: solving", len(missing), progress) as advance,
+        ):
+            for _ in finished:
+                advance()
+        redrawn = finish(data_set, solved, final, identity)
+        seconds = time.perf_counter() - start
+        say(f"{name}: {len(missing)} cases solved in {seconds:.0f} s, set in {final}", progress)
+        if redrawn:
+            say(f"{name}: drawn again, being without a solution: {'; '.join(redrawn)}", progress)
+    return final

@@ -1,0 +1,257 @@
+"""From a run directory to a model that predicts, with or without the data it was trained on."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from physicsnemo import Module
+
+from ..datapipes import BENCHMARKS, Loaders, Normalizer, build_dataloaders
+from ..datapipes.channels import FILE_NAME as CHANNELS_FILE
+from ..datapipes.channels import Channels
+from ..datapipes.checks import reading
+from ..training.checkpoints.store import CheckpointStore, load_model
+from ..training.feeding import input_adapter
+from ..training.run_directory import CONFIG, MODEL, NORMALIZER, SETTINGS
+from ..training.run_manifest import FILE_NAME as MANIFEST
+from ..training.run_manifest import read_run_manifest
+from ..training.training_set import read_training_set
+
+CHECKPOINTS = ("final", "best", "latest")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with what it needs to predict.
+
+    Parameters
+    ----------
+    name : str
+        Name of the run directory.
+    directory : Path
+        The run directory.
+    config : DictConfig
+        The resolved config of the run.
+    model : physicsnemo.Module
+        In evaluation mode, on `device`.
+    normalizer : Normalizer
+        The statistics of training, on the CPU.
+    device : torch.device
+        Where the model computes.
+    data : DictConfig
+        What the loaders are built from: the run's data at full resolution, never refitted.
+    trust : bool
+        Whether a reader that is not registered may be imported.
+    """
+
+    name: str
+    directory: Path
+    config: DictConfig
+    model: Module
+    normalizer: Normalizer
+    device: torch.device
+    data: DictConfig
+    trust: bool = False
+
+    @cached_property
+    def adapter(self):
+        """Give the keyword arguments of ``model.forward`` from a batch."""
+        return input_adapter(self.model)
+
+    @cached_property
+    def loaders(self) -> Loaders:
+        """Loaders of the run's data, test cases with all their tokens; made when first used."""
+        try:
+            return build_dataloaders(self.data, trust=self.trust)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"the data of run {self.directory} cannot be opened: {error}. If the files are "
+                "elsewhere now, give their directory as data_root (--data-root)"
+            ) from error
+        except ValueError as error:
+            raise ValueError(
+                f"the data of {self.directory / 'config.yaml'} cannot be opened: {error}"
+            ) from error
+
+    @cached_property
+    def training_set(self) -> dict[str, Any] | None:
+        """What the run keeps of its training set; None for runs of older versions.
+
+        ``coordinates``, ``features`` and ``globals`` have ``min`` and ``max`` per channel,
+        ``extent`` the smallest and the largest size of a case along each axis; ``forces`` is the
+        convention of the forces or None.
+        """
+        return read_training_set(self.directory)
+
+    @cached_property
+    def channels(self) -> Channels:
+        """Names and widths of the channels, from the run directory or else from the data."""
+        if (self.directory / CHANNELS_FILE).is_file():
+            return Channels.load(self.directory)
+        joint = OmegaConf.select(self.config, "training.field_norms") == "joint"
+        return Channels.of_reader(self.loaders.test.dataset.reader, joint=joint)
+
+    def normalization_kind(self, key: str) -> str | None:
+        """Return how training normalised a sample key (``gaussian``, ...), None if not told."""
+        data = self.config.data
+        kinds = data.get("normalization", "fit")
+        if kinds in ("fit", "paper"):
+            spec = BENCHMARKS.get(data.get("benchmark") or data.get("builtin"))
+            kinds = {} if spec is None else spec.normalization
+        return kinds.get(key) if isinstance(kinds, Mapping) else None
+
+
+def load_run(
+    directory: str | Path,
+    *,
+    checkpoint: str = "final",
+    device: torch.device | str | None = None,
+    data_root: str | Path | None = None,
+    trust: bool = False,
+) -> Run:
+    """Return the trained model of a run directory, ready to predict.
+
+    The data is opened when ``run.loaders`` is first used, so that a model predicts on machines
+    that do not have it. Statistics come from the run, they are never fitted again.
+
+    Parameters
+    ----------
+    directory : str or Path
+        What ``flarepp train`` wrote.
+    checkpoint : str, optional
+        ``final``, or ``best`` or ``latest`` of the checkpoints of an unfinished run.
+    device : torch.device or str, optional
+        By default the GPU if there is one.
+    data_root : str or Path, optional
+        Directory of other data in the layout of the run's, instead of its own.
+    trust : bool, optional
+        Import classes that the run names and this package does not know: a reader of
+        ``config.yaml``, the class of the model. Whoever wrote the run may then run code here;
+        without it, opening a run runs none.
+    """
+    directory = Path(directory)
+    config_file = _run_file(directory, CONFIG)
+    normalizer_file = _run_file(directory, NORMALIZER)
+    weights_file = _weights_file(directory, checkpoint)
+    _check_manifest(directory, checkpoint)
+    config = _read_config(config_file)
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model = load_model(weights_file, trust=trust).to(device).eval()
+    return Run(
+        name=directory.resolve().name,
+        directory=directory,
+        config=config,
+        model=model,
+        normalizer=Normalizer.load(normalizer_file),
+        device=device,
+        data=_evaluation_data(config, normalizer_file, data_root),
+        trust=trust,
+    )
+
+
+def _check_manifest(directory: Path, checkpoint: str) -> None:
+    """Compare what predictions depend on with the run's manifest, before any of it is used."""
+    manifest = read_run_manifest(directory)
+    if manifest is None:
+        warnings.warn(
+            f"{directory} has no {MANIFEST}: it is of an older version, or the file was lost. Its "
+            "files are used unchecked",
+            stacklevel=3,
+        )
+        return
+    if checkpoint == "final" and MODEL not in manifest.files:
+        raise ValueError(
+            f"{directory / MODEL} is not in {MANIFEST}: training was stopped while it wrote its "
+            "results. Start it again with the same command and it finishes them"
+        )
+    names = dict.fromkeys((*SETTINGS, *manifest.files))
+    if checkpoint != "final":
+        names.pop(MODEL, None)  # the checkpoint's own manifest vouches for its weights
+    manifest.verify(names)
+
+
+def _read_config(path: Path) -> DictConfig:
+    """Return the config of a run, which holds values only: references could read the environment.
+
+    Tags of YAML that build objects are refused by OmegaConf's loader.
+    """
+    with reading(path):
+        config = OmegaConf.load(path)
+        if not isinstance(config, DictConfig) or not isinstance(config.get("data"), DictConfig):
+            raise TypeError("it has no section `data`")
+    if found := next(_references(OmegaConf.to_container(config)), None):
+        raise ValueError(
+            f"{path} holds the reference {found!r}; train.py writes values only. Replace it by "
+            "its value"
+        )
+    return config
+
+
+def _references(value: Any) -> Iterator[str]:
+    """Give the interpolations in nested containers."""
+    if isinstance(value, str) and "${" in value:
+        yield value
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _references(inner)
+
+
+def _run_file(directory: Path, name: str) -> Path:
+    if not directory.is_dir():
+        raise FileNotFoundError(
+            f"run directory {directory} does not exist; give one that flarepp train wrote, such as "
+            "outputs/cars-flarepp-seed0"
+        )
+    if not (directory / name).is_file():
+        present = ", ".join(sorted(path.name for path in directory.iterdir())) or "nothing"
+        raise FileNotFoundError(
+            f"{directory / name} is missing; {directory} holds {present}. Give the directory of a "
+            "run that flarepp train finished; one that was stopped goes on with the command that "
+            "started it"
+        )
+    return directory / name
+
+
+def _weights_file(directory: Path, checkpoint: str) -> Path:
+    if checkpoint not in CHECKPOINTS:
+        raise ValueError(f"checkpoint is {checkpoint!r}, expected one of {CHECKPOINTS}")
+    if checkpoint == "final":
+        return _run_file(directory, MODEL)
+    store = CheckpointStore(directory / "checkpoints")
+    found = store.best(_warn) if checkpoint == "best" else store.newest_sound(_warn)
+    if found is None:
+        raise FileNotFoundError(
+            f"{store.directory} holds no {checkpoint} checkpoint that can be used; train further, "
+            "or choose another of " + ", ".join(CHECKPOINTS)
+        )
+    found.verify()
+    return found.model_path
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=4)
+
+
+def _evaluation_data(
+    config: DictConfig, normalizer_file: Path, data_root: str | Path | None
+) -> DictConfig:
+    """Return the data config of a run with whole test cases and the stored statistics."""
+    changes: dict[str, Any] = {
+        "normalization": {"load": str(normalizer_file)},
+        "n_points_test": None,
+        "batch_size_test": 1,
+        "num_workers": 0,
+        "device": None,
+        "pin_memory": False,
+        "collate_metadata": False,
+    }
+    data = OmegaConf.to_container(config.data, resolve=True)
+    if data_root is not None:
+        changes["benchmark"] = data.get("benchmark") or data.get("builtin")
+        changes |= {"root": str(data_root), "builtin": None}
+    return OmegaConf.create({**data, **changes})

@@ -1,0 +1,252 @@
+"""Files that are on the disk, whole and checksummed, or not there at all."""
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_CHUNK = 1 << 20
+
+
+class Fingerprint(NamedTuple):
+    """Size in bytes and SHA-256 of a file, as written."""
+
+    size: int
+    sha256: str
+
+
+class Sink:
+    """A binary file to write to in order, which hashes what passes and remembers a failure.
+
+    ``torch.save`` turns an error of ``write`` (a full disk, an interrupt) into a RuntimeError
+    about positions inside the archive; :func:`write_durably` raises the remembered one instead.
+    """
+
+    def __init__(self, descriptor: int):
+        self.failure: BaseException | None = None
+        self._descriptor = descriptor
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self._waiting = bytearray()
+
+    def write(self, data: bytes) -> int:
+        """Take all of ``data``; many small pieces reach the file as one."""
+        view = memoryview(data).cast("B")
+        if len(self._waiting) + len(view) > _CHUNK:
+            self.finish()
+        if len(view) > _CHUNK:
+            self._put(view)
+        else:
+            self._waiting += view
+        return len(view)
+
+    def flush(self) -> None:
+        """Do nothing: writers call this often, :meth:`finish` is what counts."""
+
+    def finish(self) -> None:
+        """Bring to the file what waits."""
+        waiting, self._waiting = self._waiting, bytearray()
+        self._put(memoryview(waiting))
+
+    def _put(self, view: memoryview) -> None:
+        if self.failure is not None:
+            raise self.failure
+        try:
+            written = 0
+            while written < len(view):
+                written += os.write(self._descriptor, view[written:])
+        except BaseException as error:
+            self.failure = error
+            raise
+        self._hash.update(view)
+        self._size += len(view)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Size and hash of everything written."""
+        return Fingerprint(self._size, self._hash.hexdigest())
+
+
+def fingerprint(path: Path) -> Fingerprint:
+    """Read a file and return its size and hash.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "three")
+    ...     written = write_durably(path, lambda sink: sink.write(b"abc"))
+    ...     fingerprint(path) == written, written.size
+    (True, 3)
+    """
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Fingerprint(file.tell(), digest)
+
+
+def write_durably(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
+    """Write a new file and wait until the disk has it.
+
+    Parameters
+    ----------
+    path : Path
+        The file; what was there is lost, so give a temporary one and rename it.
+    write : Callable
+        Gets a :class:`Sink` and writes the contents in order.
+
+    Returns
+    -------
+    Fingerprint
+        Of what was meant to be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        sink = Sink(descriptor)
+        try:
+            write(sink)
+            sink.finish()
+        except BaseException as error:
+            if sink.failure is None or sink.failure is error:
+                raise
+            raise sink.failure from error
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return sink.fingerprint
+
+
+def replace_file(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
+    """Write a file atomically: readers see the old one or the whole new one.
+
+    Parameters
+    ----------
+    path : Path
+        The file; its folder must exist.
+    write : Callable
+        As in :func:`write_durably`.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with explained(path):
+            written = write_durably(temporary, write)
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return written
+
+
+def replace_text(path: Path, text: str) -> Fingerprint:
+    """Write a text file atomically, as :func:`replace_file`."""
+    return replace_file(path, lambda sink: sink.write(text.encode()))
+
+
+def append_whole(path: Path, data: bytes) -> None:
+    """Append `data`, or nothing of it if the disk is full; the disk may get it later."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        size = os.fstat(descriptor).st_size
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, and wait until the disk has their names."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_folder(folder.parent)
+
+
+def temporaries(path: Path) -> list[Path]:
+    """Return the files that kills inside :func:`replace_file` left beside `path`."""
+    return sorted(path.parent.glob(f".{path.name}.{'[0-9a-f]' * 8}"))
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the disk has a file and the names in its folder."""
+    sync_folder(path)
+    sync_folder(path.parent)
+
+
+def checked_json(content: dict[str, Any]) -> str:
+    """Return JSON text that carries a checksum of itself, for :func:`read_checked_json`."""
+    return json.dumps(content | {"checksum": _checksum(content)}, indent=2) + "\n"
+
+
+def read_checked_json(path: Path) -> dict[str, Any]:
+    """Return what :func:`checked_json` made; anything else in the file is a ValueError.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.json")
+    ...     _ = replace_text(path, checked_json({"a": 1}).replace("1", "2", 1))
+    ...     read_checked_json(path)
+    Traceback (most recent call last):
+    ValueError: its checksum is not that of its contents
+    """
+    content = json.loads(path.read_bytes())
+    if not isinstance(content, dict) or "checksum" not in content:
+        raise ValueError("it has no checksum of itself")
+    if content.pop("checksum") != _checksum(content):
+        raise ValueError("its checksum is not that of its contents")
+    return content
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def verify_file(path: Path, expected: Fingerprint) -> None:
+    """Raise ValueError unless a file is as it was written."""
+    try:
+        size = path.stat().st_size
+        if size != expected.size:
+            raise ValueError(f"{path} has {size} bytes, {expected.size} were written")
+        if fingerprint(path) != expected:
+            raise ValueError(f"{path} was changed: its checksum is not that of the manifest")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the disk has the names in a folder (a rename is durable only then)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Let an OSError say what could not be written, how much space is free, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        place = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+        free = shutil.disk_usage(place).free / 1e6
+        hint = "make the folder writable"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            hint = "free some space, or keep fewer checkpoints"
+        raise type(error)(
+            error.errno,
+            f"cannot write {path}: {error.strerror or error}; {free:.1f} MB are free on its disk. "
+            f"What was saved before is untouched; {hint} and start again",
+        ) from error

@@ -1,0 +1,109 @@
+"""Centres, area vectors and vertex shares of polygons, for chosen rows of a mesh."""
+
+import numpy as np
+
+from ..datapipes.sampling import Rows
+from . import check_vertices
+
+
+def select_polygons(
+    connectivity: np.ndarray, offsets: np.ndarray, rows: Rows
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return connectivity and offsets of the chosen polygons only.
+
+    Parameters
+    ----------
+    connectivity : numpy.ndarray
+        Vertex indices of all polygons one after the other.
+    offsets : numpy.ndarray
+        Where each polygon starts, with the total length at the end; (n + 1,).
+    rows : slice or numpy.ndarray
+        Polygons to keep.
+
+    Examples
+    --------
+    >>> select_polygons(np.array([0, 1, 2, 2, 3, 0, 4]), np.array([0, 3, 7]), np.array([1]))
+    (array([2, 3, 0, 4]), array([0, 4]))
+    """
+    starts = offsets[:-1][rows]
+    sizes = offsets[1:][rows] - starts
+    kept = np.concatenate([[0], np.cumsum(sizes)])
+    within = np.arange(kept[-1]) - np.repeat(kept[:-1], sizes)
+    return connectivity[np.repeat(starts, sizes) + within], kept
+
+
+def polygon_geometry(
+    points: np.ndarray, connectivity: np.ndarray, offsets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean vertex and the area vector of each polygon.
+
+    The area vector points along the normal (right-hand rule) and its length is the area; for a
+    triangle the mean vertex is the centroid.
+
+    Parameters
+    ----------
+    points : numpy.ndarray
+        Vertices, (P, 3).
+    connectivity, offsets : numpy.ndarray
+        Polygons, as in :func:`select_polygons`.
+
+    Returns
+    -------
+    tuple[numpy.ndarray, numpy.ndarray]
+        Centres (n, 3) and area vectors (n, 3), float64.
+
+    Examples
+    --------
+    >>> square = np.array([[0, 0, 0], [2, 0, 0], [2, 2, 0], [0, 2, 0]])
+    >>> polygon_geometry(square, np.arange(4), np.array([0, 4]))
+    (array([[1., 1., 0.]]), array([[0., 0., 4.]]))
+    """
+    n_polygons = len(offsets) - 1
+    if n_polygons == 0:
+        return np.zeros((0, 3)), np.zeros((0, 3))
+    check_vertices(connectivity, len(points))
+    vertices = np.asarray(points[connectivity], dtype=np.float64)
+    starts, sizes = offsets[:-1], np.diff(offsets)
+    if (sizes < 3).any():
+        raise ValueError(f"{(sizes < 3).sum()} polygons have fewer than 3 vertices")
+    centres = np.add.reduceat(vertices, starts, axis=0) / sizes[:, None]
+    # Fan of triangles around the centre; exact for planar polygons, and free of the cancellation
+    # that coordinates far from the origin would cause.
+    around = vertices - np.repeat(centres, sizes, axis=0)
+    following = np.arange(len(connectivity)) + 1
+    following[offsets[1:] - 1] = starts
+    area_vectors = 0.5 * np.add.reduceat(np.cross(around, around[following]), starts, axis=0)
+    return centres, area_vectors
+
+
+def vertex_area_vectors(
+    n_points: int, connectivity: np.ndarray, offsets: np.ndarray, area_vectors: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return each vertex's share of the area vectors and of the areas around it.
+
+    Every polygon gives its vertices equal parts.
+
+    Returns
+    -------
+    tuple[numpy.ndarray, numpy.ndarray]
+        Area vectors (n_points, 3) and areas (n_points,).
+    """
+    sizes = np.diff(offsets)
+    shares = np.repeat(area_vectors / sizes[:, None], sizes, axis=0)
+    summed = np.stack(
+        [np.bincount(connectivity, shares[:, axis], n_points) for axis in range(3)], axis=1
+    )
+    areas = np.bincount(connectivity, np.linalg.norm(shares, axis=1), n_points)
+    return summed, areas
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Return `vectors` (n, 3) scaled to length 1; a zero vector stays zero.
+
+    Examples
+    --------
+    >>> unit_vectors(np.array([[0.0, 0.0, 4.0], [0.0, 0.0, 0.0]]))
+    array([[0., 0., 1.], [0., 0., 0.]])
+    """
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)

@@ -1,0 +1,199 @@
+"""The program that reads mesh files with VTK, so that a damaged one ends it and nothing else.
+
+VTK's parsers write past their buffers or abort on some damaged files. :mod:`.reading` runs this
+file with a bare interpreter and asks for one mesh at a time over the socket that is its standard
+input: a line of JSON, and an open file for the arrays, which both then share without a copy in
+between. The answer is a line of JSON that says where in that file each array is. It imports NumPy
+and VTK only, which take 0.2 s; the package itself would take seconds.
+"""
+
+import json
+import os
+import re
+import socket
+import sys
+from functools import partial
+
+import numpy as np
+from vtkmodules.util.numpy_support import vtk_to_numpy
+from vtkmodules.vtkCommonCore import vtkOutputWindow, vtkStringOutputWindow
+from vtkmodules.vtkIOGeometry import vtkOBJReader, vtkSTLReader
+from vtkmodules.vtkIOLegacy import vtkDataSetReader
+from vtkmodules.vtkIOPLY import vtkPLYReader
+from vtkmodules.vtkIOXML import vtkXMLPolyDataReader
+
+READERS = {
+    ".vtp": vtkXMLPolyDataReader,
+    ".stl": vtkSTLReader,
+    ".ply": vtkPLYReader,
+    ".obj": vtkOBJReader,
+    ".vtk": vtkDataSetReader,
+}
+ALIGNMENT = 64
+_LEGACY_KINDS = ("Scalars", "ColorScalars", "Normals", "TCoords", "Vectors", "Fields", "Tensors")
+
+
+def read(path, wanted, places, said):
+    """Return a description of the mesh in `path` and the list of its arrays.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    wanted : list[str] or None
+        Names of the cell and point arrays to read, None for all.
+    places : list[str]
+        Where to read them: ``cell``, ``point`` or both.
+    said : Callable[[], str]
+        Gives what VTK complained of so far.
+    """
+    reader = READERS[os.path.splitext(path)[1].lower()]()
+    reader.SetFileName(path)
+    present = None
+    if isinstance(reader, vtkDataSetReader):
+        _end_with_a_line(reader, path)
+        for kind in _LEGACY_KINDS:
+            getattr(reader, f"ReadAll{kind}On")()
+    elif isinstance(reader, vtkXMLPolyDataReader):
+        reader.UpdateInformation()
+        if said():
+            return {"error": said()}, []
+        present = _select(reader, wanted, places)
+    reader.Update()
+    mesh = reader.GetOutputDataObject(0)
+    if said() or reader.GetErrorCode():
+        return {"error": said() or f"VTK error {reader.GetErrorCode()}"}, []
+    if not mesh.IsA("vtkPolyData"):
+        return {"kind": mesh.GetClassName().removeprefix("vtk")}, []
+    polygons = mesh.GetPolys()
+    arrays = [
+        (None, "connectivity", vtk_to_numpy(polygons.GetConnectivityArray())),
+        (None, "offsets", vtk_to_numpy(polygons.GetOffsetsArray())),
+    ]
+    if mesh.GetPoints() is not None:
+        arrays.append((None, "points", vtk_to_numpy(mesh.GetPoints().GetData())))
+    for place in ("cell", "point", "field"):
+        arrays += _attributes(mesh, place)
+    head = {
+        "kind": "PolyData",
+        "n_cells": mesh.GetNumberOfCells(),
+        "n_polygons": polygons.GetNumberOfCells(),
+        "present": present
+        or {place: [n for p, n, _ in arrays if p == place] for place in ("cell", "point")},
+    }
+    return head, arrays
+
+
+def _end_with_a_line(reader, path):
+    """Let VTK notice the end of a text file: it takes a number before it for the rest of them."""
+    with open(path, "rb") as file:
+        if file.read(1024).split(b"\n", 3)[2:3] != [b"ASCII"]:
+            return
+        file.seek(0)
+        content = file.read() + b"\n"
+    reader.ReadFromInputStringOn()
+    reader.SetBinaryInputString(content, len(content))
+
+
+def _select(reader, wanted, places):
+    """Enable the wanted arrays and return the names of all, by place."""
+    present = {}
+    for place in ("cell", "point"):
+        chosen = getattr(reader, f"Get{place.title()}DataArraySelection")()
+        present[place] = [chosen.GetArrayName(i) for i in range(chosen.GetNumberOfArrays())]
+        for name in present[place]:
+            if place not in places or (wanted is not None and name not in wanted):
+                chosen.DisableArray(name)
+    return present
+
+
+def _attributes(mesh, place):
+    """Return the named arrays of numbers of one place."""
+    data = getattr(mesh, f"Get{place.title()}Data")()
+    found = [data.GetArray(i) for i in range(data.GetNumberOfArrays())]
+    return [
+        (place, text(array.GetName()), vtk_to_numpy(array))
+        for array in found
+        if array is not None and array.GetName()
+    ]
+
+
+def text(found):
+    """Return what VTK gives as bytes, since it is no UTF-8, as text too."""
+    return found.decode("latin-1") if isinstance(found, bytes) else found
+
+
+def complaints(window):
+    """Return the errors among what VTK said, without its source lines.
+
+    Of warnings only those count that tell of an error; others are about old versions and the like.
+    """
+    output = text(window.GetOutput())
+    parts = re.split(r"^((?:ERROR|(?:Generic )?Warning): In .*)\n", output, flags=re.MULTILINE)
+    told = [
+        " ".join(said.split())
+        for head, said in zip(parts[1::2], parts[2::2], strict=True)
+        if head.startswith("ERROR") or "rror" in said
+    ]
+    return "; ".join(dict.fromkeys(re.sub(r" ?\(0x[0-9a-f]+\)", "", said) for said in told))[:500]
+
+
+def limit_memory(available):
+    """Let a claim of 10^12 points fail here instead of filling the machine."""
+    if sys.platform != "linux":
+        return
+    import resource
+
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    limit = used + available
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def store(arrays, file):
+    """Write arrays to a file one after the other, and return what each is and where it begins."""
+    listed, end = [], 0
+    for place, name, array in arrays:
+        begin = -(-end // ALIGNMENT) * ALIGNMENT
+        file.write(b"\0" * (begin - end))
+        if array.size:
+            file.write(memoryview(np.ascontiguousarray(array)).cast("B"))
+        end = begin + array.nbytes
+        listed.append((place, name, array.dtype.str, array.shape, begin))
+    return listed
+
+
+def serve(requests, replies):
+    """Answer requests until there are no more."""
+    while True:
+        line, files = b"", []
+        while not line.endswith(b"\n"):
+            part, received, _, _ = socket.recv_fds(requests, 1 << 16, 1)
+            if not part:
+                return
+            line, files = line + part, files + received
+        request = json.loads(line)
+        limit_memory(request["memory"])
+        window = vtkStringOutputWindow()
+        vtkOutputWindow.SetInstance(window)
+        with os.fdopen(files[0], "wb") as file:
+            try:
+                said = partial(complaints, window)
+                head, arrays = read(request["path"], request["arrays"], request["places"], said)
+                head["arrays"] = store(arrays, file)
+            except Exception as error:
+                head = {"error": f"{type(error).__name__}: {error}", "arrays": []}
+            arrays = None  # not kept until the next file
+        replies.write(json.dumps(head).encode() + b"\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    # What VTK prints must not get among the replies.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(socket.socket(fileno=0), answers)

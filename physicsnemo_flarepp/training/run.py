@@ -1,0 +1,240 @@
+"""Train a config: begin a run, or go on with it, and leave its results in its directory."""
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from ..datapipes.loaders import Loaders
+from .assembly import Ranks, assemble, load_data, start_ranks
+from .checkpoints.store import Checkpoint, CheckpointStore, load_training_state
+from .config import check_config
+from .config_difference import check_same_config
+from .reporting import Reporter
+from .run_directory import RunDirectory
+from .trainer import Trainer
+from .training_set import (
+    check_same_data,
+    data_files,
+    describe_training_set,
+    read_training_set,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What :func:`train` leaves.
+
+    Parameters
+    ----------
+    directory : Path
+        The run directory.
+    is_main : bool
+        Whether this process is the one that writes.
+    fields : tuple[str, ...]
+        What has an error of its own.
+    errors : torch.Tensor or None
+        Relative L2 errors of the test cases, (cases, fields), with the averaged weights; None if
+        the run was stopped before its end.
+    mean_predictor_error : float or None
+        Mean error of predicting the mean of the training set.
+    parameters : int
+        Size of the model.
+    stopped_by : str or None
+        Signal that stopped the run before its end.
+    """
+
+    directory: Path
+    is_main: bool
+    fields: tuple[str, ...]
+    errors: Float[Tensor, "cases F"] | None
+    mean_predictor_error: float | None
+    parameters: int
+    stopped_by: str | None = None
+
+    @property
+    def error(self) -> float:
+        """Mean error over test cases and fields."""
+        return self.errors.mean().item()
+
+    def exit_code(self) -> int:
+        """Code for ``sys.exit``: 0 after the end, 128 + signal after a stop, as shells have it."""
+        if self.stopped_by is None:
+            return 0
+        return 128 + getattr(signal, self.stopped_by, signal.SIGTERM)
+
+
+def train(cfg: DictConfig) -> TrainedRun:
+    """Train to the end of the config, from the last checkpoint in ``run_dir`` if there is one.
+
+    Under torchrun, srun or mpirun all ranks call it: ``parallel.context`` of them share each
+    sample, the others read different samples.
+
+    Parameters
+    ----------
+    cfg : DictConfig
+        See :class:`~.settings.RunConfig`.
+
+    Returns
+    -------
+    TrainedRun
+        Directory and errors.
+    """
+    cfg = check_config(cfg)
+    ranks = start_ranks(cfg)
+    with RunDirectory(cfg.run_dir) as directory:
+        return _train_in(directory, cfg, ranks)
+
+
+def _train_in(directory: RunDirectory, cfg: DictConfig, ranks: Ranks) -> TrainedRun:
+    """Begin or go on, train, and write the results."""
+    is_main = ranks.rank == 0
+    reporter = Reporter(cfg.training.epochs, is_main)
+    store = CheckpointStore(directory.checkpoints, keep=cfg.training.keep_checkpoints)
+    state = _find_state(cfg, ranks, directory, store, reporter)
+    stored = directory.path / "normalizer.safetensors"
+    loaders = load_data(cfg, ranks, stored if state is not None else None)
+    if state is not None:
+        _check_data(directory, loaders, ranks)
+    parts = assemble(cfg, ranks, loaders)
+    reporter.total_steps = cfg.training.epochs * parts.steps_per_epoch
+    trainer = Trainer(cfg, ranks, parts, directory, store, reporter)
+    if state is not None:
+        trainer.resume(state)
+        del state  # a copy of all weights and moments
+    else:
+        training_set = describe_training_set(loaders, parts.channels, cfg.data, ranks)
+        if is_main:
+            directory.clear()
+            directory.begin(cfg, loaders.normalizer, parts.channels, training_set)
+    _announce(reporter, ranks, parts, cfg)
+    with reporter:
+        stopped_by = trainer.run()
+        if stopped_by is None and trainer.errors is None:
+            trainer.evaluate(log=False)  # complete before: its metrics are there
+    parameters = sum(p.numel() for p in parts.model.parameters())
+    result = TrainedRun(
+        directory.path,
+        is_main,
+        tuple(parts.fields),
+        trainer.errors if stopped_by is None else None,
+        trainer.mean_predictor_error if stopped_by is None else None,
+        parameters,
+        stopped_by,
+    )
+    if stopped_by is not None:
+        reporter.say(
+            f"stopped by {stopped_by} at step {trainer.step} of {reporter.total_steps}; saved in "
+            f"{directory.checkpoints}. The same command goes on from there"
+        )
+    elif is_main:
+        table = error_table(result)
+        case_ids = loaders.test.dataset.reader.case_ids
+        directory.write_results(
+            parts.average.module, case_ids, result.fields, result.errors.tolist(), table
+        )
+        reporter.say(table)
+        reporter.say(f"results in {directory.path}")
+    return result
+
+
+def _find_state(
+    cfg: DictConfig,
+    ranks: Ranks,
+    directory: RunDirectory,
+    store: CheckpointStore,
+    reporter: Reporter,
+) -> dict | None:
+    """Return the state to go on from, the same on all ranks; None begins a run.
+
+    The first rank looks for it, so that all agree even while a file system is slow to show the
+    same folder everywhere. A checkpoint of another config is refused before any data is read.
+    """
+
+    def find() -> Checkpoint | None:
+        if obstacle := directory.lock():
+            raise FileExistsError(obstacle)
+        store.clean_up()
+        checkpoint = None if cfg.restart else store.newest_sound(reporter.say)
+        if checkpoint is not None:
+            directory.check_sound()
+        elif obstacle := directory.obstacle(cfg.restart):
+            raise FileExistsError(obstacle)
+        return checkpoint
+
+    checkpoint = _on_first_rank(find, ranks)
+    if checkpoint is None:
+        return None
+    state = load_training_state(checkpoint)
+    check_same_config(state["config"], OmegaConf.to_container(cfg))
+    reporter.say(f"going on from {checkpoint.path}")
+    return state
+
+
+def _check_data(directory: RunDirectory, loaders: Loaders, ranks: Ranks) -> None:
+    """Refuse to go on with other data than the run began with."""
+
+    def check() -> None:
+        stored = read_training_set(directory.path)
+        if stored is not None:
+            check_same_data(stored["files"], data_files(loaders), directory.path)
+
+    _on_first_rank(check, ranks)
+
+
+def _on_first_rank(function: Callable[[], T], ranks: Ranks) -> T:
+    """Return on all ranks what `function` returns on the first; raise on all what it raises."""
+    outcome: list = [None, None]
+    if ranks.rank == 0:
+        try:
+            outcome[0] = function()
+        except (OSError, ValueError) as error:
+            outcome[1] = error
+    if ranks.size > 1:
+        dist.broadcast_object_list(outcome, src=0)
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]
+
+
+def error_table(run: TrainedRun) -> str:
+    """Return the errors of a run as a Markdown table, in percent."""
+    percent = 100 * run.errors
+    rows = [("field", "mean", "median", "worst")]
+    columns = [*zip(run.fields, percent.unbind(1), strict=True)]
+    if len(columns) > 1:
+        columns.append(("all fields", percent.mean(1)))
+    for name, values in columns:
+        numbers = (values.mean(), values.quantile(0.5), values.max())
+        rows.append((name, *(f"{number.item():.2f}" for number in numbers)))
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "|---" * 4 + "|")
+    return (
+        f"Test error over {len(percent)} cases, relative L2 in percent "
+        f"(predicting the training mean: {100 * run.mean_predictor_error:.2f})\n\n"
+        + "\n".join(lines)
+        + "\n"
+    )
+
+
+def _announce(reporter: Reporter, ranks: Ranks, parts, cfg: DictConfig) -> None:
+    """Say in two lines what is about to happen."""
+    readers = [loader.dataset.reader for loader in (parts.loaders.train, parts.loaders.test)]
+    parameters = sum(p.numel() for p in parts.model.parameters())
+    mesh = ranks.mesh
+    reporter.say(
+        f"{type(parts.model).__name__} with {parameters:,} parameters on {ranks.device}, "
+        f"{mesh['data'].size()} data x {mesh['context'].size()} context ranks, "
+        f"{torch.get_num_threads()} threads; {len(readers[0])} training and {len(readers[1])} "
+        f"test cases; fields {', '.join(parts.fields)}"
+    )
+    reporter.say(f"{cfg.training.epochs} epochs of {parts.steps_per_epoch} steps in {cfg.run_dir}")

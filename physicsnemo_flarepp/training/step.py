@@ -1,0 +1,144 @@
+"""One optimisation step, without a host synchronisation."""
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from tensordict import TensorDict
+from torch import Tensor, nn
+from torch.distributed import DeviceMesh
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.swa_utils import AveragedModel
+
+from ..datapipes.normalization import Normalizer
+from ..parallel import sync_gradients
+from .config import PRECISIONS, TrainingConfig
+from .losses import derivative_loss, field_errors
+
+Adapter = Callable[[TensorDict], dict[str, Tensor]]
+
+
+class FieldLoss:
+    r"""Loss of a model on a batch: mean relative L2 of the fields in physical units.
+
+    Parameters
+    ----------
+    forward : Callable
+        The model, compiled or not.
+    adapter : Callable
+        From a batch to the keyword arguments of the model.
+    normalizer : Normalizer
+        What normalised the batch.
+    widths : tuple[int, ...]
+        Channels of the fields that have a norm of their own.
+    settings : TrainingConfig
+        Precision and weight of the derivatives.
+    grid : tuple[int, ...], optional
+        Shape of the grid of the tokens, for the derivatives.
+    group : ProcessGroup, optional
+        The context group that shares the samples.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[..., Tensor],
+        adapter: Adapter,
+        normalizer: Normalizer,
+        widths: tuple[int, ...],
+        settings: TrainingConfig,
+        grid: tuple[int, ...] | None = None,
+        group: torch.distributed.ProcessGroup | None = None,
+    ) -> None:
+        if settings.derivative_weight > 0 and (grid is None or len(grid) != 2 or group is not None):
+            raise ValueError(
+                f"training.derivative_weight is {settings.derivative_weight}: finite differences "
+                f"need whole samples on a 2-D grid, got the grid {grid} "
+                f"{'split over a context group' if group is not None else ''}; set it to 0, or "
+                "parallel.context to 1 and data.n_points to null"
+            )
+        self.forward = forward
+        self.adapter = adapter
+        self.normalizer = normalizer
+        self.widths = widths
+        self.derivative_weight = settings.derivative_weight
+        self.dtype = PRECISIONS[settings.precision]
+        self.grid = grid
+        self.group = group
+
+    def predict(self, batch: TensorDict) -> Float[Tensor, "B N O"]:
+        """Return the normalised fields."""
+        device = batch["coordinates"].device.type
+        with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
+            return self.forward(**self.adapter(batch))
+
+    def __call__(self, batch: TensorDict) -> Float[Tensor, ""]:
+        """Return the loss, differentiable."""
+        tokens, mask = batch["tokens"], batch.get("token_mask", None)
+        prediction = self.normalizer.inverse(self.predict(batch).float(), tokens)
+        target = self.normalizer.inverse(batch["fields"], tokens)
+        errors = field_errors(prediction, target, self.widths, token_mask=mask, group=self.group)
+        loss = errors.mean()
+        if self.derivative_weight > 0:
+            smooth = derivative_loss(prediction, target, self.grid, self.widths)
+            loss = loss + self.derivative_weight * smooth
+        return loss
+
+
+class TrainStep:
+    """Forward, backward, synchronisation, clipping, update, schedule and moving average.
+
+    Parameters
+    ----------
+    loss : FieldLoss
+        Of a batch.
+    model : torch.nn.Module
+        The bare model.
+    optimizer, schedule, scaler, average
+        What :mod:`.optimizers` makes, and torch's gradient scaler (disabled but for fp16).
+    clip_norm : float or None
+        Largest norm of the gradient.
+    mesh : torch.distributed.DeviceMesh
+        With axes "data" and "context".
+    """
+
+    def __init__(
+        self,
+        loss: FieldLoss,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        schedule: torch.optim.lr_scheduler.LRScheduler,
+        scaler: torch.amp.GradScaler,
+        average: AveragedModel,
+        clip_norm: float | None,
+        mesh: DeviceMesh,
+    ) -> None:
+        self.loss = loss
+        self.model = model
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.scaler = scaler
+        self.average = average
+        self.clip_norm = clip_norm
+        self.mesh = mesh
+
+    def __call__(self, batches: Sequence[TensorDict]) -> Float[Tensor, ""]:
+        """Update the model with the mean gradient of `batches`; return their mean loss."""
+        total = 0.0
+        for batch in batches:
+            loss = self.loss(batch) / len(batches)
+            self.scaler.scale(loss).backward()
+            total = total + loss.detach()
+        sync_gradients(self.model, self.mesh)
+        self.scaler.unscale_(self.optimizer)
+        if self.clip_norm is not None:
+            clip_grad_norm_(self.model.parameters(), self.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        with warnings.catch_warnings():
+            # The scaler may skip the very first update, which the schedule takes for a mistake.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            self.schedule.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.average.update_parameters(self.model)
+        return total

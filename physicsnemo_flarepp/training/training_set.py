@@ -1,0 +1,142 @@
+"""What a run keeps of its training set: ranges of the inputs, force convention, and its files."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from omegaconf import DictConfig
+
+from ..datapipes.channels import Channels
+from ..datapipes.loaders import Loaders
+from ..datapipes.specs import builtin_name, force_convention
+from ..datapipes.statistics import fit_normalizer
+from .assembly import Ranks
+
+FILE_NAME = "training_set.json"
+_PIECE, _PIECES = 1 << 16, 8
+# Where MATLAB files hold the date on which they were written.
+_HEADER = 128
+
+
+def describe_training_set(
+    loaders: Loaders, channels: Channels, data: DictConfig, ranks: Ranks
+) -> dict[str, Any]:
+    """Return what predictions on other data are compared with, as JSON holds it; all ranks call it.
+
+    Parameters
+    ----------
+    loaders : Loaders
+        Of the run.
+    channels : Channels
+        What the channels mean.
+    data : DictConfig
+        The ``data`` of the config.
+    ranks : Ranks
+        Where this process stands.
+
+    Returns
+    -------
+    dict
+        ``coordinates``, ``extent``, ``features``, ``globals`` and ``cases`` as in
+        :meth:`~physicsnemo_flarepp.datapipes.statistics.InputRanges.summary`; ``forces``, the
+        arguments of a :class:`~physicsnemo_flarepp.datapipes.specs.ForceConvention` or None;
+        ``builtin``, the name of a built-in set or None; ``files`` as of :func:`data_files`.
+    """
+    builtin = builtin_name(data.get("root"), data.get("builtin"))
+    convention = force_convention(channels.fields, builtin)
+    return {
+        **(loaders.normalizer.ranges or _measure_ranges(loaders, ranks)),
+        "forces": None if convention is None else asdict(convention),
+        "builtin": builtin,
+        "files": data_files(loaders) if ranks.rank == 0 else {},
+    }
+
+
+def _measure_ranges(loaders: Loaders, ranks: Ranks) -> dict[str, Any]:
+    """Read the training cases once, where no statistics were fitted to them."""
+    reader = loaders.train.dataset.reader
+    mesh = ranks.mesh["data"]
+    cases = range(mesh.get_local_rank(), len(reader), mesh.size())
+    group = dist.group.WORLD if ranks.size > 1 else None
+    return fit_normalizer(reader, {}, cases=cases, group=group).ranges
+
+
+def read_training_set(directory: Path) -> dict[str, Any] | None:
+    """Return what a run directory keeps of its training set; None for runs without."""
+    path = directory / FILE_NAME
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_bytes())
+        missing = {"coordinates", "extent", "forces", "builtin", "files"} - set(content)
+        if missing:
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path} cannot be used ({type(error).__name__}: {error}); restore it from a copy of "
+            "the run, or train again"
+        ) from error
+    return content
+
+
+def data_files(loaders: Loaders) -> dict[str, str]:
+    """Return the files of all cases with their size and a hash of parts of them.
+
+    Half a megabyte of each is read, so that it stays cheap for large files. Times of change are
+    left out: a copy of the data is the same data.
+    """
+    readers = [loader.dataset.reader for loader in (loaders.train, loaders.test)]
+    sources = dict.fromkeys(source for reader in readers for source in reader.source_files())
+    files = list(dict.fromkeys(file for source in sources for file in _files_of(source)))
+    if not files:
+        return {}
+    base = os.path.commonpath([file.parent for file in files])
+    return {os.path.relpath(file, base): _partial_hash(file) for file in files}
+
+
+def _files_of(source: Path) -> Iterator[Path]:
+    """Give the file, or those of a folder such as a zarr store."""
+    if source.is_dir():
+        yield from sorted(file.absolute() for file in source.rglob("*") if file.is_file())
+    else:
+        yield source.absolute()
+
+
+def _partial_hash(path: Path) -> str:
+    """Return the size and a hash of pieces that are spread evenly; small files are read whole."""
+    size = path.stat().st_size
+    gap = max(_PIECE, (size - _HEADER - _PIECE) // (_PIECES - 1))
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for start in range(_HEADER, size, gap):
+            file.seek(start)
+            digest.update(file.read(_PIECE))
+    return f"{size}:{digest.hexdigest()[:32]}"
+
+
+def check_same_data(stored: Mapping[str, str], found: Mapping[str, str], directory: Path) -> None:
+    """Raise ValueError if files of the data are not those that the run began with.
+
+    Examples
+    --------
+    >>> check_same_data({"a.npz": "3:ab", "b.npz": "3:cd"}, {"a.npz": "3:ff"}, Path("run"))
+    Traceback (most recent call last):
+    ValueError: the data is not what run began with: a.npz changed, b.npz is gone. Give back ...
+    """
+    differences = [
+        f"{name} {'changed' if name in found else 'is gone'}"
+        for name, value in stored.items()
+        if found.get(name) != value
+    ] + [f"{name} is new" for name in found if name not in stored]
+    if differences:
+        more = f" and {len(differences) - 5} more" if len(differences) > 5 else ""
+        raise ValueError(
+            f"the data is not what {directory} began with: {', '.join(differences[:5])}{more}. "
+            "Give back those files to go on, choose another run_dir for a run on this data, or "
+            "set restart=true to start this one again from the beginning"
+        )

@@ -1,0 +1,202 @@
+"""Train several models at equal settings, over several seeds, and tabulate them."""
+
+import contextlib
+import csv
+import io
+import multiprocessing
+import os
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig
+from rich.progress import Progress
+
+from ..files import replace_text
+from .run import train
+from .run_directory import read_metrics
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a comparison: a model, a seed and the config that both are in.
+
+    Parameters
+    ----------
+    model : str
+        Name of the model in the table.
+    seed : int
+        Its seed.
+    config : DictConfig
+        The whole config.
+    """
+
+    model: str
+    seed: int
+    config: DictConfig
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial gave.
+
+    Parameters
+    ----------
+    model : str
+        Name of the model.
+    seed : int
+        Its seed.
+    error : float
+        Mean relative L2 error over test cases and fields.
+    parameters : int
+        Size of the model.
+    step_seconds : float
+        Median duration of an optimisation step.
+    directory : str
+        The run.
+    """
+
+    model: str
+    seed: int
+    error: float
+    parameters: int
+    step_seconds: float
+    directory: str
+
+
+def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> str:
+    """Train all trials and write ``comparison.md`` and ``comparison.csv``; return the table.
+
+    Trials that were trained before are only evaluated, those that were stopped go on.
+
+    Parameters
+    ----------
+    trials : Sequence[Trial]
+        The first model is the one that the others are compared with.
+    directory : str or Path
+        Where the tables go.
+    jobs : int, optional
+        Trials at a time, each with its share of the cores. What they print goes to ``log.txt`` in
+        their run directories.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs is {jobs}, expected at least 1")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError(
+            f"compare runs under {os.environ['WORLD_SIZE']} ranks; start it as one process, and "
+            "train models that need several ranks with flarepp train"
+        )
+    outcomes = [run_trial(trial) for trial in trials] if jobs == 1 else _run_jobs(trials, jobs)
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    order = list(dict.fromkeys(trial.model for trial in trials))
+    outcomes.sort(key=lambda outcome: (order.index(outcome.model), outcome.seed))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(Outcome.__dataclass_fields__)
+    writer.writerows(outcome.__dict__.values() for outcome in outcomes)
+    replace_text(directory / "comparison.csv", text.getvalue())
+    table = comparison_table(outcomes)
+    replace_text(directory / "comparison.md", table)
+    return table
+
+
+def _run_jobs(trials: Sequence[Trial], jobs: int) -> list[Outcome]:
+    """Run `jobs` trials at a time; the first failure or interrupt starts no further one."""
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    outcomes = []
+    waiting = list(trials)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([train.__module__])  # PhysicsNeMo is imported once
+    with (
+        ProcessPoolExecutor(
+            jobs,
+            context,
+            initializer=torch.set_num_threads,
+            initargs=(threads,),
+        ) as pool,
+        Progress() as progress,
+    ):
+        task = progress.add_task("training", total=len(trials))
+        running = set()
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.add(pool.submit(_run_quietly, waiting.pop(0)))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                outcomes.append(future.result())
+                progress.advance(task)
+    return outcomes
+
+
+def run_trial(trial: Trial) -> Outcome:
+    """Train one trial, or take up its run directory."""
+    run = train(trial.config)
+    if run.stopped_by is not None:
+        raise KeyboardInterrupt(f"{run.directory} was stopped by {run.stopped_by}")
+    rows = read_metrics(run.directory)
+    seconds = [row["seconds_per_step"] for row in rows if "seconds_per_step" in row]
+    return Outcome(
+        trial.model,
+        trial.seed,
+        run.error,
+        run.parameters,
+        statistics.median(seconds),
+        str(run.directory),
+    )
+
+
+def _run_quietly(trial: Trial) -> Outcome:
+    directory = Path(trial.config.run_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "log.txt", "a") as log, contextlib.redirect_stdout(log):
+        return run_trial(trial)
+
+
+def comparison_table(outcomes: Sequence[Outcome]) -> str:
+    """Return the models as a Markdown table: error and spread over seeds, size, step time.
+
+    Examples
+    --------
+    >>> outcomes = [
+    ...     Outcome("flare", seed, error, 1000, 0.1, "") for seed, error in ((0, 0.2), (1, 0.22))
+    ... ]
+    >>> print(comparison_table([*outcomes, Outcome("flarepp", 0, 0.1, 1500, 0.13, "")]))
+    | model | test error, % | by seed | / flare | parameters | step, ms | / flare |
+    |---|---|---|---|---|---|---|
+    | flare | 21.00 ± 1.41 | 20.00, 22.00 | 1.00 | 1,000 | 100 | 1.00 |
+    | flarepp | 10.00 | 10.00 | 0.48 | 1,500 | 130 | 1.30 |
+    <BLANKLINE>
+    Mean and standard deviation over seeds (0, 1) of the relative L2 error on the test set.
+    <BLANKLINE>
+    """
+    models = {outcome.model: [] for outcome in outcomes}
+    for outcome in outcomes:
+        models[outcome.model].append(outcome)
+    first = next(iter(models))
+    means = {name: statistics.mean(o.error for o in runs) for name, runs in models.items()}
+    steps = {name: statistics.median(o.step_seconds for o in runs) for name, runs in models.items()}
+    lines = [
+        f"| model | test error, % | by seed | / {first} | parameters | step, ms | / {first} |",
+        "|---" * 7 + "|",
+    ]
+    for name, runs in models.items():
+        percent = [100 * outcome.error for outcome in runs]
+        spread = f" ± {statistics.stdev(percent):.2f}" if len(percent) > 1 else ""
+        lines.append(
+            f"| {name} | {100 * means[name]:.2f}{spread} | "
+            f"{', '.join(f'{value:.2f}' for value in percent)} | "
+            f"{means[name] / means[first]:.2f} | {runs[0].parameters:,} | "
+            f"{1e3 * steps[name]:.0f} | {steps[name] / steps[first]:.2f} |"
+        )
+    seeds = ", ".join(str(seed) for seed in sorted({outcome.seed for outcome in outcomes}))
+    lines += [
+        "",
+        f"Mean and standard deviation over seeds ({seeds}) of the relative L2 error on the test "
+        "set.",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,158 @@
+"""The command line itself: help, verbs, errors and exit codes."""
+
+import os
+import signal
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from physicsnemo_flarepp import __version__
+from physicsnemo_flarepp.commands import dispatch, main
+
+ROOT = Path(__file__).parents[2]
+PYTHON = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def fail_with(monkeypatch, error):
+    """Let every verb fail with an error."""
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(dispatch, "_run", fail)
+
+
+def test_help_fits_a_screen_and_names_every_verb(capsys):
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[4 : 4 + len(dispatch.VERBS)]] == [*dispatch.VERBS]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["train", "--help"]], ids=str)
+def test_help_imports_nothing_that_takes_long(arguments):
+    code = (
+        "import sys\n"
+        "from physicsnemo_flarepp.commands import main\n"
+        f"code = main({arguments})\n"
+        "slow = {'torch', 'hydra', 'omegaconf', 'physicsnemo', 'numpy', 'pyvista'}\n"
+        "print('imported', sorted(slow & set(sys.modules)), code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=PYTHON)
+    assert done.stdout.splitlines()[-1] == "imported [] 0", done.stderr
+
+
+def test_package_runs_as_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "physicsnemo_flarepp", "--version"],
+        capture_output=True,
+        text=True,
+        env=PYTHON,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{__version__}\n")
+
+
+@pytest.mark.parametrize("name", dispatch.VERBS)
+def test_verb_has_what_the_table_says(name):
+    module = import_module(f"physicsnemo_flarepp.commands.{name}")
+    assert callable(module.run)
+    assert hasattr(module, "add_options") == (dispatch.VERBS[name].entry is None)
+
+
+@pytest.mark.parametrize("name", [name for name, v in dispatch.VERBS.items() if not v.entry])
+def test_help_of_a_verb_explains_it(name, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: flarepp {name}") and f"    flarepp {name} " in text
+
+
+def test_wrong_words_are_answered_with_the_right_ones(capsys):
+    assert main([]) == 2
+    assert "usage: flarepp VERB" in capsys.readouterr().err
+    assert main(["trian"]) == 2
+    assert capsys.readouterr().err == "flarepp: there is no verb 'trian'; did you mean train?\n"
+    with pytest.raises(SystemExit, match="2"):
+        main(["evaluate"])
+    assert "flarepp evaluate: error: the following arguments" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error, code",
+    [
+        (ValueError("epochs is 0,\nexpected at least 1"), 2),
+        (FileNotFoundError("run directory x does not exist"), 2),
+        (FileExistsError("x holds a run"), 2),
+        (ConnectionError("offline"), 1),
+        (OSError(28, "No space left on device", "outputs/x"), 1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_expected_error_is_one_line(error, code, monkeypatch, capsys):
+    fail_with(monkeypatch, error)
+    assert main(["plot", "x"]) == code
+    told = capsys.readouterr().err
+    assert told == f"flarepp plot: {' '.join(str(error).split())}\n"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "training.trainer.NonFiniteLoss",
+        "visualization.RenderingUnavailable",
+        "visualization.MissingExtra",
+    ],
+)
+def test_errors_of_this_package_are_failures_in_one_line(name, monkeypatch, capsys):
+    module, _, kind = name.rpartition(".")
+    fail_with(monkeypatch, getattr(import_module(f"physicsnemo_flarepp.{module}"), kind)("why"))
+    assert main(["train"]) == 1
+    assert capsys.readouterr().err == "flarepp train: why\n"
+
+
+def test_defects_show_where_they_are(monkeypatch, capsys):
+    fail_with(monkeypatch, ZeroDivisionError("a defect"))
+    assert main(["train"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--debug", "plot", "x"], ["plot", "x", "--debug"], []])
+def test_debug_anywhere_shows_the_traceback(arguments, monkeypatch, capsys):
+    if not arguments:
+        monkeypatch.setenv("FLAREPP_DEBUG", "1")
+    fail_with(monkeypatch, ValueError("wrong"))
+    assert main(arguments or ["plot", "x"]) == 2
+    told = capsys.readouterr().err
+    assert "Traceback" in told and told.endswith("ValueError: wrong\n")
+
+
+def test_interrupt_and_closed_pipe_end_like_signals(monkeypatch, capsys):
+    fail_with(monkeypatch, KeyboardInterrupt())
+    assert main(["plot", "x"]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "flarepp plot: interrupted\n"
+    command = f"set -o pipefail; {sys.executable} -m physicsnemo_flarepp train --help | head -c 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=PYTHON)
+    assert (done.stdout, done.stderr) == ("u", "")
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["training.lr=1"], "Could not override 'training.lr'"),
+        (["model=perceiver"], "Could not find 'model/perceiver' Available options in 'model'"),
+        (["training.epochs=many"], "'many' of type 'str' could not be converted to Integer"),
+        (["training.epochs=="], "Error parsing override 'training.epochs=='"),
+        (["training.epochs=0"], "training.epochs is 0, expected at least 1"),
+        (["data=pipe_published", "~experiment"], "data directory data/pipe does not exist"),
+    ],
+    ids=str,
+)
+def test_wrong_config_is_one_line(arguments, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *arguments]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("flarepp train: ") and told in lines[0]
+    assert "search path" not in lines[0] and "object_type" not in lines[0]

@@ -1,0 +1,106 @@
+"""Loading run directories: what is read, what is not, and what is missing."""
+
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from physicsnemo_flarepp.datapipes import Normalizer
+from physicsnemo_flarepp.datapipes.channels import Channels
+from physicsnemo_flarepp.evaluation import load_run, predict_case
+from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_model, save_module
+from tests.evaluation import making
+
+
+def test_statistics_come_from_the_run_and_other_data_can_be_given(surface_run, tmp_path):
+    other = making.write_surfaces(tmp_path / "other", first=50)
+    run = load_run(surface_run, device="cpu", data_root=other)
+    stored = Normalizer.load(surface_run / "normalizer.safetensors").state_dict()
+    for normalizer in (run.normalizer, run.loaders.normalizer):
+        assert all(torch.equal(normalizer.state_dict()[name], stored[name]) for name in stored)
+    case = predict_case(run, 0)
+    assert case.case_id == "run_53"
+    np.testing.assert_allclose(case.target[:, 0], making.body(53)["pMeanTrim"], atol=1e-3)
+
+
+def test_the_model_is_ready_to_predict(loaded):
+    assert loaded.name == "surfaces" and not loaded.model.training
+    assert loaded.loaders.test.dataset.reader.n_points is None
+
+
+def test_a_run_is_loaded_where_its_data_is_not(surface_run, tmp_path):
+    copy = shutil.copytree(surface_run, tmp_path / "copy")
+    config = copy / "config.yaml"
+    config.write_text(config.read_text().replace("root: ", "root: /nowhere"))
+    run = load_run(copy, device="cpu")
+    assert run.channels.fields == {"pMeanTrim": 1, "wallShearStressMeanTrim": 3}
+    with pytest.raises(FileNotFoundError, match="cannot be opened.*nowhere.*--data-root"):
+        predict_case(run, 0)
+
+
+def test_channels_come_from_the_data_if_the_run_does_not_tell(surface_run, tmp_path):
+    copy = shutil.copytree(surface_run, tmp_path / "copy")
+    (copy / "channels.json").unlink()
+    assert load_run(copy, device="cpu").channels == Channels.load(surface_run)
+
+
+def test_normalisation_kinds_are_told(loaded, darcy_run):
+    assert loaded.normalization_kind("coordinates") == "unit_box"
+    assert loaded.normalization_kind("features") is None
+    assert load_run(darcy_run, device="cpu").normalization_kind("fields") == "per_point"
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "normalizer.safetensors", "model.mdlus"])
+def test_a_missing_file_is_named_with_the_next_step(surface_run, tmp_path, name):
+    copy = shutil.copytree(surface_run, tmp_path / "copy")
+    (copy / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f"{name} is missing.*flarepp train"):
+        load_run(copy)
+
+
+def test_a_missing_directory_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="run directory .*none does not exist"):
+        load_run(tmp_path / "none")
+
+
+def test_best_and_latest_checkpoints(surface_run, tmp_path):
+    copy = shutil.copytree(surface_run, tmp_path / "copy")
+    model = load_model(copy / "model.mdlus")
+    with pytest.raises(FileNotFoundError, match="no best checkpoint"):
+        load_run(copy, checkpoint="best")
+    store = CheckpointStore(copy / "checkpoints")
+    for step, error in ((1, 0.1), (2, 0.5), (3, 0.9)):
+        for parameter in model.parameters():
+            parameter.data.fill_(step)
+        store.save(step, {}, model, epoch=0, metric=error)
+    with open(copy / "checkpoints" / "step_00000003" / "model.mdlus", "ab") as file:
+        file.write(b"damage")
+    with pytest.warns(UserWarning, match="step_00000003 is damaged"):
+        latest = load_run(copy, checkpoint="latest", device="cpu")
+    best = load_run(copy, checkpoint="best", device="cpu")
+    for run, step in ((latest, 2), (best, 1)):
+        assert all((parameter == step).all() for parameter in run.model.parameters())
+    with pytest.raises(ValueError, match="checkpoint is 'newest'"):
+        load_run(copy, checkpoint="newest")
+
+
+def test_weights_that_run_code_are_refused(surface_run, tmp_path):
+    class Attack:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "attacked"), "w"))
+
+    copy = shutil.copytree(surface_run, tmp_path / "copy")
+    save_module(load_model(copy / "model.mdlus"), tmp_path / "plain.mdlus")
+    torch.save({"weights": Attack()}, tmp_path / "bad.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.mdlus") as plain,
+        zipfile.ZipFile(copy / "model.mdlus", "w") as bad,
+    ):
+        for name in ("args.json", "metadata.json"):
+            bad.writestr(name, plain.read(name))
+        bad.writestr("model.pt", (tmp_path / "bad.pt").read_bytes())
+    with pytest.raises(ValueError, match="refused"):
+        load_run(copy)
+    assert not (tmp_path / "attacked").exists()

@@ -1,0 +1,161 @@
+"""Opening a file of someone else runs none of its code and touches no other file."""
+
+import argparse
+import contextlib
+import sys
+
+import numcodecs
+import numpy as np
+import pytest
+import torch
+import yaml
+import zarr
+from physicsnemo.core import Module
+from physicsnemo.mesh import DomainMesh
+
+from physicsnemo_flarepp.commands.arguments import add_run_options, load_chosen_run
+from physicsnemo_flarepp.datapipes.checks import RefusedFile
+from physicsnemo_flarepp.evaluation import load_run
+from tests.faults.attacks import CORPUS, KINDS, Trap
+
+MEANS = ("pickle", "import", "instantiate", "escape")
+
+
+@pytest.fixture
+def trap(tmp_path, monkeypatch):
+    """A module whose import leaves the marker can be found, as one beside a script could."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    trap = Trap(folder)
+    trap.outside.write_bytes(b"not ours")
+    (folder / "trap_module.py").write_text(
+        f"import os\nos.mkdir({str(trap.marker)!r})\nclass Reader: pass\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    yield trap
+    sys.modules.pop("trap_module", None)
+
+
+def tree(folder):
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_attacked_by_all_means(kind):
+    assert {attack.split(":")[0] for attack in KINDS[kind].attacks} == set(MEANS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sound_files_are_opened(tmp_path, kind):
+    """So that the attacks below are refused for what they are."""
+    KINDS[kind].open(KINDS[kind].write(tmp_path))
+
+
+@pytest.mark.parametrize(("kind", "name"), CORPUS, ids=[f"{k}-{a}" for k, a in CORPUS])
+def test_an_attack_is_refused_by_the_name_of_the_file_and_does_nothing(tmp_path, trap, kind, name):
+    attack = KINDS[kind].attacks[name]
+    (tmp_path / "files").mkdir()
+    path = KINDS[kind].write(tmp_path / "files")
+    attack.write(path, trap)
+    before = tree(trap.folder)
+    if attack.harmless:
+        KINDS[kind].open(path)
+    else:
+        with pytest.raises((ValueError, OSError, KeyError)) as refusal:
+            KINDS[kind].open(path)
+        assert path.name in str(refusal.value) or not KINDS[kind].names_itself
+    assert "trap_module" not in sys.modules
+    assert tree(trap.folder) == before
+
+
+def unpickle_zarr(path):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numcodecs.pickles, "ALLOW_UNSAFE_PICKLE_DECODE", True)
+        return zarr.open_group(path, mode="r")["surface_mesh_centers"][...]
+
+
+# What the attacks do where nobody looks: the payloads of the corpus are live.
+CARELESS = {
+    ("model.mdlus", "import: class"): lambda path: Module.from_checkpoint(str(path)),
+    ("model.mdlus", "import: class inside, by regular expression"): (
+        lambda path: Module.from_checkpoint(str(path))
+    ),
+    ("model.mdlus", "instantiate: registered model"): (
+        lambda path: Module.from_checkpoint(str(path))
+    ),
+    ("training.pt", "pickle: in torch's archive"): (
+        lambda path: torch.load(path, weights_only=False)
+    ),
+    ("config.yaml", "instantiate: tag"): lambda path: yaml.unsafe_load(path.read_text()),
+    ("config.yaml", "import: reader"): (
+        lambda path: load_run(path.parent, device="cpu", trust=True).loaders
+    ),
+    ("points.npz", "import: objects"): (
+        lambda path: np.load(path, allow_pickle=True)["coordinates"]
+    ),
+    ("set.npy", "pickle: objects"): lambda path: np.load(path, allow_pickle=True),
+    ("set.pdmsh", "pickle: boundary"): DomainMesh.load,
+    ("set.zarr, version 2", "pickle: behind words"): unpickle_zarr,
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(("kind", "name"), CARELESS, ids=[f"{k}-{a}" for k, a in CARELESS])
+def test_the_attacks_would_work_on_a_careless_loader(tmp_path, trap, kind, name):
+    (tmp_path / "files").mkdir()
+    path = KINDS[kind].write(tmp_path / "files")
+    KINDS[kind].attacks[name].write(path, trap)
+    with contextlib.suppress(Exception):
+        CARELESS[kind, name](path)
+    assert trap.marker.exists()
+
+
+def test_codecs_are_refused_even_where_the_library_allows_them(tmp_path, trap, monkeypatch):
+    monkeypatch.setattr(numcodecs.pickles, "ALLOW_UNSAFE_PICKLE_DECODE", True)
+    kind = KINDS["set.zarr, version 2"]
+    path = kind.write(tmp_path)
+    kind.attacks["pickle: behind words"].write(path, trap)
+    with pytest.raises(RefusedFile, match=r"run_1\.zarr: .* the codec '.*', which is refused"):
+        kind.open(path)
+    assert not trap.marker.exists()
+
+
+OWN_READER = """
+from physicsnemo_flarepp.datapipes import DarcyReader
+
+class Reader(DarcyReader):
+    pass
+"""
+
+
+def test_trust_opens_a_run_with_a_reader_of_its_own(tmp_path, trap):
+    config = KINDS["config.yaml"].write(tmp_path)
+    (trap.folder / "trap_module.py").write_text(OWN_READER)
+    KINDS["config.yaml"].attacks["import: reader"].write(config, trap)
+    with pytest.raises(ValueError, match=r"config\.yaml .*'trap_module\.Reader' is not registered"):
+        _ = load_run(config.parent, device="cpu").loaders
+    assert "trap_module" not in sys.modules
+    parser = argparse.ArgumentParser()
+    add_run_options(parser)
+    trusted = load_chosen_run(config.parent, parser.parse_args(["--trust", "--device", "cpu"]))
+    assert type(trusted.loaders.test.dataset.reader).__module__ == "trap_module"
+
+
+@pytest.mark.parametrize(
+    "target", ["DarcyReader", "physicsnemo_flarepp.datapipes.readers.darcy.DarcyReader"]
+)
+def test_registered_readers_need_no_trust(tmp_path, target):
+    config = KINDS["config.yaml"].write(tmp_path)
+    content = yaml.safe_load(config.read_text())
+    content["data"]["reader"]["_target_"] = target
+    config.write_text(yaml.safe_dump(content))
+    assert len(load_run(config.parent, device="cpu").loaders.test) == 3
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_pickles_are_refused_with_and_without_trust(tmp_path, trap, trust):
+    path = KINDS["model.mdlus"].write(tmp_path)
+    KINDS["model.mdlus"].attacks["pickle: a pickle in torch's archive"].write(path, trap)
+    with pytest.raises(ValueError, match=r"model\.pt in .*model\.mdlus is refused"):
+        load_run(path.parent, device="cpu", trust=trust)
+    assert not trap.marker.exists()

@@ -1,0 +1,168 @@
+"""The optimisation step: its gradient, and that it neither waits for the device nor grows."""
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from physicsnemo_flarepp.training.assembly import assemble, load_data, start_ranks
+from physicsnemo_flarepp.training.config import check_config
+from physicsnemo_flarepp.training.losses import derivative_loss, field_errors
+from physicsnemo_flarepp.training.optimizers import make_average, parameter_groups
+
+
+@pytest.fixture
+def parts(make_config):
+    def make(**changes):
+        cfg = check_config(make_config(**changes))
+        ranks = start_ranks(cfg)
+        return assemble(cfg, ranks, load_data(cfg, ranks))
+
+    return make
+
+
+class ReadsOfTheDevice(TorchDispatchMode):
+    """Records the tensors whose values Python asks for: on a GPU each is a wait for the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.tensors = []
+        self.called = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.called.add(function)
+        if function is torch.ops.aten._local_scalar_dense.default:
+            self.tensors.append(args[0])
+        if function in (torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default):
+            self.tensors.append(args[0])
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_step_reads_nothing_from_the_device(parts, precision):
+    run = parts(training__precision=precision)
+    batches = list(run.loaders.train)
+    run.step(batches[:1])
+    average = run.step.average
+    with ReadsOfTheDevice() as reads:
+        average.update_parameters(run.model)
+    # The counter, which is on the host; moving it to the device would be a copy that waits.
+    assert [tuple(tensor.shape) for tensor in reads.tensors] == [()]
+    assert torch.ops.aten._to_copy.default not in reads.called
+    run.step.average = SimpleNamespace(update_parameters=lambda model: None)
+    with ReadsOfTheDevice() as reads:
+        run.step(batches[:2])
+        run.step(batches[2:3])
+    assert reads.tensors == []
+
+
+def test_average_is_that_of_torch(parts):
+    """After the first update ours skips the counter, which an exponential average ignores."""
+    run = parts()
+    theirs = AveragedModel(run.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    for batch in run.loaders.train:
+        run.step([batch])
+        theirs.update_parameters(run.model)
+    assert run.average.n_averaged == theirs.n_averaged == 5
+    pairs = zip(run.average.parameters(), theirs.parameters(), strict=True)
+    assert all(torch.equal(ours, other) for ours, other in pairs)
+
+
+def test_counter_that_the_average_reads_is_on_the_host():
+    average = make_average(torch.nn.Linear(2, 2, device="meta"), 0.9)
+    assert average.module.weight.device.type == "meta"
+    assert average.n_averaged.device.type == "cpu"
+
+
+def test_steps_leave_nothing_behind(parts):
+    run = parts()
+    batches = list(run.loaders.train)
+
+    def tensors_after(steps):
+        for i in range(steps):
+            run.step([batches[i % len(batches)]])
+        gc.collect()
+        # type(), because isinstance() asks the lazy modules of torch for their class.
+        return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+    tensors_after(3)
+    assert tensors_after(2) == tensors_after(15)
+
+
+def test_accumulated_batches_give_the_gradient_of_their_union(parts, monkeypatch):
+    """Two batches of 2 and one of 4 have the same mean loss, so the same update."""
+    results = []
+    for accumulate, size in ((2, 2), (1, 4)):
+        run = parts(training__accumulate=accumulate, data__batch_size=size)
+        batches = [batch for batch, _ in zip(run.loaders.train, range(accumulate), strict=False)]
+        loss = run.step(batches)
+        results.append((loss, [p.detach() for p in run.model.parameters()]))
+    (loss_a, a), (loss_b, b) = results
+    torch.testing.assert_close(loss_a, loss_b)
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-7)
+
+
+def test_loss_is_the_mean_error_in_physical_units(parts):
+    run = parts()
+    batch = next(iter(run.loaders.train))
+    affine = run.loaders.normalizer.affine["fields"]
+    with torch.no_grad():
+        prediction = run.model(batch["coordinates"]).double() * affine.scale + affine.shift
+        truth = batch["fields"].double() * affine.scale + affine.shift
+        loss = run.step.loss(batch)
+    expected = [
+        (p[:, c] - y[:, c]).norm() / y[:, c].norm()
+        for p, y in zip(prediction, truth, strict=True)
+        for c in ([0], [1, 2, 3])
+    ]
+    torch.testing.assert_close(loss.double(), torch.stack(expected).mean(), rtol=1e-5, atol=0)
+
+
+def test_joint_norm_runs_over_all_channels(parts):
+    run = parts(training__field_norms="joint")
+    batch = next(iter(run.loaders.train))
+    affine = run.loaders.normalizer.affine["fields"]
+    with torch.no_grad():
+        prediction = run.model(batch["coordinates"]).double() * affine.scale + affine.shift
+        truth = batch["fields"].double() * affine.scale + affine.shift
+        loss = run.step.loss(batch)
+    expected = (prediction - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)
+    torch.testing.assert_close(loss.double(), expected.mean(), rtol=1e-5, atol=0)
+
+
+def test_only_matrices_of_layers_decay(parts):
+    model = parts().model
+    decayed, free = parameter_groups(model, 0.1)
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert {names[id(p)].rsplit(".", 1)[1] for p in decayed["params"]} == {"weight"}
+    assert all(p.ndim == 2 for p in decayed["params"])
+    free_names = [names[id(p)] for p in free["params"]]
+    assert any(name.endswith("mixer.seeds") for name in free_names)
+    assert {n for n in names.values() if "norm" in n or n.endswith("bias")} <= set(free_names)
+    assert len(decayed["params"]) + len(free["params"]) == len(names)
+    assert (decayed["weight_decay"], free["weight_decay"]) == (0.1, 0.0)
+
+
+def test_derivative_loss_is_that_of_differences_taken_by_hand():
+    grid = (5, 4)
+    prediction, target = torch.rand(2, 2, 20, 1, dtype=torch.float64)
+    expected = 0.0
+    for p, y in zip(prediction.view(2, *grid), target.view(2, *grid), strict=True):
+        rows = [(v[2:] - v[:-2]) for v in (p, y)]
+        columns = [(v[:, 2:] - v[:, :-2]) for v in (p, y)]
+        expected += sum((a - b).norm() / b.norm() for a, b in (rows, columns)) / 2
+    torch.testing.assert_close(derivative_loss(prediction, target, grid, (1,)), expected)
+
+
+def test_fields_are_measured_apart():
+    target = torch.rand(2, 9, 4, dtype=torch.float64)
+    prediction = target.clone()
+    prediction[..., 0] += 1.0
+    errors = field_errors(prediction, target, (1, 3))
+    torch.testing.assert_close(errors[:, 0], 3.0 / target[..., 0].norm(dim=1))
+    assert errors[:, 1].max() < 1e-100
+    with pytest.raises(ValueError, match=r"widths \(1, 2\) have 3 channels"):
+        field_errors(prediction, target, (1, 2))
