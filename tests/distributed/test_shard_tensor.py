@@ -5,6 +5,8 @@ import itertools
 import pytest
 from physicsnemo.domain_parallel import ShardTensor
 
+pytestmark = pytest.mark.distributed
+
 
 @pytest.mark.parametrize(
     "case", list(itertools.product(["uneven", "none"], [False, True], [False, True])), ids=str
