@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.distributed import DeviceMesh
 
 from ..ops import all_reduce, group_size
-from ..ops.attention import accumulation_dtype
 from ..ops.collectives import Group
+from ..ops.kernels import accumulation_dtype
 from .mesh import AXES, check_axes, flatten_mesh
 
 BUCKET_BYTES = 2**26

@@ -29,7 +29,8 @@ def forward_shards(
     fx: Tensor,
     embedding: Tensor | None,
     time: Tensor | None,
-    token_mask: Tensor | None,
+    token_mask: Tensor | None = None,
+    token_weights: Tensor | None = None,
 ) -> ShardTensor:
     r"""Run a backbone on ShardTensors.
 
@@ -37,7 +38,7 @@ def forward_shards(
     ----------
     model : MixerBackbone
         The model, with plain parameters that are equal on all ranks.
-    fx, embedding, time, token_mask : torch.Tensor or ShardTensor or None
+    fx, embedding, time, token_mask, token_weights : torch.Tensor or ShardTensor or None
         As in the model's ``forward``, in token form. At least one of ``fx`` and ``embedding`` is
         sharded over its axis 1; the others have the same sharding or are replicated.
 
@@ -46,7 +47,13 @@ def forward_shards(
     ShardTensor
         Shape :math:`(B, N, \mathrm{out\_dim})`, sharded as the input.
     """
-    inputs = {"fx": fx, "embedding": embedding, "time": time, "token_mask": token_mask}
+    inputs = {
+        "fx": fx,
+        "embedding": embedding,
+        "time": time,
+        "token_mask": token_mask,
+        "token_weights": token_weights,
+    }
     source = _find_source(inputs)
     mesh, placements = source.device_mesh, source.placements
     axis = next(i for i, placement in enumerate(placements) if placement.is_shard())

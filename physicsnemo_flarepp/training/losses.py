@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..ops import global_sum
-from ..ops.attention import accumulation_dtype
 from ..ops.collectives import Group
+from ..ops.kernels import accumulation_dtype
 
 
 def relative_l2(

@@ -20,7 +20,7 @@ def worst(errors: dict[str, float]) -> tuple[float, str]:
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: "-".join(map(str, case)))
 def test_outputs_and_every_gradient_equal_one_process(on_four_ranks, case):
-    name, ranks, layout, ragged, dtype = case
+    name, ranks, layout, kind, dtype = case
     for errors in on_four_ranks["cases_model.equality"][:ranks]:
         assert len(errors[case]) > 25
         assert worst(errors[case]) < (tolerance(name, dtype), "")
