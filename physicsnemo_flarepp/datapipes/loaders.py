@@ -111,7 +111,9 @@ class Loaders(NamedTuple):
 
 
 def build_dataloaders(cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True) -> Loaders:
-    """Return loaders whose batches are normalised TensorDicts (see :class:`PadCollator`).
+    """Return loaders whose batches are TensorDicts (see :class:`PadCollator`).
+
+    Inputs are normalised; the targets ``fields`` are in physical units.
 
     Call ``loader.set_epoch(epoch)`` before each epoch: it chooses the order of the training
     cases and the tokens drawn, as a function of (seed, epoch) alone. Data ranks read different
