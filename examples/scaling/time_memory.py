@@ -7,6 +7,7 @@ from a process of its own. Ratios are to ``flare``.
 
     python examples/scaling/time_memory.py --tokens 1000 10000 --layers 2
     python examples/scaling/time_memory.py --models flare flarepp --parts   # where the time goes
+    python examples/scaling/time_memory.py --models flare flarepp --weights # what weights cost
 """
 
 import argparse
@@ -51,6 +52,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--parts", action="store_true", help="also step time over its bare parts")
+    parser.add_argument(
+        "--weights", action="store_true", help="also step time with token weights over without"
+    )
     parser.add_argument("--out", type=Path, default=Path("outputs/time_memory"))
     parser.add_argument("--measure", help=argparse.SUPPRESS)  # one memory figure, in this process
     return parser.parse_args()
@@ -74,14 +78,15 @@ def build(name: str, settings: dict) -> torch.nn.Module:
     return model.to(settings["device"], getattr(torch, settings["dtype"]))
 
 
-def make_step(model: torch.nn.Module, n_tokens: int):
+def make_step(model: torch.nn.Module, n_tokens: int, weighted: bool = False):
     """Give a function that runs one forward and backward pass and waits for it."""
     like = next(model.parameters())
     fx, embedding = like.new_ones(1, n_tokens, 1), torch.rand(1, n_tokens, 3).to(like)
+    weights = {"token_weights": torch.rand(1, n_tokens).to(like.device)} if weighted else {}
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
-        model(fx, embedding).square().mean().backward()
+        model(fx, embedding, **weights).square().mean().backward()
         wait(like.device)
 
     return step
@@ -168,6 +173,25 @@ def step_over_parts(step, repeats: int) -> float:
     return statistics.median(ratios)
 
 
+def weighted_over_plain(model: torch.nn.Module, tokens: int, repeats: int) -> float:
+    """Give the time of a step with token weights over that without: the median of pairs.
+
+    The two steps of a pair run one after the other, first and second in turn, so that what else
+    the machine does falls on both.
+    """
+    steps = [make_step(model, tokens, weighted) for weighted in (False, True)]
+    ratios = []
+    for repeat in range(-2, repeats):  # two pairs to warm up
+        seconds = [0.0, 0.0]
+        for which in (0, 1) if repeat % 2 else (1, 0):
+            start = time.perf_counter()
+            steps[which]()
+            seconds[which] = time.perf_counter() - start
+        if repeat >= 0:
+            ratios.append(seconds[1] / seconds[0])
+    return statistics.median(ratios)
+
+
 def measure_tokens(tokens: int, arguments: argparse.Namespace, settings: dict) -> list[dict]:
     """Give the rows of the table for one token count."""
     names = [n for n in arguments.models if n != "attention" or tokens <= arguments.attention_limit]
@@ -182,6 +206,11 @@ def measure_tokens(tokens: int, arguments: argparse.Namespace, settings: dict) -
                 rows[name]["step/parts"] = round(step_over_parts(steps[name], 3), 3)
         del steps
         gc.collect()
+        if arguments.weights:
+            for name in names:
+                if name in MIXERS:
+                    ratio = weighted_over_plain(build(name, settings), tokens, arguments.repeats)
+                rows[name]["weighted/plain"] = round(ratio, 3) if name in MIXERS else "-"
         for name in names:
             job = {"model": name, "tokens": tokens, "settings": settings}
             memory = measure_in_own_process(__file__, job)["bytes"]

@@ -23,8 +23,8 @@ from ..evaluation import (
     predict_points,
     predict_surface,
 )
+from ..meshes import save_mesh
 from ..meshes.export import export_mesh
-from ..meshes.writing import save_mesh
 from .arguments import (
     add_force_options,
     add_run_options,

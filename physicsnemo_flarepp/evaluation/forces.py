@@ -13,14 +13,14 @@ along the flow (the built-in cars); -1 for OpenFOAM's `wallShearStress`, which p
 flow (DrivAerML, AhmedML).
 """
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ..datapipes.channels import Channels
-from ..datapipes.readers.meshes import ASSOCIATIONS, PolygonMesh
+from ..datapipes.readers.surfaces import reference_values_beside
+from ..meshes import ASSOCIATIONS, PolygonMesh
 from ..meshes.polygons import polygon_geometry, vertex_area_vectors
 from ..meshes.silhouettes import frontal_area
 from .force_conventions import ORIENTATIONS, ForceSettings
@@ -211,19 +211,9 @@ def surface_forces(
     return Forces(pressure_part, settings.axes @ stress / scale)
 
 
-def read_row(path: Path) -> dict[str, float]:
-    """Return the first row of numbers of a CSV file by column, as DrivAerML writes them."""
-    with path.open(newline="") as file:
-        rows = list(csv.reader(file))
-    if len(rows) < 2 or len(rows[0]) != len(rows[1]):
-        raise ValueError(f"{path} must have a header and a row of as many numbers; repair it")
-    return {name.strip(" #"): float(value) for name, value in zip(rows[0], rows[1], strict=True)}
-
-
 def stored_reference_area(source: str | Path) -> float | None:
     """Return ``aRef`` of the only ``geo_ref_*.csv`` beside a surface file, None without one."""
-    tables = sorted(Path(source).parent.glob("geo_ref_*.csv"))
-    return read_row(tables[0]).get("aRef") if len(tables) == 1 else None
+    return reference_values_beside(source).get("aRef")
 
 
 @dataclass(frozen=True)

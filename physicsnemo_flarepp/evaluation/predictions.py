@@ -14,12 +14,11 @@ from torch import Tensor
 
 from ..datapipes import PadCollator, plot_mesh
 from ..datapipes.channels import Channels
-from ..datapipes.readers.meshes import PolygonMesh
 from ..files import reading
 from ..inference import predict
 from ..inference.api import unwrap
+from ..meshes import PolygonMesh, polygon_mesh
 from ..meshes.export import add_arrays, prediction_arrays
-from ..meshes.writing import polygon_mesh
 from .errors import relative_l2
 from .trained_run import Run
 
@@ -156,7 +155,7 @@ def read_case(run: Run, case: int | str) -> Case:
         Position in the test split, or id.
     """
     index = find_case(run, case)
-    return Case(**_physical(run, index, *run.test_set[index]))
+    return Case(**_contents(run, index, *run.test_set.reader[index]))
 
 
 def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePrediction:
@@ -170,47 +169,54 @@ def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePre
         Show a bar while a large case is streamed, if stderr is a terminal.
     """
     index = find_case(run, case)
-    sample, metadata = run.test_set[index]
-    fields = run.normalizer.inverse(
-        predict_normalised(run, sample, progress=progress), sample["tokens"], key="fields"
-    )
-    return CasePrediction(**_physical(run, index, sample, metadata), prediction=fields.numpy())
+    sample, metadata = run.test_set.reader[index]
+    prediction = predict_sample(run, sample, progress=progress)
+    return CasePrediction(**_contents(run, index, sample, metadata), prediction=prediction)
 
 
-def _physical(
+def _contents(
     run: Run, index: int, sample: TensorDict, metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a :class:`Case` from a normalised sample."""
-    arrays = {
-        key: run.normalizer.inverse(sample[key], sample["tokens"], key=key).numpy()
-        for key in ("coordinates", "fields", "features")
-        if key in sample
-    }
+    """Return the arguments of a :class:`Case`."""
     return {
         "case_id": metadata["case_id"],
         "index": index,
-        "coordinates": arrays["coordinates"],
-        "target": arrays["fields"],
-        "features": arrays.get("features"),
+        "coordinates": sample["coordinates"].numpy(),
+        "target": sample["fields"].numpy(),
+        "features": sample["features"].numpy() if "features" in sample else None,
         "channels": run.channels,
         "metadata": metadata,
     }
 
 
 @torch.no_grad()
-def predict_normalised(run: Run, sample: TensorDict, *, progress: bool) -> Float[Tensor, "N O"]:
-    """Return what the model gives for a normalised sample, on the CPU in fp32, not denormalised.
+def predict_sample(
+    run: Run, sample: Mapping[str, Tensor], *, progress: bool = True
+) -> Float[np.ndarray, "N O"]:
+    """Return the fields at the tokens of a sample.
 
     Models that stream (see :func:`physicsnemo_flarepp.inference.predict`) take the tokens chunk by
     chunk, with the same result; others take them at once.
+
+    Parameters
+    ----------
+    run : Run
+        The trained model.
+    sample : Mapping[str, Tensor]
+        ``coordinates`` (N, d) and, as in training, ``features`` (N, f) and ``globals`` (g,).
+        Per-point statistics need ``tokens`` (N,), the rows of the points in the grid of training,
+        unless these are all of them.
+    progress : bool, optional
+        As in :func:`predict_case`.
     """
-    batch = PadCollator()([(sample, {"index": 0})])
-    n_tokens = batch["coordinates"].shape[1]
+    sample = TensorDict(dict(sample))
+    batch = PadCollator()([(run.normalizer(sample), {"index": 0})])
     if can_stream(run.model):
         result = predict(run.model, **run.adapter(batch), progress=progress)
     else:
         result = run.model(**run.adapter(batch.to(run.device)))
-    return result.reshape(n_tokens, -1).float().cpu()
+    result = result.reshape(len(sample["coordinates"]), -1).float().cpu()
+    return run.normalizer.inverse(result, sample.get("tokens", None), key="fields").numpy()
 
 
 def can_stream(model: torch.nn.Module) -> bool:
@@ -220,26 +226,6 @@ def can_stream(model: torch.nn.Module) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def predict_sample(
-    run: Run, sample: Mapping[str, Tensor], *, progress: bool = True
-) -> Float[np.ndarray, "N O"]:
-    """Return the fields at the tokens of a sample; inputs in physical units, too.
-
-    Parameters
-    ----------
-    run : Run
-        The trained model.
-    sample : Mapping[str, Tensor]
-        ``coordinates`` (N, d) and, as in training, ``features`` (N, f) and ``globals`` (g,).
-    progress : bool, optional
-        As in :func:`predict_case`.
-    """
-    # Without token numbers, per-point statistics are refused for any but the points of training.
-    normalised = run.normalizer(TensorDict(dict(sample)))
-    result = predict_normalised(run, normalised, progress=progress)
-    return run.normalizer.inverse(result, key="fields").numpy()
 
 
 def predict_with_all(
@@ -271,18 +257,16 @@ def predict_with_all(
 
 
 def _difference(one: Case, other: Case) -> str | None:
-    """Return what is not the same in two readings of a case; both went through normalisers."""
+    """Return what is not the same in two readings of a case."""
     if one.field_names != other.field_names:
         return f"list of fields ({', '.join(other.field_names)})"
     if one.association != other.association:
         return "association of values"
     if len(one.coordinates) != len(other.coordinates):
         return f"number of tokens ({len(other.coordinates)})"
-    size = np.ptp(one.coordinates, axis=0).max()
-    if not np.allclose(one.coordinates, other.coordinates, atol=1e-4 * size):
+    if not np.array_equal(one.coordinates, other.coordinates):
         return "set of coordinates"
-    scale = np.abs(one.target).max()
-    if not np.allclose(one.target, other.target, rtol=1e-3, atol=1e-3 * scale):
+    if not np.array_equal(one.target, other.target):
         return "target"
     return None
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..datapipes.readers.meshes import PolygonMesh
+from ..meshes import PolygonMesh
 from ..meshes.polygons import polygon_geometry
 from .force_conventions import trained_on_builtin_cars
 from .forces import facing

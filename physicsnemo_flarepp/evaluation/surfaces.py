@@ -9,13 +9,13 @@ import pyvista as pv
 import torch
 from torch import Tensor
 
-from ..datapipes.readers.meshes import GEOMETRY_FEATURES, PolygonMesh, SurfaceRequest
-from ..meshes import read_surface
+from ..datapipes.readers.surface_tables import GEOMETRY_FEATURES, SurfaceRequest, surface_table
+from ..datapipes.readers.surfaces import reference_values_beside
+from ..meshes import PolygonMesh, polygon_mesh, read_surface
 from ..meshes.export import add_arrays, prediction_arrays
-from ..meshes.writing import polygon_mesh
 from .errors import relative_l2
 from .force_conventions import ForceSettings, describe_settings, sign_doubt
-from .forces import Forces, field_forces, force_surface, read_row
+from .forces import Forces, field_forces, force_surface
 from .predictions import predict_sample
 from .surface_checks import SizeComparison, compare_size, mesh_warnings, training_ranges
 from .trained_run import Run
@@ -130,7 +130,7 @@ def surface_sample(
             "to the file"
         )
     request = SurfaceRequest((), tuple(channels.features), association=association)
-    table = mesh.table(request, _globals(run, mesh.source, global_values))
+    table = surface_table(mesh, request, _globals(run, mesh.source, global_values))
     rows = slice(0, table.n_tokens)
     sample = {"coordinates": table.read("coordinates", rows)}
     if channels.features:
@@ -148,9 +148,7 @@ def _globals(run: Run, source: Path, given: GlobalValues) -> dict[str, np.ndarra
             f"run {run.name} has no global value {', '.join(unknown)}; its global values are "
             f"{', '.join(wanted) or 'none'}"
         )
-    tables = sorted(source.parent.glob("geo_ref_*.csv"))
-    beside = read_row(tables[0]) if len(tables) == 1 else {}
-    values = {**beside, **given}
+    values = {**reference_values_beside(source), **given}
     absent = [name for name in wanted if name not in values]
     if absent:
         raise ValueError(

@@ -12,7 +12,7 @@ from ..progress import progress_bar
 from .chunks import resolve_chunk_size, token_ranges
 from .inputs import ArrayLike, TokenInputs
 from .outputs import Output
-from .passes import TokenPasses, read_out, update_tokens
+from .passes import TokenPasses, update_tokens
 from .residual import ResidualStream
 from .state import LatentState, model_fingerprint
 from .transfers import Transfers
@@ -30,9 +30,10 @@ def predict(
     progress: bool = True,
     time: Float[Tensor, " B"] | None = None,
     token_mask: ArrayLike | None = None,
+    token_weights: ArrayLike | None = None,
     stream_dtype: torch.dtype | None = None,
 ) -> Tensor | ArrayLike:
-    r"""Give what ``model(fx, embedding, time, token_mask)`` gives, for clouds of any length.
+    r"""Give what the model's ``forward`` gives, for clouds of any length.
 
     The tokens are worked on chunk by chunk: the gathers of each block merge exactly, so the
     result is that of the plain forward up to rounding, while the memory needed beyond inputs,
@@ -60,8 +61,9 @@ def predict(
         tensor, on the host unless the hidden states stay on the device.
     progress : bool, optional
         Show a progress bar if stderr is a terminal.
-    time, token_mask
-        As in the model's ``forward``; the mask may be any array.
+    time, token_mask, token_weights
+        As in the model's ``forward``; mask and weights may be any array, (N,) for a batch of one.
+        Weights are read once before all else, since only their ratios count.
     stream_dtype : torch.dtype, optional
         Store the hidden states in this dtype, e.g. ``torch.bfloat16`` for half the memory at the
         price of exactness. Default: as the plain forward has them.
@@ -75,8 +77,8 @@ def predict(
     Raises
     ------
     ValueError
-        If an input does not fit the model, holds NaN or infinity (with its row), the mixer cannot
-        be streamed, or dropout is on.
+        If an input does not fit the model, holds NaN or infinity (with its row), a weight is
+        negative, all weights of a sample are 0, the mixer cannot be streamed, or dropout is on.
 
     Examples
     --------
@@ -86,7 +88,7 @@ def predict(
     True
     """
     model = unwrap(model)
-    inputs = TokenInputs(model, fx, embedding, time, token_mask)
+    inputs = TokenInputs(model, fx, embedding, time, token_mask, token_weights)
     place = _storage_place(offload)
     passes, total = _plan(model, inputs, chunk_size, place, stream_dtype)
     shape = (inputs.batch, inputs.n_tokens, model.out_dim)
@@ -111,13 +113,16 @@ def encode_state(
     progress: bool = True,
     time: Float[Tensor, " B"] | None = None,
     token_mask: ArrayLike | None = None,
+    token_weights: ArrayLike | None = None,
     stream_dtype: torch.dtype | None = None,
 ) -> LatentState:
     """Gather a cloud into the latents of every block, with which any point can be evaluated.
 
     Parameters
     ----------
-    model, fx, embedding, chunk_size, offload, progress, time, token_mask, stream_dtype
+    model, fx, embedding, chunk_size, offload, progress
+        As in :func:`predict`.
+    time, token_mask, token_weights, stream_dtype
         As in :func:`predict`.
 
     Returns
@@ -132,7 +137,7 @@ def encode_state(
     ((1, 4, 16, 8), (1, 4, 16, 8))
     """
     model = unwrap(model)
-    inputs = TokenInputs(model, fx, embedding, time, token_mask)
+    inputs = TokenInputs(model, fx, embedding, time, token_mask, token_weights)
     passes, total = _plan(model, inputs, chunk_size, _storage_place(offload), stream_dtype)
     with progress_bar("encode", total, progress) as passes.advance:
         return LatentState(passes.gather(), model_fingerprint(model), inputs.time)
@@ -150,9 +155,10 @@ def decode_state(
 ) -> Tensor | ArrayLike:
     """Evaluate a model at any points from the latents of a cloud.
 
-    Each row depends on its own point and the state only. At the points of the cloud it is the
-    prediction of the whole cloud. If ``fx`` or ``embedding`` is a tensor that requires a
-    gradient, the result is differentiable with respect to it (the latents count as constants).
+    Each row depends on its own point and the state only, so points have no weights. At the points
+    of the cloud it is the prediction of the whole cloud. If ``fx`` or ``embedding`` is a tensor
+    that requires a gradient, the result is differentiable with respect to it (the latents count
+    as constants).
 
     Parameters
     ----------
@@ -184,7 +190,7 @@ def decode_state(
     """
     model = unwrap(model)
     state.check_model(model)
-    inputs = TokenInputs(model, fx, embedding, state.time, None, any_points=True)
+    inputs = TokenInputs(model, fx, embedding, state.time, any_points=True)
     if inputs.batch != state.batch:
         raise ValueError(
             f"fx must have the batch of the state, {state.batch}, got {inputs.batch}; "
@@ -205,7 +211,7 @@ def decode_state(
         x = model.embed(fx, embedding, inputs.time)
         for block, gathered in zip(model.blocks, latents, strict=True):
             x = update_tokens(block, x, gathered)
-        return read_out(model, x, None)
+        return model.read_out(x)
 
     with progress_bar("decode", len(ranges), progress) as advance:
         chunks = transfers.prefetch(lambda index: inputs.load(*ranges[index]), len(ranges))

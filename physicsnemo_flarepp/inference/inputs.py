@@ -9,7 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..mixers.base import TokenWeights
 from ..models import MixerBackbone
+from ..models.weights import scale_weights
+from ..ops.attention import join_weights
+from ..ops.checks import check_mask, check_weights
 
 
 @runtime_checkable
@@ -31,7 +35,7 @@ class TokenArray:
     name : str
         Name of the argument, for messages.
     array : ArrayLike
-        Shape (B, N, F), (N, F) for a batch of one, or (B, *grid, F); a mask has no F.
+        Shape (B, N, F), (N, F) for a batch of one, or (B, *grid, F); a mask or weights have no F.
     grid : tuple of int, optional
         Shape of the grid whose points are the tokens.
     """
@@ -45,7 +49,7 @@ class TokenArray:
         self.name = name
         self.array = array
         shape = tuple(array.shape)
-        self.lacks_batch = len(shape) == 2 and name != "token_mask"
+        self.lacks_batch = len(shape) == (1 if name in ("token_mask", "token_weights") else 2)
         if self.lacks_batch:
             shape = (1, *shape)
         self.on_grid = grid is not None and len(shape) > 3 and shape[1:-1] == tuple(grid)
@@ -78,7 +82,7 @@ class TokenInputs:
     ----------
     model : MixerBackbone
         The model the inputs are for.
-    fx, embedding, token_mask : ArrayLike
+    fx, embedding, token_mask, token_weights : ArrayLike
         As in the model's ``forward``; any length and storage.
     time : torch.Tensor, optional
         Shape (B,).
@@ -92,7 +96,8 @@ class TokenInputs:
         fx: ArrayLike,
         embedding: ArrayLike | None,
         time: Float[Tensor, " B"] | None,
-        token_mask: ArrayLike | None,
+        token_mask: ArrayLike | None = None,
+        token_weights: ArrayLike | None = None,
         any_points: bool = False,
     ) -> None:
         grid = model.structured_shape
@@ -109,10 +114,14 @@ class TokenInputs:
         # The layout of fx, as in the model; one row of it has none.
         self.on_grid = (arrays[-1] if self.fx.shape[1] == 1 else self.fx).on_grid
         self._check(model, any_points)
-        self.token_mask = None
+        self.token_mask = self.token_weights = self.total_weight = None
+        shape = (self.batch, self.n_tokens)
         if token_mask is not None:
             self.token_mask = TokenArray("token_mask", token_mask)
-            self._check_mask()
+            check_mask("token_mask", self.token_mask.meta(), shape)
+        if token_weights is not None:
+            self.token_weights = TokenArray("token_weights", token_weights)
+            check_weights("token_weights", self.token_weights.meta(), shape)
 
     def _check(self, model: MixerBackbone, any_points: bool) -> None:
         fx = self.fx.meta()
@@ -124,17 +133,7 @@ class TokenInputs:
                 fx = fx.new_empty((fx.shape[0], rows, fx.shape[2]))
             if embedding is not None and embedding.ndim == 3:
                 embedding = embedding.new_empty((embedding.shape[0], rows, embedding.shape[2]))
-        model.check_inputs(fx, embedding, self.time, None)
-
-    def _check_mask(self) -> None:
-        mask = self.token_mask.meta()
-        if mask.dtype != torch.bool:
-            raise TypeError(f"token_mask must be boolean (True = real token), got {mask.dtype}")
-        if mask.shape != (self.batch, self.n_tokens):
-            raise ValueError(
-                f"token_mask must have shape (B, N) = {(self.batch, self.n_tokens)}, "
-                f"got {tuple(mask.shape)}"
-            )
+        model.check_inputs(fx, embedding, self.time)
 
     @property
     def require_grad(self) -> bool:
@@ -144,28 +143,58 @@ class TokenInputs:
         return any(tensor.requires_grad for tensor in tensors)
 
     def load(self, start: int, stop: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Give fx, embedding and mask of the tokens ``start:stop`` on the model's device.
+        """Give fx, embedding and weights of the tokens ``start:stop`` on the model's device.
 
         Raises
         ------
         ValueError
             If a value of a real token is NaN or infinite.
         """
-        mask = None if self.token_mask is None else self.token_mask.read(start, stop)
+        weights = self._read_weights(start, stop)
         embedding = None
         if self.embedding is not None:
-            embedding = self._load_checked(self.embedding, start, stop, mask)
+            embedding = self._load_checked(self.embedding, start, stop, weights)
         if self.fx.shape[1] == self.n_tokens:
-            fx = self._load_checked(self.fx, start, stop, mask)
+            fx = self._load_checked(self.fx, start, stop, weights)
         else:
             fx = self._load_checked(self.fx, 0, 1, None)
-        return fx, embedding, self.to_device(mask)
+        return fx, embedding, self._scaled(weights)
 
-    def load_mask(self, start: int, stop: int) -> Tensor | None:
-        """Give the mask of the tokens ``start:stop`` on the model's device."""
-        return (
-            None if self.token_mask is None else self.to_device(self.token_mask.read(start, stop))
-        )
+    def load_weights(self, start: int, stop: int) -> TokenWeights | None:
+        """Give the weights of the tokens ``start:stop``, or the mask, on the model's device.
+
+        Weights are scaled by :attr:`total_weight`, which must have been set.
+        """
+        return self._scaled(self._read_weights(start, stop))
+
+    def add_up_weights(self, ranges: Sequence[tuple[int, int]]) -> Float[Tensor, " B"]:
+        """Give the sum of the token weights of each sample, fp64 on the model's device.
+
+        Raises
+        ------
+        ValueError
+            If the weight of a real token is negative, NaN or infinite.
+        """
+        total = torch.zeros(self.batch, dtype=torch.float64)
+        for start, stop in ranges:
+            weights = self._read_weights(start, stop).cpu()
+            check_weights("token_weights", weights, weights.shape, first=start)
+            total += weights.sum(-1, dtype=torch.float64)
+        return total.to(self.device)
+
+    def _read_weights(self, start: int, stop: int) -> TokenWeights | None:
+        """Read mask and weights as one, where the weights are stored."""
+        mask = None if self.token_mask is None else self.token_mask.read(start, stop)
+        if self.token_weights is None:
+            return mask
+        weights = self.token_weights.read(start, stop)
+        return join_weights(None if mask is None else mask.to(weights.device), weights)
+
+    def _scaled(self, weights: TokenWeights | None) -> TokenWeights | None:
+        weights = self.to_device(weights)
+        if self.token_weights is None:
+            return weights
+        return scale_weights(weights, self.total_weight, self.dtype)
 
     def to_device(self, rows: Tensor | None) -> Tensor | None:
         """Copy rows to the model's device, from page-locked memory where that makes it async."""
@@ -176,13 +205,13 @@ class TokenInputs:
         return rows.to(self.device, non_blocking=True)
 
     def _load_checked(
-        self, array: TokenArray, start: int, stop: int, mask: Tensor | None
+        self, array: TokenArray, start: int, stop: int, weights: TokenWeights | None
     ) -> Tensor:
         rows = array.read(start, stop).to(self.dtype)
         # Where the rows live: arrays on the host are checked without waiting for a GPU.
         finite = rows.detach().isfinite()
-        if mask is not None:
-            finite |= ~mask.to(rows.device)[..., None]
+        if weights is not None:
+            finite |= (weights == 0).to(rows.device)[..., None]
         if not finite.all():
             sample, row, channel = (~finite).nonzero()[0].tolist()
             raise ValueError(

@@ -11,12 +11,13 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from ..models import MixerBackbone
+from ..models.weights import check_totals
 from ..ops import all_reduce, group_size, merge_over_group, merge_partials
-from ..ops.attention import accumulation_dtype
+from ..ops.kernels import accumulation_dtype
 from .chunks import Range
 from .inputs import TokenInputs
 from .residual import ResidualStream
@@ -34,14 +35,6 @@ def update_tokens(
     """
     x = x + block.mixer.scatter(block.norm_mixer(x), latents)
     return x + block.ffn(block.norm_ffn(x))
-
-
-def read_out(
-    model: MixerBackbone, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None
-) -> Float[Tensor, "B N out"]:
-    """Give the outputs of some tokens from their last hidden state; masked tokens give 0."""
-    y = model.out_projection(x)
-    return y if token_mask is None else y.masked_fill(~token_mask[..., None], 0.0)
 
 
 @contextmanager
@@ -133,6 +126,8 @@ class TokenPasses:
 
         While a block is yielded, :meth:`stored` gives the hidden states that enter it.
         """
+        if self.inputs.token_weights is not None:
+            self._measure()
         latents: list[Latents] = []
         for number, block in enumerate(self.model.blocks):
             mixer = block.mixer
@@ -142,6 +137,16 @@ class TokenPasses:
                 closed += (mixer.close(out, lse, closed),)
             latents.append(closed)
             yield number, closed, lse
+
+    def _measure(self) -> None:
+        """Find what the weights of each sample add up to, over all chunks and ranks."""
+        group = self.model.context_group
+        with fail_together(group, self.inputs.device):
+            total = self.inputs.add_up_weights(self.ranges)
+        if group_size(group) > 1:
+            total = all_reduce(total, "sum", group)
+        check_totals(total.cpu())
+        self.inputs.total_weight = total
 
     def _gather_all(
         self, block: torch.nn.Module, closed: Latents, number: int, latents: list[Latents]
@@ -154,7 +159,7 @@ class TokenPasses:
         elif number > 0:
             self._add_all(total, block, self._entering(number, latents), closed)
         else:
-            # Only this pass reads the caller's inputs, so only here can a rank fail alone.
+            # Only this pass reads the caller's rows, so only here can a rank fail alone.
             with fail_together(group, self.inputs.device):
                 self._add_all(total, block, self._entering(0, latents), closed)
         out, lse = merge_over_group(*total.result(), group)
@@ -163,14 +168,14 @@ class TokenPasses:
         return out, lse
 
     def _add_all(self, total: RunningGather, block: torch.nn.Module, states, closed: Latents):
-        for _, x, mask in states:
-            total.add(*block.mixer.gather(block.norm_mixer(x), closed, mask))
+        for _, x, weights in states:
+            total.add(*block.mixer.gather(block.norm_mixer(x), closed, weights))
             self.advance()
 
     def read_out(self, latents: tuple[Latents, ...]) -> Iterator[tuple[Range, Tensor]]:
         """Yield the outputs of each chunk after :meth:`gather`."""
-        for index, x, mask in self._entering(len(self.model.blocks), latents):
-            yield self.ranges[index], read_out(self.model, x, mask)
+        for index, x, weights in self._entering(len(self.model.blocks), latents):
+            yield self.ranges[index], self.model.read_out(x, weights)
             self.advance()
 
     def _entering(
@@ -178,28 +183,28 @@ class TokenPasses:
     ) -> Iterator[tuple[int, Tensor, Tensor | None]]:
         """Yield the hidden states before block ``number`` and keep those that are used again."""
         states = self._embedded() if number == 0 else self.stored()
-        for index, x, mask in states:
+        for index, x, weights in states:
             if number > 0:
                 x = update_tokens(self.model.blocks[number - 1], x, latents[number - 1])
             if number < len(self.model.blocks):
                 self.residual.write(index, x)
-            yield index, x, mask
+            yield index, x, weights
 
     def _embedded(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
         def load(index: int):
             return self.inputs.load(*self.ranges[index])
 
-        for index, (fx, embedding, mask) in self.transfers.prefetch(load, len(self.ranges)):
-            yield index, self.model.embed(fx, embedding, self.inputs.time, mask), mask
+        for index, (fx, embedding, weights) in self.transfers.prefetch(load, len(self.ranges)):
+            yield index, self.model.embed(fx, embedding, self.inputs.time, weights), weights
 
     def stored(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
-        """Yield number, hidden states and mask of each chunk as they are in the stream."""
+        """Yield number, hidden states and weights of each chunk as they are in the stream."""
 
         def load(index: int):
-            return self.residual.read(index), self.inputs.load_mask(*self.ranges[index])
+            return self.residual.read(index), self.inputs.load_weights(*self.ranges[index])
 
-        for index, (x, mask) in self.transfers.prefetch(load, len(self.ranges)):
-            yield index, x, mask
+        for index, (x, weights) in self.transfers.prefetch(load, len(self.ranges)):
+            yield index, x, weights
 
 
 def _check_every_sample_has_tokens(lse: Float[Tensor, "B H M"]) -> None:

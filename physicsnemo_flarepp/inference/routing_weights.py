@@ -35,8 +35,8 @@ class RoutingWeights:
     routes : torch.Tensor
         Numbers R of the routes, of the greatest mass first, (R,).
     masses : torch.Tensor
-        Share of each of these routes in what the tokens get back, :math:`\frac1N \sum_n
-        W_\mathrm{dec}[n, m]`, (R,). The masses of all M routes add up to 1.
+        Share of each of these routes in what the tokens get back, :math:`\sum_n w_n
+        W_\mathrm{dec}[n, m] / \sum_n w_n`, (R,). The masses of all M routes add up to 1.
     encode : torch.Tensor
         Weight of each token in what a route gathers, (R, N); rows add up to 1.
     decode : torch.Tensor
@@ -72,6 +72,7 @@ def routing_weights(
     routes: int | None = None,
     chunk_size: int | str = "auto",
     time: Float[Tensor, " B"] | None = None,
+    token_weights: ArrayLike | None = None,
 ) -> RoutingWeights:
     """Give the encode and decode weights of the routes of one head that carry most.
 
@@ -79,7 +80,7 @@ def routing_weights(
     ----------
     model : MixerBackbone
         With the mixer flarepp or flare.
-    fx, embedding, chunk_size, time
+    fx, embedding, chunk_size, time, token_weights
         One case, as in :func:`~physicsnemo_flarepp.inference.predict`.
     block, head : int
         Which head; negative numbers count from the end.
@@ -98,7 +99,7 @@ def routing_weights(
     >>> weights.encode.shape, [round(float(row.sum()), 3) for row in weights.encode]
     (torch.Size([4, 500]), [1.0, 1.0, 1.0, 1.0])
     """
-    model, inputs, passes = _one_case(model, fx, embedding, chunk_size, time)
+    model, inputs, passes = _one_case(model, fx, embedding, chunk_size, time, token_weights)
     block = _resolve("block", block, len(model.blocks))
     mixer = model.blocks[block].mixer
     head = _resolve("head", head, mixer.heads)
@@ -112,17 +113,20 @@ def routing_weights(
     queries, lse = queries[head].double(), lse[head].double()
     n_tokens = inputs.n_tokens
     total = torch.zeros(n_routes, dtype=torch.float64, device=inputs.device)
+    measure = torch.zeros((), dtype=torch.float64, device=inputs.device)
     # M x rows stays below routes x N, whatever the chunks are.
     rows = max(1, wanted * n_tokens // n_routes)
-    for _, scores in _scores(passes, block, queries[None], slice(head, head + 1), rows):
-        total += scores[0].softmax(0).sum(1)
-    masses, chosen = (total / n_tokens).sort(descending=True, stable=True)
+    for _, scores, w in _scores(passes, block, queries[None], slice(head, head + 1), rows):
+        total += scores[0].softmax(0) @ w
+        measure += w.sum()
+    masses, chosen = (total / measure).sort(descending=True, stable=True)
     masses, chosen = masses[:wanted], chosen[:wanted]
     encode = torch.empty(wanted, n_tokens, dtype=dtype, device=inputs.device)
     decode = torch.empty_like(encode)
-    for (start, stop), scores in _scores(passes, block, queries[None], slice(head, head + 1), rows):
+    parts = _scores(passes, block, queries[None], slice(head, head + 1), rows)
+    for (start, stop), scores, w in parts:
         picked = scores[0, chosen]
-        encode[:, start:stop] = (picked - lse[chosen, None]).exp()
+        encode[:, start:stop] = (picked + w.log() - lse[chosen, None]).exp()
         decode[:, start:stop] = (picked - scores[0].logsumexp(0)).exp()
     return RoutingWeights(block, head, chosen, masses.to(dtype), encode, decode, n_routes)
 
@@ -135,16 +139,19 @@ def routing_spectra(
     *,
     chunk_size: int | str = "auto",
     time: Float[Tensor, " B"] | None = None,
+    token_weights: ArrayLike | None = None,
 ) -> Float[Tensor, "blocks heads M"]:
     r"""Give the singular values of the routing matrix of every head, the largest first.
 
     :math:`W = W_\mathrm{dec} W_\mathrm{enc}` is N x N and never formed: with QR factors
     :math:`W_\mathrm{dec} = Q_1 R_1` and :math:`W_\mathrm{enc}^\top = Q_2 R_2`, accumulated chunk by
-    chunk, its singular values are those of the M x M matrix :math:`R_1 R_2^\top`.
+    chunk, its singular values are those of the M x M matrix :math:`R_1 R_2^\top`. With weights
+    they are taken in the norm that the weights define, :math:`\sum_n w_n x_n^2`, as the operator
+    on fields has them.
 
     Parameters
     ----------
-    model, fx, embedding, chunk_size, time
+    model, fx, embedding, chunk_size, time, token_weights
         As in :func:`routing_weights`.
 
     Returns
@@ -158,15 +165,15 @@ def routing_spectra(
     >>> routing_spectra(model, torch.rand(1, 500, 3)).shape
     torch.Size([2, 4, 16])
     """
-    _, _, passes = _one_case(model, fx, embedding, chunk_size, time)
+    _, _, passes = _one_case(model, fx, embedding, chunk_size, time, token_weights)
     spectra = []
     for number, queries, lse in _blocks(passes):
         lse = lse.double()[..., None]
         shape = (len(queries), 0, queries.shape[1])
         left = right = queries.new_empty(shape, dtype=torch.float64)
-        for _, scores in _scores(passes, number, queries.double(), slice(None)):
-            left = _append_rows(left, scores.softmax(1).mT)
-            right = _append_rows(right, (scores - lse).exp().mT)
+        for _, scores, w in _scores(passes, number, queries.double(), slice(None)):
+            left = _append_rows(left, (scores.softmax(1) * w.sqrt()).mT)
+            right = _append_rows(right, (scores + w.log() / 2 - lse).exp().mT)
         values = torch.linalg.svdvals(left @ right.mT)
         missing = queries.shape[1] - values.shape[-1]
         spectra.append(torch.nn.functional.pad(values, (0, missing)))
@@ -181,12 +188,13 @@ def routing_queries(
     *,
     chunk_size: int | str = "auto",
     time: Float[Tensor, " B"] | None = None,
+    token_weights: ArrayLike | None = None,
 ) -> Float[Tensor, "blocks heads M D"]:
     """Give the routing queries of every head: synthesised by flarepp, learned by flare.
 
     Parameters
     ----------
-    model, fx, embedding, chunk_size, time
+    model, fx, embedding, chunk_size, time, token_weights
         As in :func:`routing_weights`.
 
     Examples
@@ -195,7 +203,7 @@ def routing_queries(
     >>> routing_queries(model, torch.rand(1, 500, 3)).shape
     torch.Size([2, 4, 16, 8])
     """
-    _, _, passes = _one_case(model, fx, embedding, chunk_size, time)
+    _, _, passes = _one_case(model, fx, embedding, chunk_size, time, token_weights)
     return torch.stack([queries for _, queries, _ in _blocks(passes)])
 
 
@@ -205,6 +213,7 @@ def _one_case(
     embedding: ArrayLike | None,
     chunk_size: int | str,
     time: Tensor | None,
+    token_weights: ArrayLike | None,
 ) -> tuple[MixerBackbone, TokenInputs, TokenPasses]:
     model = unwrap(model)
     for block in model.blocks:
@@ -218,7 +227,7 @@ def _one_case(
             "the model spreads tokens over a context group; load it anew in one process and give "
             "it the whole case"
         )
-    inputs = TokenInputs(model, fx, embedding, time, None)
+    inputs = TokenInputs(model, fx, embedding, time, token_weights=token_weights)
     if inputs.batch != 1:
         raise ValueError(f"fx has a batch of {inputs.batch}; give one case at a time")
     passes, _ = _plan(model, inputs, chunk_size, "cpu", None)
@@ -253,14 +262,16 @@ def _scores(
     queries: Float[Tensor, "h M D"],
     heads: slice,
     rows: int | None = None,
-) -> Iterator[tuple[tuple[int, int], Float[Tensor, "h M n"]]]:
-    """Yield ranges of at most `rows` tokens and their scaled scores, in fp64."""
+) -> Iterator[tuple[tuple[int, int], Float[Tensor, "h M n"], Float[Tensor, " n"]]]:
+    """Yield ranges of at most `rows` tokens, their scaled scores and their weights, in fp64."""
     block = passes.model.blocks[number]
-    for index, x, _ in passes.stored():
+    for index, x, weights in passes.stored():
         keys = _keys(block.mixer, block.norm_mixer(x))[0, heads].double()
+        weights = keys.new_ones(keys.shape[1]) if weights is None else weights[0].double()
         start = passes.ranges[index][0]
-        for part in keys.split(rows or keys.shape[1], dim=1):
-            yield (start, start + part.shape[1]), queries @ part.mT * part.shape[-1] ** -0.5
+        size = rows or max(1, keys.shape[1])
+        for part, w in zip(keys.split(size, dim=1), weights.split(size), strict=True):
+            yield (start, start + part.shape[1]), queries @ part.mT * part.shape[-1] ** -0.5, w
             start += part.shape[1]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyvista as pv
 from jaxtyping import Float
 
-from .writing import mesh_suffix, save_mesh
+from .files import mesh_suffix, save_mesh
 
 
 def prediction_arrays(

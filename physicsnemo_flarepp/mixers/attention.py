@@ -1,10 +1,10 @@
 """Full self-attention, the unrestricted reference."""
 
-import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from .base import Mixer
+from ..ops import encode
+from .base import Mixer, TokenWeights
 
 
 class AttentionMixer(Mixer):
@@ -23,11 +23,8 @@ class AttentionMixer(Mixer):
         self.reset_parameters()
 
     def forward(
-        self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None
+        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
     ) -> Float[Tensor, "B N C"]:
         """Let every token attend to every real token."""
-        if x.shape[1] == 0:  # the fused CPU kernel dies on an empty key set
-            return self.out(x)
         q, k, v = self.project_heads(x, self.project)
-        mask = None if token_mask is None else token_mask[:, None, None, :]
-        return self.out(self.merge_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=mask)))
+        return self.out(self.merge_heads(encode(q, k, v, key_weights=token_weights)))

@@ -8,6 +8,9 @@ from torch import Tensor, nn
 
 from ..ops import split_linear
 
+# What tokens count for in a gather: a measure of at least 0, or a mask, which is 0 and 1.
+TokenWeights = Float[Tensor, "B N"] | Bool[Tensor, "B N"]
+
 
 class Mixer(nn.Module, ABC):
     r"""A map of tokens to tokens, :math:`(B, N, C) \to (B, N, C)`, for any N.
@@ -19,7 +22,9 @@ class Mixer(nn.Module, ABC):
     of the tokens at a time: ``n_gathers`` times :meth:`gather` over all parts, merged by
     :func:`~physicsnemo_flarepp.ops.merge_partials` and finished by :meth:`close`; then
     :meth:`scatter` on each part alone. Streaming and stored latents are built on these three. All
-    four agree: ``forward(x) == scatter(x, latents)`` up to rounding.
+    four agree: ``forward(x) == scatter(x, latents)`` up to rounding. Token weights enter the
+    gathers only; mixers take them as they are, and the model scales them
+    (:mod:`~physicsnemo_flarepp.models.weights`).
 
     Parameters
     ----------
@@ -51,9 +56,9 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None
+        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
     ) -> Float[Tensor, "B N C"]:
-        """Mix the tokens of each sample; tokens with mask False influence no other token."""
+        """Mix the tokens of each sample; tokens of weight 0 or False influence no other token."""
 
     def reset_parameters(self) -> None:
         """Draw the initial weights."""
@@ -68,7 +73,7 @@ class Mixer(nn.Module, ABC):
         self,
         x: Float[Tensor, "B N C"],
         latents: tuple[Tensor, ...],
-        token_mask: Bool[Tensor, "B N"] | None = None,
+        token_weights: TokenWeights | None = None,
     ) -> tuple[Float[Tensor, "B H M E"], Float[Tensor, "B H M"]]:
         r"""Gather some of the tokens: the partial result number ``len(latents)``.
 
@@ -78,14 +83,14 @@ class Mixer(nn.Module, ABC):
             Any of the tokens, shape :math:`(B, N, C)`; N may be 0.
         latents : tuple of torch.Tensor
             Results of :meth:`close` for the gathers before this one.
-        token_mask : torch.Tensor, optional
-            Boolean :math:`(B, N)`, True for real tokens.
+        token_weights : torch.Tensor, optional
+            Weights :math:`(B, N)` of these tokens, or a mask.
 
         Returns
         -------
         tuple[torch.Tensor, torch.Tensor]
             Weighted mean over these tokens and the logarithm of its weight, fp32 or fp64: a pair
-            that ``merge_partials`` merges with those of other tokens.
+            that ``merge_partials`` merges with those of other tokens, weighted alike.
         """
         raise self._has_no_stages()
 

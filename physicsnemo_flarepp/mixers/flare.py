@@ -1,11 +1,11 @@
 """FLARE: routing through learned, fixed queries."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..ops import attention_with_lse, decode, encode
-from .base import Mixer, add_identity
+from .base import Mixer, TokenWeights, add_identity
 
 
 class FlareMixer(Mixer):
@@ -48,23 +48,23 @@ class FlareMixer(Mixer):
             add_identity(self.project, self.dim)
 
     def forward(
-        self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None
+        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
     ) -> Float[Tensor, "B N C"]:
         """Gather the tokens into M latents per head and return them."""
         k, v = self.project_heads(x, self.project)
         q = self.queries_for(k)
-        z = encode(q, k, v, key_mask=token_mask, group=self.context_group)
+        z = encode(q, k, v, key_weights=token_weights, group=self.context_group)
         return self.out(self.merge_heads(decode(k, q, z)))
 
     def gather(
         self,
         x: Float[Tensor, "B N C"],
         latents: tuple[Tensor, ...],
-        token_mask: Bool[Tensor, "B N"] | None = None,
+        token_weights: TokenWeights | None = None,
     ) -> tuple[Float[Tensor, "B H M D"], Float[Tensor, "B H M"]]:
         """Gather these tokens into the latents z."""
         k, v = self.project_heads(x, self.project)
-        return attention_with_lse(self.queries_for(k), k, v, key_mask=token_mask)
+        return attention_with_lse(self.queries_for(k), k, v, key_weights=token_weights)
 
     def scatter(
         self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..ops import attention_with_lse, decode, encode
-from .base import Mixer, add_identity
+from .base import Mixer, TokenWeights, add_identity
 from .norms import make_norm, normalize_rows
 
 
@@ -122,32 +122,32 @@ class FlarePPMixer(Mixer):
         return (self.anchor_norm(self.anchors) + self.gate.sigmoid() * q).to(q.dtype)
 
     def forward(
-        self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None
+        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
     ) -> Float[Tensor, "B N C"]:
         """Synthesise the queries, gather the tokens into M latents per head, return them."""
         source_key, source_value, k, v = self.project_tokens(x)
         seeds = self.seed_queries(source_key)
         group = self.context_group
-        q = encode(seeds, source_key, source_value, key_mask=token_mask, group=group)
+        q = encode(seeds, source_key, source_value, key_weights=token_weights, group=group)
         q = self.anchor(q)
-        z = encode(q, k, v, key_mask=token_mask, group=group)
+        z = encode(q, k, v, key_weights=token_weights, group=group)
         return self.out(self.merge_heads(decode(k, q, z)))
 
     def gather(
         self,
         x: Float[Tensor, "B N C"],
         latents: tuple[Tensor, ...],
-        token_mask: Bool[Tensor, "B N"] | None = None,
+        token_weights: TokenWeights | None = None,
     ) -> tuple[Float[Tensor, "B H M D"], Float[Tensor, "B H M"]]:
         """Gather these tokens: first into the dynamic queries, then into the latents z."""
         if not latents:
             needed = 1 if self.anchored_queries else 2
             k, v = self.synthesis_pair(self.project_some_heads(x, self.project, 0, needed))
-            return attention_with_lse(self.seed_queries(k), k, v, key_mask=token_mask)
+            return attention_with_lse(self.seed_queries(k), k, v, key_weights=token_weights)
         parts = self.project.out_features // self.dim
         k, v = self.project_some_heads(x, self.project, parts - 2, parts)
         q = latents[0].to(k.dtype)
-        return attention_with_lse(q, self.routing_key(k), v, key_mask=token_mask)
+        return attention_with_lse(q, self.routing_key(k), v, key_weights=token_weights)
 
     def close(
         self,

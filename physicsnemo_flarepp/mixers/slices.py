@@ -3,15 +3,17 @@ r"""Averages over tokens as mergeable pairs, for the mixers that work on slices.
 A slice is :math:`\sum_n w_n f_n / (\sum_n w_n + \epsilon)`. Without the :math:`\epsilon` it is a
 weighted mean, which merges over parts of the tokens like an attention output does, with
 :math:`L = \log \sum_n w_n`; the :math:`\epsilon` is applied once, to the merged pair.
+:math:`w_n` is the share of token n in the slice, times the weight of the token if it has one.
 """
 
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from ..ops import sum_over_group, without_autocast
+from .base import TokenWeights
 
 
 def weighted_sum(
@@ -35,7 +37,7 @@ def weighted_sum(
 def average_over_group(
     weights: Float[Tensor, "B N H G"],
     value: Float[Tensor, "B N *width"],
-    token_mask: Bool[Tensor, "B N"] | None,
+    token_weights: TokenWeights | None,
     equation: str,
     epsilon: float,
     group: str | None,
@@ -44,7 +46,7 @@ def average_over_group(
 
     Parameters
     ----------
-    weights, value, token_mask, equation
+    weights, value, token_weights, equation
         As in :func:`average_tokens`.
     epsilon : float
         Added to the weight of each slice.
@@ -57,8 +59,8 @@ def average_over_group(
     >>> average_over_group(weights, value, None, "bnhg,bnc->bhgc", 1.0, None).item()
     1.0
     """
-    if token_mask is not None:
-        weights = weights * token_mask[:, :, None, None]
+    if token_weights is not None:
+        weights = weights * token_weights[:, :, None, None]
     total = sum_over_group(weights.sum(1, keepdim=True), group)
     return sum_over_group(weighted_sum(weights / (total + epsilon), value, equation), group)
 
@@ -66,7 +68,7 @@ def average_over_group(
 def average_tokens(
     weights: Float[Tensor, "B N H G"],
     value: Float[Tensor, "B N *width"],
-    token_mask: Bool[Tensor, "B N"] | None,
+    token_weights: TokenWeights | None,
     equation: str,
 ) -> tuple[Float[Tensor, "B H G E"], Float[Tensor, "B H G"]]:
     r"""Weighted mean of the tokens in each slice and the logarithm of its weight.
@@ -77,8 +79,8 @@ def average_tokens(
         Share of each token in each slice, shape :math:`(B, N, H, G)`, fp32 or fp64.
     value : torch.Tensor
         What is averaged, :math:`(B, N, H, D)` or :math:`(B, N, C)`.
-    token_mask : torch.Tensor or None
-        Boolean :math:`(B, N)`, True for real tokens.
+    token_weights : torch.Tensor or None
+        What each token counts for, :math:`(B, N)`, or a mask.
     equation : str
         How ``torch.einsum`` contracts weights with values over the tokens.
 
@@ -95,8 +97,8 @@ def average_tokens(
     >>> mean.item(), round(log_weight.exp().item(), 3)
     (1.5, 2.0)
     """
-    if token_mask is not None:
-        weights = weights * token_mask[:, :, None, None]
+    if token_weights is not None:
+        weights = weights * token_weights[:, :, None, None]
     total = weights.sum(1)
     shares = weights / total.masked_fill(total == 0, 1.0)[:, None]
     return weighted_sum(shares, value, equation), total.log()

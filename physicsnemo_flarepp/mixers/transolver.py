@@ -2,12 +2,12 @@
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from physicsnemo.nn import gumbel_softmax
 from physicsnemo.nn.module.physics_attention import PhysicsAttentionIrregularMesh
 from torch import Tensor, nn
 
-from .base import Mixer
+from .base import Mixer, TokenWeights
 from .slices import average_over_group, average_tokens, damp_average
 
 
@@ -59,13 +59,13 @@ class TransolverMixer(Mixer):
         return F.softmax(logits / self.layer.temperature.clamp(*self.temperature_range), -1)
 
     def forward(
-        self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None
+        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
     ) -> Float[Tensor, "B N C"]:
         """Average tokens into slices, let the slices attend, spread them back."""
         address, value = self.project_tokens(x)
         weights = self.slice_weights(address)
         slices = average_over_group(
-            weights, value, token_mask, "bnhg,bnhd->bhgd", self.epsilon, self.context_group
+            weights, value, token_weights, "bnhg,bnhd->bhgd", self.epsilon, self.context_group
         )
         slices = self.layer._compute_slice_attention_sdpa(slices)
         return self.layer._project_attention_outputs(slices, weights.to(slices.dtype))
@@ -74,12 +74,12 @@ class TransolverMixer(Mixer):
         self,
         x: Float[Tensor, "B N C"],
         latents: tuple[Tensor, ...],
-        token_mask: Bool[Tensor, "B N"] | None = None,
+        token_weights: TokenWeights | None = None,
     ) -> tuple[Float[Tensor, "B H G D"], Float[Tensor, "B H G"]]:
         """Average these tokens into the slices."""
         address, value = self.project_tokens(x)
         weights = self.slice_weights(address)
-        return average_tokens(weights, value, token_mask, "bnhg,bnhd->bhgd")
+        return average_tokens(weights, value, token_weights, "bnhg,bnhd->bhgd")
 
     def close(
         self,

@@ -2,10 +2,10 @@
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from .base import Mixer
+from .base import Mixer, TokenWeights
 from .slices import average_over_group, average_tokens, damp_average
 
 
@@ -64,12 +64,12 @@ class Transolver3Mixer(Mixer):
         return F.softmax(logits.unflatten(-1, (self.heads, -1)), -1)
 
     def forward(
-        self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None
+        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
     ) -> Float[Tensor, "B N C"]:
         """Average tokens into slices, project and attend there, spread the results."""
         weights = self.slice_weights(x)
         raw = average_over_group(
-            weights, x, token_mask, "bnhg,bnc->bhgc", self.epsilon, self.context_group
+            weights, x, token_weights, "bnhg,bnc->bhgc", self.epsilon, self.context_group
         )
         return self.spread(weights, self.attend_slices(raw))
 
@@ -96,10 +96,10 @@ class Transolver3Mixer(Mixer):
         self,
         x: Float[Tensor, "B N C"],
         latents: tuple[Tensor, ...],
-        token_mask: Bool[Tensor, "B N"] | None = None,
+        token_weights: TokenWeights | None = None,
     ) -> tuple[Float[Tensor, "B H G C"], Float[Tensor, "B H G"]]:
         """Average these tokens, unprojected, into the slices."""
-        return average_tokens(self.slice_weights(x), x, token_mask, "bnhg,bnc->bhgc")
+        return average_tokens(self.slice_weights(x), x, token_weights, "bnhg,bnc->bhgc")
 
     def close(
         self,

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..mixers import MIXERS, Mixer, draw_weights
+from ..mixers.base import TokenWeights
+from ..ops.checks import check_devices, check_weights
 from .checks import (
     check_architecture,
     check_grid,
@@ -22,6 +24,7 @@ from .checks import (
 )
 from .layers import Block, InProjection, OutProjection
 from .positions import unified_positions
+from .weights import weigh_tokens
 
 
 @dataclass
@@ -100,6 +103,13 @@ class MixerBackbone(Module):
     token_mask : torch.Tensor, optional
         Boolean :math:`(B, N)`, True for real tokens. Masked tokens may hold anything, NaN
         included; they influence nothing and give 0.
+    token_weights : torch.Tensor, optional
+        Floating :math:`(B, N)`, at least 0: the length, area or volume a token stands for. Only
+        ratios within a sample matter; 0 is a masked token. Gathers then integrate over the
+        geometry instead of averaging over tokens, so that the prediction does not depend on how
+        the mesh is refined. No gradient flows to them. Negative, NaN or infinite weights and a
+        sample of zeros raise on the host; on CUDA, where reading them would wait for the device,
+        they fail an assertion there. Compiled models check nothing: all but zeros gives NaN.
 
     Outputs
     -------
@@ -220,28 +230,28 @@ class MixerBackbone(Module):
         embedding: Float[Tensor, "B *tokens E"] | None = None,
         time: Float[Tensor, " B"] | None = None,
         token_mask: Bool[Tensor, "B N"] | None = None,
+        token_weights: Float[Tensor, "B N"] | None = None,
     ) -> Float[Tensor, "B *tokens out"]:
         """Predict the fields at the tokens."""
         if any(hasattr(value, "_spec") for value in (fx, embedding)):
             # Upwards and late: only callers that hold PhysicsNeMo's ShardTensors get here.
             from ..parallel.shard_tensor import forward_shards
 
-            return forward_shards(self, fx, embedding, time, token_mask)
+            return forward_shards(self, fx, embedding, time, token_mask, token_weights)
         embedding = None if self.unified_pos else embedding
         one_row = fx.ndim == 3 and fx.shape[1] == 1 and embedding is not None
         on_grid = self.structured_shape is not None and (embedding if one_row else fx).ndim != 3
         fx, embedding = self._as_tokens(fx, embedding)
         if not torch.compiler.is_compiling():
-            self.check_inputs(fx, embedding, time, token_mask)
-        x = self.embed(fx, embedding, time, token_mask)
+            self.check_inputs(fx, embedding, time, token_mask, token_weights)
+        weights = weigh_tokens(token_mask, token_weights, fx.dtype, self.context_group)
+        x = self.embed(fx, embedding, time, weights)
         for block in self.blocks:
             if self.checkpoint_blocks and torch.is_grad_enabled():
-                x = checkpoint(block, x, token_mask, use_reentrant=False)
+                x = checkpoint(block, x, weights, use_reentrant=False)
             else:
-                x = block(x, token_mask)
-        y = self.out_projection(x)
-        if token_mask is not None:
-            y = y.masked_fill(~token_mask[..., None], 0.0)
+                x = block(x, weights)
+        y = self.read_out(x, weights)
         return y.unflatten(1, self.structured_shape) if on_grid else y
 
     def embed(
@@ -249,19 +259,26 @@ class MixerBackbone(Module):
         fx: Float[Tensor, "B _N F"],
         embedding: Float[Tensor, "B N E"] | None = None,
         time: Float[Tensor, " B"] | None = None,
-        token_mask: Bool[Tensor, "B N"] | None = None,
+        weights: TokenWeights | None = None,
     ) -> Float[Tensor, "B N C"]:
         """Give the hidden state of the tokens before the first block."""
-        if token_mask is not None:
+        if weights is not None:
             # 0 * NaN is NaN in every product below, so padding is cleared at the source.
-            padding = ~token_mask[..., None]
-            if fx.shape[1] == token_mask.shape[1]:
+            padding = weights[..., None] == 0
+            if fx.shape[1] == weights.shape[1]:
                 fx = fx.masked_fill(padding, 0.0)
             embedding = None if embedding is None else embedding.masked_fill(padding, 0.0)
         x = self.in_projection(fx, embedding)
         if time is not None:
             x = x + self.time_projection(self.time_embedding(time).to(x.dtype))[:, None]
         return x
+
+    def read_out(
+        self, x: Float[Tensor, "B N C"], weights: TokenWeights | None = None
+    ) -> Float[Tensor, "B N out"]:
+        """Give the outputs of the tokens after the last block; those of weight 0 give 0."""
+        y = self.out_projection(x)
+        return y if weights is None else y.masked_fill(weights[..., None] == 0, 0.0)
 
     def _as_tokens(self, fx: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Flatten grids to tokens and supply the unified positions."""
@@ -277,9 +294,14 @@ class MixerBackbone(Module):
         return value.flatten(1, -2) if is_grid and value.ndim > 3 else value
 
     def check_inputs(
-        self, fx: Tensor, embedding: Tensor | None, time: Tensor | None, token_mask: Tensor | None
+        self,
+        fx: Tensor,
+        embedding: Tensor | None,
+        time: Tensor | None,
+        token_mask: Tensor | None = None,
+        token_weights: Tensor | None = None,
     ) -> None:
-        """Raise on tokens, times or masks that do not fit the model or each other."""
+        """Raise on tokens, times, masks or weights that do not fit the model or each other."""
         for name, value in (("fx", fx), ("embedding", embedding)):
             if value is not None and not value.is_floating_point():
                 raise TypeError(f"{name} must be a floating tensor, got {value.dtype}")
@@ -314,6 +336,9 @@ class MixerBackbone(Module):
             raise ValueError(f"time must have shape (B,) = {(batch,)}, got {tuple(time.shape)}")
         if token_mask is not None:
             check_token_mask(token_mask, batch, n_tokens, whole=self.context_group is None)
+        if token_weights is not None:
+            check_devices(fx=fx, token_weights=token_weights)
+            check_weights("token_weights", token_weights, (batch, n_tokens), token_mask)
 
 
 def _make_mixer(name: str, dim: int, heads: int, options: dict) -> Mixer:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..mixers import MIXERS
+from ..ops.checks import check_mask
 
 
 def check_integers(least: int, values: dict[str, int]) -> None:
@@ -69,12 +70,7 @@ def check_token_mask(mask: Tensor, batch: int, n_tokens: int, whole: bool) -> No
 
     The last condition is read on the device: on CUDA it is asserted there, without a host sync.
     """
-    if mask.dtype != torch.bool:
-        raise TypeError(f"token_mask must be boolean (True = real token), got {mask.dtype}")
-    if mask.shape != (batch, n_tokens):
-        raise ValueError(
-            f"token_mask must have shape (B, N) = {(batch, n_tokens)}, got {tuple(mask.shape)}"
-        )
+    check_mask("token_mask", mask, (batch, n_tokens))
     if not whole:  # the real tokens may be on other ranks
         return
     real = mask.any(-1).all()

@@ -2,11 +2,12 @@
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from physicsnemo.nn import get_activation
 from torch import Tensor, nn
 
 from ..mixers import Mixer, make_norm
+from ..mixers.base import TokenWeights
 
 
 def make_activation(act: str) -> nn.Module:
@@ -124,8 +125,8 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None
+        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
     ) -> Float[Tensor, "B N C"]:
         """Mix across tokens, then transform each."""
-        x = x + self.dropout(self.mixer(self.norm_mixer(x), token_mask))
+        x = x + self.dropout(self.mixer(self.norm_mixer(x), token_weights))
         return x + self.dropout(self.ffn(self.norm_ffn(x)))

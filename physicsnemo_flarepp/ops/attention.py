@@ -2,9 +2,10 @@ r"""Scaled dot-product attention that also returns its log-normaliser.
 
 The fused kernels of torch compute the log-normaliser and drop it at the public interface. It is
 what makes partial gathers mergeable (:mod:`physicsnemo_flarepp.ops.routing`), so the kernels are
-called directly here. :func:`select_backend` is the only place that knows which kernel serves which
-input. Both directions are registered as custom operators with fake kernels, so that
-``torch.compile`` and ``torch.export`` see one opaque node and no graph break.
+called directly (:mod:`physicsnemo_flarepp.ops.kernels`). Weights of keys are one additive
+:math:`\log w` in all of them, and a mask is the weights 0 and 1. Both directions are registered as
+custom operators with fake kernels, so that ``torch.compile`` and ``torch.export`` see one opaque
+node and no graph break.
 """
 
 import math
@@ -14,57 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-_HALF = (torch.float16, torch.bfloat16)
-_FLOATS = (*_HALF, torch.float32, torch.float64)
-# The CUDA memory-efficient kernel stores its log-normaliser in rows padded to this multiple.
-_EFFICIENT_LSE_ALIGNMENT = 32
-_ALIGNMENT = 8
-
-
-def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Give the dtype in which normalisers live and partial results are merged.
-
-    Examples
-    --------
-    >>> accumulation_dtype(torch.bfloat16), accumulation_dtype(torch.float64)
-    (torch.float32, torch.float64)
-    """
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def select_backend(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> str:
-    """Name the kernel that serves these inputs: "cpu", "flash", "efficient" or "math".
-
-    Parameters
-    ----------
-    q, k, v : torch.Tensor
-        Queries :math:`(B, H, M, D)`, keys and values :math:`(B, H, N, D)`.
-    key_mask : torch.Tensor or None
-        :math:`(B, N)`, True where a key is real.
-
-    Returns
-    -------
-    str
-        "math", the unfused reference, serves what no fused kernel does: other devices, fp64 on
-        CUDA, bfloat16 on GPUs older than Ampere, head sizes off the kernels' alignment, and values
-        wider or narrower than the keys.
-    """
-    if v.shape[-1] != q.shape[-1]:
-        return "math"
-    if q.device.type == "cpu":
-        return "cpu"
-    if q.device.type == "cuda" and q.dtype != torch.float64:
-        if q.shape[-1] % _ALIGNMENT or q.shape[-1] > 256:
-            return "math"
-        if _older_than_ampere(q.device):  # no flash kernel there, and no bfloat16 in the other
-            return "math" if q.dtype == torch.bfloat16 else "efficient"
-        # The flash kernel takes no mask; the memory-efficient one serves every dtype with one.
-        return "flash" if q.dtype in _HALF and key_mask is None else "efficient"
-    return "math"
-
-
-def _older_than_ampere(device: torch.device) -> bool:
-    return torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
+from .checks import check_attention, check_results
+from .kernels import ALIGNMENT, BACKWARD, FORWARD, accumulation_dtype, select_backend
 
 
 def attention_with_lse(
@@ -74,16 +26,23 @@ def attention_with_lse(
     *,
     scale: float | None = None,
     key_mask: Bool[Tensor, "B N"] | None = None,
+    key_weights: Float[Tensor, "B N"] | None = None,
 ) -> tuple[Float[Tensor, "B H M E"], Float[Tensor, "B H M"]]:
     r"""Softmax attention and the logarithm of its normaliser.
 
     .. math::
 
-        L_m = \log \sum_n \exp(s\, q_m \cdot k_n), \qquad
-        O_m = \sum_n \exp(s\, q_m \cdot k_n - L_m)\, v_n
+        L_m = \log \sum_n w_n \exp(s\, q_m \cdot k_n), \qquad
+        O_m = \sum_n w_n \exp(s\, q_m \cdot k_n - L_m)\, v_n
 
-    Both results are differentiable. A row without any key (an empty key set, or a sample whose
-    mask is False everywhere) gives :math:`O = 0` and :math:`L = -\infty`, with zero gradients.
+    the softmax against the measure that puts :math:`w_n` on key n, 1 by default. Both results are
+    differentiable, but not with respect to the weights. A row without any key (an empty key set,
+    or a sample whose weights are all 0) gives :math:`O = 0` and :math:`L = -\infty`, with zero
+    gradients.
+
+    The weights enter as they are, so :math:`L` of key sets weighted alike can be compared and
+    merged; a factor on all weights of a sample adds its logarithm to :math:`L` and leaves
+    :math:`O` alone.
 
     Parameters
     ----------
@@ -94,7 +53,11 @@ def attention_with_lse(
     scale : float, optional
         The factor :math:`s`. Default :math:`D^{-1/2}`.
     key_mask : torch.Tensor, optional
-        Boolean, shape :math:`(B, N)`; False removes a key.
+        Boolean, shape :math:`(B, N)`; False removes a key: the weights 0 and 1.
+    key_weights : torch.Tensor, optional
+        Shape :math:`(B, N)`, of any floating dtype, finite and at least 0; or boolean as
+        ``key_mask``. On the host bad values raise; other devices are not waited for, and NaN or
+        negative weights give NaN.
 
     Returns
     -------
@@ -108,10 +71,14 @@ def attention_with_lse(
     >>> out, lse = attention_with_lse(q, k, v)
     >>> out[0, 0, 0].tolist(), round(lse.exp().item(), 3)
     ([1.0, 1.0, 1.0, 1.0], 3.0)
+    >>> _, lse = attention_with_lse(q, k, v, key_weights=torch.tensor([[0.5, 2.0, 0.0]]))
+    >>> round(lse.exp().item(), 3)
+    2.5
     """
     if not torch.compiler.is_compiling():
-        _check_inputs(q, k, v, key_mask)
-    return _attention(q, k, v, key_mask, q.shape[-1] ** -0.5 if scale is None else scale)
+        check_attention(q, k, v, scale, key_mask, key_weights)
+    weights = join_weights(key_mask, key_weights)
+    return _attention(q, k, v, weights, q.shape[-1] ** -0.5 if scale is None else scale)
 
 
 def attention_backward(
@@ -124,6 +91,7 @@ def attention_backward(
     *,
     scale: float,
     key_mask: Bool[Tensor, "B N"] | None = None,
+    key_weights: Float[Tensor, "B N"] | None = None,
 ) -> tuple[Float[Tensor, "B H M D"], Float[Tensor, "B H N D"], Float[Tensor, "B H N E"]]:
     r"""Gradients of attention with respect to ``q``, ``k`` and ``v``.
 
@@ -137,7 +105,7 @@ def attention_backward(
     ----------
     grad_out : torch.Tensor
         Gradient of the loss with respect to ``out``, shape :math:`(B, H, M, D)`.
-    q, k, v, scale, key_mask
+    q, k, v, scale, key_mask, key_weights
         As in :func:`attention_with_lse`.
     out, lse : torch.Tensor
         What the forward pass returned, or the merged pair of all shards.
@@ -148,63 +116,60 @@ def attention_backward(
         Gradients shaped like ``q``, ``k`` and ``v``; those of ``k`` and ``v`` are stored with the
         heads innermost, the layout in which projections want them.
     """
-    return _attention_backward(grad_out, q, k, v, out, lse, key_mask, scale)
+    if not torch.compiler.is_compiling():
+        check_attention(q, k, v, scale, key_mask, key_weights)
+        check_results(q, v, grad_out, out, lse)
+    weights = join_weights(key_mask, key_weights)
+    return _attention_backward(grad_out, q, k, v, out, lse, weights, scale)
 
 
-def _check_inputs(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
-    if q.ndim != 4 or k.ndim != 4 or v.ndim != 4:
-        raise ValueError(
-            "q, k, v must have shape (B, H, tokens, D), got "
-            f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
-        )
-    if q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
-        raise ValueError(
-            "q (B,H,M,D), k (B,H,N,D) and v (B,H,N,E) disagree: got "
-            f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
-        )
-    if not (q.dtype == k.dtype == v.dtype) or q.dtype not in _FLOATS:
-        raise TypeError(
-            "q, k, v must share one floating dtype, got "
-            f"{q.dtype}, {k.dtype}, {v.dtype}; cast them before the call"
-        )
-    if key_mask is not None:
-        check_key_mask(key_mask, k)
+def join_weights(
+    mask: Bool[Tensor, "B N"] | None, weights: Float[Tensor, "B N"] | None
+) -> Float[Tensor, "B N"] | Bool[Tensor, "B N"] | None:
+    """Give the weights, 0 where the mask is False; a mask alone is weights itself.
 
-
-def check_key_mask(key_mask: Tensor, k: Tensor) -> None:
-    """Raise unless ``key_mask`` is boolean of shape :math:`(B, N)` for keys of (B, H, N, D)."""
-    if key_mask.dtype != torch.bool:
-        raise TypeError(f"key_mask must be boolean (True = real key), got {key_mask.dtype}")
-    if key_mask.shape != (k.shape[0], k.shape[2]):
-        raise ValueError(
-            f"key_mask must have shape (B, N) = {(k.shape[0], k.shape[2])}, "
-            f"got {tuple(key_mask.shape)}"
-        )
+    Examples
+    --------
+    >>> join_weights(torch.tensor([[True, False]]), torch.tensor([[3.0, torch.nan]]))
+    tensor([[3., 0.]])
+    """
+    if weights is None or mask is None:
+        return mask if weights is None else weights
+    return weights.masked_fill(~mask, 0)
 
 
 @torch.library.custom_op("flarepp::attention", mutates_args=())
 def _attention(
-    q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, scale: float
+    q: Tensor, k: Tensor, v: Tensor, weights: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     # The CPU kernel dies with SIGFPE on an empty axis, so no kernel is asked.
     if q.numel() == 0 or k.numel() == 0:
         return _empty_result(q, v)
-    forward = _FORWARD[select_backend(q, k, v, key_mask)]
-    out, lse = forward(q, k, v, key_mask, scale)
-    if key_mask is not None:
-        # Kernels differ on fully masked rows (zeros, lse = 0, or NaN): define them here.
-        empty = ~key_mask.any(-1)[:, None, None]
+    forward = FORWARD[select_backend(q, k, v, weights)]
+    log_weights = _log_weights(weights, q.dtype)
+    out, lse = forward(q, k, v, log_weights, scale)
+    if log_weights is not None:
+        # Kernels differ on rows without any key (zeros, lse = 0, or NaN): define them here.
+        empty = (log_weights == -math.inf).all(-1)[:, None, None]
         out = out.masked_fill(empty[..., None], 0.0)
         lse = lse.masked_fill(empty, -math.inf)
     return out.contiguous(), lse.contiguous()
 
 
 @_attention.register_fake
-def _(q, k, v, key_mask, scale):
+def _(q, k, v, weights, scale):
     return (
         q.new_empty((*q.shape[:3], v.shape[3])),
         q.new_empty(q.shape[:3], dtype=accumulation_dtype(q.dtype)),
     )
+
+
+def _log_weights(weights: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Give what is added to the scores of each key, in fp32 or fp64; -inf removes it."""
+    if weights is None:
+        return None
+    dtype = accumulation_dtype(dtype)
+    return weights.to(torch.promote_types(weights.dtype, dtype)).log().to(dtype)
 
 
 def _empty_result(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -220,20 +185,20 @@ def _attention_backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    key_mask: Tensor | None,
+    weights: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if q.numel() == 0 or k.numel() == 0:
         return torch.zeros(q.shape, dtype=q.dtype, device=q.device), *map(_zeros_head_inner, (k, v))
     # exp(S - inf) = 0 where exp(S + inf) would be NaN: rows that saw no key have no gradient.
     lse = lse.masked_fill(lse == -math.inf, math.inf)
-    backward = _BACKWARD[select_backend(q, k, v, key_mask)]
-    dq, dk, dv = backward(grad_out, q, k, v, out, lse, key_mask, scale)
+    backward = BACKWARD[select_backend(q, k, v, weights)]
+    dq, dk, dv = backward(grad_out, q, k, v, out, lse, _log_weights(weights, q.dtype), scale)
     return dq.contiguous(), _head_inner(dk), _head_inner(dv)
 
 
 @_attention_backward.register_fake
-def _(grad_out, q, k, v, out, lse, key_mask, scale):
+def _(grad_out, q, k, v, out, lse, weights, scale):
     return q.new_empty(q.shape), _zeros_head_inner(k), _zeros_head_inner(v)
 
 
@@ -248,129 +213,29 @@ def _zeros_head_inner(x: Tensor) -> Tensor:
 
 
 def _save_for_backward(ctx, inputs, output) -> None:
-    q, k, v, key_mask, ctx.scale = inputs
-    ctx.save_for_backward(q, k, v, key_mask, *output)
+    q, k, v, weights, ctx.scale = inputs
+    ctx.save_for_backward(q, k, v, weights, *output)
     ctx.set_materialize_grads(False)
 
 
 def _autograd_backward(ctx, grad_out: Tensor | None, grad_lse: Tensor | None):
-    q, k, v, key_mask, out, lse = ctx.saved_tensors
+    q, k, v, weights, out, lse = ctx.saved_tensors
     if grad_out is None and grad_lse is None:
         return None, None, None, None, None
     if grad_out is None:
         grad_out = torch.zeros_like(out)
     if grad_lse is None:
-        grads = _attention_backward(grad_out, q, k, v, out, lse, key_mask, ctx.scale)
+        grads = _attention_backward(grad_out, q, k, v, out, lse, weights, ctx.scale)
         return *grads, None, None
     # dS = P * (dO v - <dO, O> + dL). Columns of zeros appended to q, k, v leave S and P alone;
     # with dO = 1 and O = -dL in the first of them the kernel's own <dO, O> picks up the term.
-    pad = (0, _ALIGNMENT)
+    pad = (0, ALIGNMENT)
     grad_out, out = F.pad(grad_out, pad), F.pad(out, pad)
-    grad_out[..., -_ALIGNMENT] = 1.0
-    out[..., -_ALIGNMENT] = -grad_lse.masked_fill(lse == -math.inf, 0.0).to(out.dtype)
+    grad_out[..., -ALIGNMENT] = 1.0
+    out[..., -ALIGNMENT] = -grad_lse.masked_fill(lse == -math.inf, 0.0).to(out.dtype)
     q, k, v = F.pad(q, pad), F.pad(k, pad), F.pad(v, pad)
-    grads = _attention_backward(grad_out, q, k, v, out, lse, key_mask, ctx.scale)
-    return *(g[..., :-_ALIGNMENT] for g in grads), None, None
+    grads = _attention_backward(grad_out, q, k, v, out, lse, weights, ctx.scale)
+    return *(g[..., :-ALIGNMENT] for g in grads), None, None
 
 
 _attention.register_autograd(_autograd_backward, setup_context=_save_for_backward)
-
-
-def _bias(q: Tensor, k: Tensor, key_mask: Tensor | None) -> Tensor | None:
-    """Turn the mask into an additive row that broadcasts over heads and queries."""
-    if key_mask is None:
-        return None
-    n = k.shape[2]
-    # The memory-efficient kernel reads rows at aligned addresses; the slice keeps the padding.
-    bias = q.new_zeros((q.shape[0], 1, 1, n + -n % (2 * _ALIGNMENT)))[..., :n]
-    bias.masked_fill_(~key_mask[:, None, None, :], -math.inf)
-    return bias
-
-
-def _cpu_forward(q, k, v, key_mask, scale):
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        q, k, v, 0.0, False, attn_mask=_bias(q, k, key_mask), scale=scale
-    )
-
-
-def _cpu_backward(grad_out, q, k, v, out, lse, key_mask, scale):
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        grad_out, q, k, v, out, lse, 0.0, False, attn_mask=_bias(q, k, key_mask), scale=scale
-    )
-
-
-def _flash_forward(q, k, v, key_mask, scale):
-    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, scale=scale)[:2]
-
-
-def _flash_backward(grad_out, q, k, v, out, lse, key_mask, scale):
-    unread = torch.empty(0, dtype=torch.uint64, device=q.device)  # dropout state; dropout is 0
-    return torch.ops.aten._scaled_dot_product_flash_attention_backward(
-        *(grad_out, q, k, v, out, lse, None, None, q.shape[2], k.shape[2]),
-        *(0.0, False, unread, unread),
-        scale=scale,
-    )
-
-
-def _efficient_forward(q, k, v, key_mask, scale):
-    bias = _bias(q, k, key_mask)
-    if bias is not None:
-        bias = bias.expand(*q.shape[:3], k.shape[2])
-    out, lse = torch.ops.aten._scaled_dot_product_efficient_attention(
-        q, k, v, bias, True, scale=scale
-    )[:2]
-    return out, lse[..., : q.shape[2]]
-
-
-def _efficient_backward(grad_out, q, k, v, out, lse, key_mask, scale):
-    bias = _bias(q, k, key_mask)
-    if bias is not None:
-        bias = bias.expand(*q.shape[:3], k.shape[2])
-    # Padding rows of +inf have zero probability, as the forward kernel writes them.
-    lse = F.pad(lse, (0, -q.shape[2] % _EFFICIENT_LSE_ALIGNMENT), value=math.inf)
-    unread = torch.empty((), dtype=torch.int64, device=q.device)  # dropout state; dropout is 0
-    return torch.ops.aten._scaled_dot_product_efficient_attention_backward(
-        *(grad_out, q, k, v, bias, out, lse, unread, unread, 0.0, [True, True, True, False]),
-        scale=scale,
-    )[:3]
-
-
-def _scores(q, k, key_mask, scale):
-    dtype = accumulation_dtype(q.dtype)
-    scores = scale * (q.to(dtype) @ k.to(dtype).transpose(-1, -2))
-    return (
-        scores if key_mask is None else scores.masked_fill(~key_mask[:, None, None, :], -math.inf)
-    )
-
-
-def _math_forward(q, k, v, key_mask, scale):
-    scores = _scores(q, k, key_mask, scale)
-    lse = torch.logsumexp(scores, -1)
-    shift = lse.masked_fill(lse == -math.inf, math.inf)
-    out = torch.exp(scores - shift[..., None]) @ v.to(scores.dtype)
-    return out.to(q.dtype), lse
-
-
-def _math_backward(grad_out, q, k, v, out, lse, key_mask, scale):
-    scores = _scores(q, k, key_mask, scale)
-    dtype = scores.dtype
-    p = torch.exp(scores - lse[..., None])
-    grad_out = grad_out.to(dtype)
-    inner = (grad_out * out.to(dtype)).sum(-1, keepdim=True)
-    ds = scale * p * (grad_out @ v.to(dtype).transpose(-1, -2) - inner)
-    grads = ds @ k.to(dtype), ds.transpose(-1, -2) @ q.to(dtype), p.transpose(-1, -2) @ grad_out
-    return tuple(g.to(q.dtype) for g in grads)
-
-
-_FORWARD = {
-    "cpu": _cpu_forward,
-    "flash": _flash_forward,
-    "efficient": _efficient_forward,
-    "math": _math_forward,
-}
-_BACKWARD = {
-    "cpu": _cpu_backward,
-    "flash": _flash_backward,
-    "efficient": _efficient_backward,
-    "math": _math_backward,
-}

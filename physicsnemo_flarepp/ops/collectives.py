@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import distributed_c10d as c10d
 
-from .attention import accumulation_dtype
+from .checks import check_floats, check_reduction
+from .kernels import accumulation_dtype
 
 Group = dist.ProcessGroup | str
 
@@ -58,6 +59,8 @@ def all_reduce(x: Tensor, op: str, group: Group) -> Tensor:
     torch.Tensor
         The reduced tensor in the dtype of ``x``, equal on all ranks.
     """
+    if not torch.compiler.is_compiling():
+        check_reduction(x, op)
     payload = _payload(x)
     name = group_name(group)
     return _finished(torch.ops._c10d_functional.all_reduce, payload, (op, name), name).to(x.dtype)
@@ -108,6 +111,8 @@ def sum_over_group(x: Float[Tensor, "*shape"], group: Group | None) -> Float[Ten
     >>> sum_over_group(torch.tensor([1.0, 2.0]), None)
     tensor([1., 2.])
     """
+    if not torch.compiler.is_compiling():
+        check_floats(x=x)
     return x if group_size(group) == 1 else _SumBothWays.apply(x, group_name(group))
 
 
@@ -131,6 +136,8 @@ def global_sum(x: Float[Tensor, "*shape"], group: Group | None) -> Float[Tensor,
     >>> global_sum(torch.tensor(3.0), None)
     tensor(3.)
     """
+    if not torch.compiler.is_compiling():
+        check_floats(x=x)
     return x if group_size(group) == 1 else _SumForward.apply(x, group_name(group))
 
 

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .attention import accumulation_dtype
 from .collectives import Group, global_sum
+from .kernels import accumulation_dtype
 
 
 def relative_l2(

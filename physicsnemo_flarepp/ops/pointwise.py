@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from .checks import check_linear, check_rows
+
 
 def without_autocast(x: Tensor) -> AbstractContextManager:
     """Give a context in which operations on the device of ``x`` run in the dtypes they are given.
@@ -61,6 +63,8 @@ def split_linear(
     >>> k, v
     (tensor([[1.]]), tensor([[1.]]))
     """
+    if not torch.compiler.is_compiling():
+        check_linear(x, weight, bias, parts)
     return _SplitLinear.apply(x, weight, bias, parts)
 
 
@@ -131,6 +135,8 @@ def unit_scale(x: Float[Tensor, "*rows D"], eps: float, center: bool) -> Float[T
     >>> unit_scale(torch.tensor([[0.0, 2.0]]), 0.0, center=True)
     tensor([[-1., 1.]])
     """
+    if not torch.compiler.is_compiling():
+        check_rows(x, eps)
     return _UnitScale.apply(x, eps, center)
 
 

@@ -14,11 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .attention import (
-    attention_backward,
-    attention_with_lse,
-    check_key_mask,
-)
+from .attention import attention_backward, attention_with_lse
+from .checks import check_attention, check_pair
 from .collectives import Group, all_gather, all_reduce, group_name, group_size
 
 # Up to this many gathered bytes per rank one all-gather is preferred to max + sum: it saves the
@@ -58,8 +55,14 @@ def merge_partials(
     >>> out.tolist(), round(lse.exp().item(), 3)
     ([2.0], 2.0)
     """
+    if len(outs) == 0 or len(outs) != len(lses):
+        raise ValueError(
+            f"outs and lses must hold the same parts, at least one: got {len(outs)} and {len(lses)}"
+        )
     outs = outs if isinstance(outs, Tensor) else torch.stack(list(outs))
     lses = lses if isinstance(lses, Tensor) else torch.stack(list(lses))
+    if not torch.compiler.is_compiling():
+        check_pair(outs, lses)
     top = _finite_top(lses.detach().amax(0))
     weights = torch.exp(lses - top)
     return _normalise((weights[..., None] * outs).sum(0), weights.sum(0), top, outs.dtype)
@@ -103,6 +106,8 @@ def merge_over_group(
     >>> merge_over_group(torch.ones(1, 2), torch.zeros(1), None)
     (tensor([[1., 1.]]), tensor([0.]))
     """
+    if not torch.compiler.is_compiling():
+        check_pair(out, lse)
     size = group_size(group)
     if size == 1:
         return out, lse
@@ -139,9 +144,14 @@ def encode(
     *,
     scale: float | None = None,
     key_mask: Bool[Tensor, "B N"] | None = None,
+    key_weights: Float[Tensor, "B N"] | None = None,
     group: Group | None = None,
 ) -> Float[Tensor, "B H M D"]:
     r"""Gather N tokens into M latents: softmax over the tokens (paper, eq. encode).
+
+    With weights it is the quadrature of an integral over what the tokens were drawn from,
+    :math:`z = \int e^{s q \cdot k} v\, d\mu / \int e^{s q \cdot k} d\mu`: a token that is split
+    into several which share its weight changes nothing.
 
     Parameters
     ----------
@@ -153,6 +163,9 @@ def encode(
         Factor on the scores. Default :math:`D^{-1/2}`.
     key_mask : torch.Tensor, optional
         Boolean :math:`(B, N)`, True for real tokens. A sample without real tokens gives zeros.
+    key_weights : torch.Tensor, optional
+        Measure :math:`(B, N)` that each token stands for, finite and at least 0; 0 masks a token.
+        Only ratios within a sample matter. No gradient flows to it. A boolean one is a mask.
     group : ProcessGroup or str, optional
         The context group (or its name) whose ranks own disjoint tokens of the same samples, any
         number each, 0 included. ``q`` is the same on all ranks, and so is the result: the gather
@@ -170,22 +183,20 @@ def encode(
     >>> k = v = torch.arange(6.0).reshape(1, 1, 3, 2)
     >>> encode(torch.zeros(1, 1, 1, 2), k, v)
     tensor([[[[2., 3.]]]])
+    >>> encode(torch.zeros(1, 1, 1, 2), k, v, key_weights=torch.tensor([[3.0, 0.0, 1.0]]))
+    tensor([[[[1., 2.]]]])
     """
     if group_size(group) > 1:
         scale = q.shape[-1] ** -0.5 if scale is None else scale
-        return _EncodeOverGroup.apply(q, k, v, key_mask, scale, group_name(group))
-    if k.shape[2] == 0:  # the fused CPU kernel dies on an empty key set
-        return q.new_zeros((*q.shape[:3], v.shape[3]))
-    if key_mask is None:
-        return F.scaled_dot_product_attention(q, k, v, scale=scale)
+        return _EncodeOverGroup.apply(q, k, v, key_mask, key_weights, scale, group_name(group))
+    if key_mask is not None or key_weights is not None:
+        weighting = {"key_mask": key_mask, "key_weights": key_weights}
+        return attention_with_lse(q, k, v, scale=scale, **weighting)[0]
     if not torch.compiler.is_compiling():
-        check_key_mask(key_mask, k)
-    # A fully masked row is NaN in some kernels, forward or backward: let it see its keys, then
-    # drop what it saw.
-    empty = ~key_mask.any(-1, keepdim=True)
-    mask = (key_mask | empty)[:, None, None, :]
-    z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-    return z.masked_fill(empty[:, :, None, None], 0.0)
+        check_attention(q, k, v, scale)
+    if k.shape[2] == 0 or q.shape[2] == 0:  # the fused CPU kernel dies on empty axes
+        return q.new_zeros((*q.shape[:3], v.shape[3]))
+    return F.scaled_dot_product_attention(q, k, v, scale=scale)
 
 
 def decode(
@@ -217,9 +228,11 @@ def decode(
     >>> decode(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 2, 2), z)
     tensor([[[[2., 2.]]]])
     """
-    if k.shape[2] == 0:
-        # The fused CPU kernel dies on an empty query set. This empty result stays connected to q
-        # and z: a rank without tokens must take part in the backward collectives of encode.
+    if not torch.compiler.is_compiling():
+        check_attention(k, q, z, scale, names=("k", "q", "z"))
+    if k.shape[2] == 0 or q.shape[2] == 0:
+        # The fused CPU kernel dies on empty axes. This empty result stays connected to q and z: a
+        # rank without tokens must take part in the backward collectives of encode.
         return (k @ q.transpose(-1, -2)) @ z
     return F.scaled_dot_product_attention(k, q, z, scale=scale)
 
@@ -228,19 +241,21 @@ class _EncodeOverGroup(torch.autograd.Function):
     """Attention over the keys of all ranks of a group (paper, appendix A)."""
 
     @staticmethod
-    def forward(ctx, q, k, v, key_mask, scale: float, name: str) -> Tensor:
-        out, lse = attention_with_lse(q, k, v, scale=scale, key_mask=key_mask)
+    def forward(ctx, q, k, v, key_mask, key_weights, scale: float, name: str) -> Tensor:
+        weighting = {"key_mask": key_mask, "key_weights": key_weights}
+        out, lse = attention_with_lse(q, k, v, scale=scale, **weighting)
         out, lse = merge_over_group(out, lse, name)
-        ctx.save_for_backward(q, k, v, key_mask, out, lse)
+        ctx.save_for_backward(q, k, v, key_mask, key_weights, out, lse)
         ctx.scale, ctx.name = scale, name
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_out: Tensor):
-        q, k, v, key_mask, out, lse = ctx.saved_tensors
+        q, k, v, key_mask, key_weights, out, lse = ctx.saved_tensors
         # Every rank decodes the same latents for its own tokens: their gradients add up. With the
         # global pair the kernel differentiates the globally normalised attention.
         grad_out = all_reduce(grad_out, "sum", ctx.name)
-        grads = attention_backward(grad_out, q, k, v, out, lse, scale=ctx.scale, key_mask=key_mask)
-        return *grads, None, None, None
+        weighting = {"key_mask": key_mask, "key_weights": key_weights}
+        grads = attention_backward(grad_out, q, k, v, out, lse, scale=ctx.scale, **weighting)
+        return *grads, None, None, None, None

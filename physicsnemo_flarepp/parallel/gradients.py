@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.distributed import DeviceMesh
 
 from ..ops import all_reduce, group_size
-from ..ops.attention import accumulation_dtype
 from ..ops.collectives import Group
+from ..ops.kernels import accumulation_dtype
 from .mesh import AXES, check_axes, flatten_mesh
 
 BUCKET_BYTES = 2**26
@@ -80,7 +80,8 @@ def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[int]]:
     for i, tensor in enumerate(tensors):
         kinds.setdefault((tensor.device, accumulation_dtype(tensor.dtype)), []).append(i)
     for (_, dtype), positions in kinds.items():
-        bucket, size = [], 0
+        bucket: list[int] = []
+        size = 0
         for i in positions:
             grown = size + tensors[i].numel() * dtype.itemsize
             if bucket and grown > BUCKET_BYTES:

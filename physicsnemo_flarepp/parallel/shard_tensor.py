@@ -9,6 +9,8 @@ complete, already summed over the mesh of the input, so DDP over the data axis n
 the loss, and :func:`~physicsnemo_flarepp.parallel.sync_gradients` must not be called.
 """
 
+from typing import TypeGuard
+
 import torch
 from physicsnemo.domain_parallel import ShardTensor
 from torch import Tensor, nn
@@ -27,7 +29,8 @@ def forward_shards(
     fx: Tensor,
     embedding: Tensor | None,
     time: Tensor | None,
-    token_mask: Tensor | None,
+    token_mask: Tensor | None = None,
+    token_weights: Tensor | None = None,
 ) -> ShardTensor:
     r"""Run a backbone on ShardTensors.
 
@@ -35,7 +38,7 @@ def forward_shards(
     ----------
     model : MixerBackbone
         The model, with plain parameters that are equal on all ranks.
-    fx, embedding, time, token_mask : torch.Tensor or ShardTensor or None
+    fx, embedding, time, token_mask, token_weights : torch.Tensor or ShardTensor or None
         As in the model's ``forward``, in token form. At least one of ``fx`` and ``embedding`` is
         sharded over its axis 1; the others have the same sharding or are replicated.
 
@@ -44,19 +47,29 @@ def forward_shards(
     ShardTensor
         Shape :math:`(B, N, \mathrm{out\_dim})`, sharded as the input.
     """
-    inputs = {"fx": fx, "embedding": embedding, "time": time, "token_mask": token_mask}
+    inputs = {
+        "fx": fx,
+        "embedding": embedding,
+        "time": time,
+        "token_mask": token_mask,
+        "token_weights": token_weights,
+    }
     source = _find_source(inputs)
     mesh, placements = source.device_mesh, source.placements
     axis = next(i for i, placement in enumerate(placements) if placement.is_shard())
     name = mesh.get_group(axis).group_name
-    parameters = dict(model.named_parameters())
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
     if any(isinstance(p, DTensor) for p in parameters.values()):
         raise TypeError(
             "the parameters are DTensors (fully_shard or distribute_module), but ShardTensor "
             "inputs need plain ones; for FSDP2 pass local tensors, with enable_context_parallel"
         )
     local = {key: _to_local(key, value, source) for key, value in inputs.items()}
-    replicated = {key: v for key, v in local.items() if not _is_sharded(inputs[key])}
+    replicated = {
+        key: value
+        for key, value in local.items()
+        if value is not None and not _is_sharded(inputs[key])
+    }
     y = functional_call(
         _bind(model, name),
         _sum_gradients(name, parameters),
@@ -67,7 +80,7 @@ def forward_shards(
     return ShardTensor.from_local(y, mesh, placements, sharding_shapes=shapes)
 
 
-def _is_sharded(value: object) -> bool:
+def _is_sharded(value: object) -> TypeGuard[ShardTensor]:
     return isinstance(value, ShardTensor) and any(p.is_shard() for p in value.placements)
 
 
@@ -80,7 +93,7 @@ def _find_source(inputs: dict[str, Tensor | None]) -> ShardTensor:
             f"expected fx or embedding as a ShardTensor sharded over axis {TOKEN_AXIS}, got "
             f"{kinds}; call .to_local() on replicated ShardTensors and on DTensors"
         )
-    source = sharded.get("embedding", sharded.get("fx"))
+    source = sharded["embedding" if "embedding" in sharded else "fx"]
     for key, value in sharded.items():
         shards = [placement for placement in value.placements if placement.is_shard()]
         others = [placement for placement in value.placements if not placement.is_shard()]
@@ -119,16 +132,19 @@ def _bind(module: nn.Module, group_name: str) -> nn.Module:
     """
     bound = object.__new__(type(module))
     bound.__dict__ = module.__dict__.copy()
-    bound._modules = {name: _bind(child, group_name) for name, child in module._modules.items()}
+    bound._modules = {
+        name: None if child is None else _bind(child, group_name)
+        for name, child in module._modules.items()
+    }
     bound._parameters = module._parameters.copy()  # functional_call writes into it
-    if isinstance(module, Mixer):
+    if isinstance(bound, Mixer):
         bound.context_group = group_name
     return bound
 
 
-def _sum_gradients(group_name: str, tensors: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
+def _sum_gradients(group_name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Pass replicated tensors on, so that their gradients arrive summed over the group."""
-    learned = {key: v for key, v in tensors.items() if v is not None and v.requires_grad}
+    learned = {key: v for key, v in tensors.items() if v.requires_grad}
     if not learned or not torch.is_grad_enabled():
         return tensors
     passed = _SumGradients.apply(group_name, *learned.values())

@@ -27,14 +27,14 @@ def errors_of(function, *arguments) -> str:
 
 def checkpointed_blocks(rank: int) -> dict[str, float]:
     model = make_model("flarepp", checkpoint_blocks=True)
-    return compare(rank, model, bounds("none", 4), True, dist.group.WORLD)
+    return compare(rank, model, bounds("none", 4), "ragged", dist.group.WORLD)
 
 
 def large_groups(rank: int) -> dict[str, float]:
     """The same equality when the payload is above the limit: max and sum instead of a gather."""
     limit, routing.GATHER_LIMIT = routing.GATHER_LIMIT, 0
     with CollectiveCounter() as counter:
-        errors = compare(rank, make_model("flarepp"), bounds("none", 4), True, dist.group.WORLD)
+        errors = compare(rank, make_model("flarepp"), bounds("none", 4), "ragged", dist.group.WORLD)
     routing.GATHER_LIMIT = limit
     return {"errors": errors, "calls": dict(counter.calls)}
 
@@ -59,7 +59,8 @@ def compiled(rank: int) -> dict[tuple, float]:
     fast = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
     errors = {}
     for mine in (5 + rank, 9 - 2 * rank, 4 * rank):  # at last no tokens on rank 0
-        inputs = make_inputs(torch.float64, mine)
+        inputs = make_inputs(torch.float64, mine, kind="weighted")
+        del inputs["token_mask"]  # it leaves no token of sample 0 here
         results = []
         for call in (model, fast):
             model.zero_grad()
@@ -124,6 +125,19 @@ def counts(rank: int) -> dict:
                 (dict(counter.calls), dict(counter.bytes)) for counter in (forward, backward)
             ]
     return results
+
+
+def counts_with_weights(rank: int) -> dict:
+    """What token weights add to the collectives of a whole model, forward and backward."""
+    counted = {}
+    for kind in ("ragged", "weighted"):
+        model = enable_context_parallel(make_model("flarepp"), dist.group.WORLD)
+        inputs = take(make_inputs(torch.float64, kind=kind), 9 * rank, 9 * rank + 9)
+        with CollectiveCounter() as counter:
+            model(**inputs).sum().backward()
+        counted[kind] = counter.calls, counter.bytes
+    calls, size = (counted["weighted"][i] - counted["ragged"][i] for i in range(2))
+    return {"calls": dict(calls), "bytes": dict(size)}
 
 
 def decode_is_local(rank: int) -> int:

@@ -9,6 +9,7 @@ from physicsnemo_flarepp.parallel.gradients import sum_in_buckets
 
 BATCH, TOKENS = 2, 37
 LAYOUTS = ("uneven", "one", "none")
+KINDS = ("whole", "ragged", "weighted")
 MODELS = {
     "flarepp": {},
     "flarepp-anchored": {"anchored_queries": True},
@@ -41,7 +42,7 @@ def make_model(name: str, dtype: torch.dtype = torch.float64, **options) -> Mixe
     return model.to(dtype).eval()  # eval: no Gumbel noise in transolver_plus
 
 
-def make_inputs(dtype: torch.dtype, n_tokens: int = TOKENS, ragged: bool = False) -> dict:
+def make_inputs(dtype: torch.dtype, n_tokens: int = TOKENS, kind: str = "whole") -> dict:
     torch.manual_seed(1)
     inputs = {
         "fx": torch.randn(BATCH, 1, 3),
@@ -49,7 +50,12 @@ def make_inputs(dtype: torch.dtype, n_tokens: int = TOKENS, ragged: bool = False
         "time": torch.rand(BATCH),
     }
     inputs = {key: value.to(dtype) for key, value in inputs.items()}
-    if ragged:
+    if kind == "weighted":
+        # Of any scale, over orders of magnitude along the tokens, some 0, and fp64 for all models.
+        scale = torch.tensor([[1e-9], [1e6]], dtype=torch.float64)
+        weights = scale * torch.logspace(-3, 3, n_tokens) * (torch.rand(BATCH, n_tokens) > 0.2)
+        inputs["token_weights"] = torch.cat((scale, weights), 1)[:, :n_tokens]
+    if kind != "whole":
         # Sample 1 is real on the first three tokens only: most ranks see none of it.
         lengths = torch.tensor([[n_tokens - 4], [3]])
         inputs["token_mask"] = torch.arange(n_tokens)[None] < lengths
@@ -66,7 +72,8 @@ def outputs_and_gradients(model, inputs, cotangent, group=None):
     """Output, gradient of every parameter, and of the shared and the token-wise input."""
     model.zero_grad(set_to_none=True)
     inputs = {
-        key: v.clone().requires_grad_() if v.is_floating_point() else v for key, v in inputs.items()
+        key: v if key.startswith("token_") else v.clone().requires_grad_()
+        for key, v in inputs.items()
     }
     y = model(**inputs)
     (y * cotangent).sum().backward()
@@ -93,11 +100,11 @@ def worst_errors(got, expected, start: int, stop: int) -> dict[str, float]:
     return {name: float(error) for name, error in errors.items()}
 
 
-def compare(rank, model, edges, ragged, group, expected=None) -> dict[str, float]:
+def compare(rank, model, edges, kind, group, expected=None) -> dict[str, float]:
     """Errors of the sharded model against ``expected``, by default itself in one process."""
     start, stop = edges[rank], edges[rank + 1]
     dtype = next(model.parameters()).dtype
-    inputs = make_inputs(dtype, ragged=ragged)
+    inputs = make_inputs(dtype, kind=kind)
     cotangent = torch.randn(BATCH, TOKENS, 2, generator=torch.Generator().manual_seed(2)).to(dtype)
     if expected is None:
         expected = outputs_and_gradients(model, inputs, cotangent)
@@ -108,14 +115,16 @@ def compare(rank, model, edges, ragged, group, expected=None) -> dict[str, float
     return worst_errors(got, expected, start, stop)
 
 
-def cases() -> list[tuple[str, int, str, bool, str]]:
-    """(model, ranks, layout, ragged, dtype): every combination for flarepp, the worst for all."""
-    grid = [("flarepp", 1, "uneven", ragged) for ragged in (False, True)]
+def cases() -> list[tuple[str, int, str, str, str]]:
+    """(model, ranks, layout, kind, dtype): every combination for flarepp, the worst for all."""
+    grid = [("flarepp", 1, "uneven", kind) for kind in KINDS]
     for ranks in (2, 3, 4):
-        layouts = [(layout, ragged) for layout in LAYOUTS for ragged in (False, True)]
+        layouts = [(layout, kind) for layout in LAYOUTS for kind in KINDS]
         grid += [("flarepp", ranks, *layout) for layout in layouts]
-    grid += [(name, 3, "none", True) for name in MODELS if name != "flarepp"]
-    grid += [(name, 4, "one", False) for name in MODELS if name != "flarepp"]
+    others = [name for name in MODELS if name != "flarepp"]
+    grid += [(name, 3, "none", "ragged") for name in others]
+    grid += [(name, 4, "none", "weighted") for name in others]
+    grid += [(name, 4, "one", "whole") for name in others]
     return [(*case, dtype) for case in grid for dtype in ("float64", "float32")]
 
 
@@ -124,8 +133,8 @@ def equality(rank: int) -> dict:
     groups = {ranks: dist.new_group(list(range(ranks))) for ranks in (1, 2, 3, 4)}
     results = {}
     for case in cases():
-        name, ranks, layout, ragged, dtype = case
+        name, ranks, layout, kind, dtype = case
         if rank < ranks:
             model = make_model(name, getattr(torch, dtype))
-            results[case] = compare(rank, model, bounds(layout, ranks), ragged, groups[ranks])
+            results[case] = compare(rank, model, bounds(layout, ranks), kind, groups[ranks])
     return results

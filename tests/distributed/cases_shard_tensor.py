@@ -2,7 +2,7 @@
 
 import torch
 from cases_features import errors_of
-from cases_model import BATCH, TOKENS, bounds, make_inputs, make_model, worst_errors
+from cases_model import BATCH, KINDS, TOKENS, bounds, make_inputs, make_model, worst_errors
 from physicsnemo.domain_parallel import ShardTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
@@ -23,13 +23,14 @@ def equality(rank: int) -> dict[str, dict[str, float]]:
     cotangent = torch.randn(BATCH, TOKENS, 2, generator=torch.Generator().manual_seed(2)).double()
     results = {}
     for layout in ("uneven", "none"):
-        for ragged in (False, True):
+        for kind in KINDS:
             for checkpoint_blocks in (False, True):
                 model = make_model("flarepp", checkpoint_blocks=checkpoint_blocks)
-                inputs = make_inputs(torch.float64, ragged=ragged)
+                inputs = make_inputs(torch.float64, kind=kind)
                 edges = bounds(layout, 4)
                 whole = {
-                    k: v.clone().requires_grad_(v.is_floating_point()) for k, v in inputs.items()
+                    k: v if k.startswith("token_") else v.clone().requires_grad_()
+                    for k, v in inputs.items()
                 }
                 y = model(**whole)
                 (y * cotangent).sum().backward()
@@ -39,7 +40,7 @@ def equality(rank: int) -> dict[str, dict[str, float]]:
 
                 model.zero_grad()
                 sharded, parts = dict(inputs), {}
-                for key in set(inputs) & {"embedding", "token_mask"}:
+                for key in set(inputs) & {"embedding", "token_mask", "token_weights"}:
                     sharded[key], parts[key] = shard(inputs[key], mesh, edges, rank)
                 row, time = (inputs[key].clone().requires_grad_() for key in ("fx", "time"))
                 sharded["fx"] = ShardTensor.from_local(row, mesh, [Replicate()])
@@ -50,7 +51,7 @@ def equality(rank: int) -> dict[str, dict[str, float]]:
                 gradients = {name: p.grad for name, p in model.named_parameters()}
                 gradients |= {"fx": row.grad, "time": time.grad}
                 got = out._local_tensor.detach(), gradients, parts["embedding"].grad
-                results[layout, ragged, checkpoint_blocks] = {
+                results[layout, kind, checkpoint_blocks] = {
                     "errors": worst_errors(got, expected, start, stop),
                     "type": type(out).__name__,
                     "shape": tuple(out.shape),

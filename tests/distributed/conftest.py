@@ -17,6 +17,7 @@ CASES = {
         "compiled",
         "copied_models",
         "counts",
+        "counts_with_weights",
         "debug_mode",
         "decode_is_local",
         "half_precision",

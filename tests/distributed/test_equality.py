@@ -3,6 +3,8 @@
 import pytest
 from cases_model import cases
 
+pytestmark = pytest.mark.distributed
+
 # In fp32 some gradients nearly cancel, and one process is itself that far from fp64: up to 3.5e-5
 # for the slice temperatures of the Transolvers, 1.3e-5 for the norms of anchored queries.
 SINGLE = {"trans": 1e-4, "flarepp-anchored": 3e-5}
@@ -18,7 +20,7 @@ def worst(errors: dict[str, float]) -> tuple[float, str]:
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: "-".join(map(str, case)))
 def test_outputs_and_every_gradient_equal_one_process(on_four_ranks, case):
-    name, ranks, layout, ragged, dtype = case
+    name, ranks, layout, kind, dtype = case
     for errors in on_four_ranks["cases_model.equality"][:ranks]:
         assert len(errors[case]) > 25
         assert worst(errors[case]) < (tolerance(name, dtype), "")

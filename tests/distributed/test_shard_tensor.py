@@ -3,11 +3,14 @@
 import itertools
 
 import pytest
+from cases_model import KINDS
 from physicsnemo.domain_parallel import ShardTensor
+
+pytestmark = pytest.mark.distributed
 
 
 @pytest.mark.parametrize(
-    "case", list(itertools.product(["uneven", "none"], [False, True], [False, True])), ids=str
+    "case", list(itertools.product(["uneven", "none"], KINDS, [False, True])), ids=str
 )
 def test_shard_tensor_calls_equal_one_process(on_four_ranks, case):
     sizes = {"uneven": [9, 9, 9, 10], "none": [12, 12, 13, 0]}[case[0]]

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.distributed
+
 BATCH, HEADS, LATENTS, WIDTH, CHANNELS = 2, 4, 5, 8, 32
 ROWS = BATCH * HEADS * LATENTS
 
@@ -23,6 +25,11 @@ def test_collectives_are_as_designed_for_any_number_of_tokens(on_four_ranks, mix
     expected = [({name: calls}, {name: 4 * size}) for name, calls, size in DESIGN[mixer]]
     for result in on_four_ranks["cases_features.counts"]:
         assert result[mixer, n_tokens] == expected
+
+
+def test_weights_cost_one_number_per_sample_and_forward_pass(on_four_ranks):
+    for result in on_four_ranks["cases_features.counts_with_weights"]:
+        assert result == {"calls": {"all_reduce": 1}, "bytes": {"all_reduce": 8 * BATCH}}
 
 
 def test_decoding_and_encoding_without_a_group_send_nothing(on_four_ranks):

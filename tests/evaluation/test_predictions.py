@@ -12,7 +12,7 @@ from physicsnemo_flarepp.evaluation import (
     predict_points,
 )
 from physicsnemo_flarepp.evaluation.predictions import can_stream
-from physicsnemo_flarepp.meshes.writing import mesh_suffix
+from physicsnemo_flarepp.meshes import mesh_suffix
 from tests.evaluation import making
 
 

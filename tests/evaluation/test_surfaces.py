@@ -1,7 +1,6 @@
 """Predictions on surfaces of any file: complete, in order, and clear about doubtful input."""
 
 import os
-import resource
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,7 @@ from physicsnemo_flarepp.evaluation import (
 )
 from physicsnemo_flarepp.evaluation.surfaces import surface_sample
 from physicsnemo_flarepp.inference import predict
-from physicsnemo_flarepp.meshes import read_surface
-from physicsnemo_flarepp.meshes.writing import save_mesh
+from physicsnemo_flarepp.meshes import save_mesh
 from tests.evaluation import making
 
 
@@ -189,73 +187,10 @@ def test_polygons_and_degenerate_cells_are_predicted(loaded, tmp_path):
     np.testing.assert_allclose(sample["coordinates"], corners, atol=1e-6)
 
 
-def bad_file(name, folder):
-    path = folder / f"{name}.vtp"
-    if name == "empty":
-        pv.PolyData().save(path)
-    elif name == "cloud":
-        pv.PolyData(np.random.default_rng(0).random((5, 3))).save(path)
-    elif name == "lines":
-        (pv.Sphere() + pv.Line()).extract_surface(algorithm=None).save(path)
-    elif name == "infinite":
-        mesh = pv.Sphere()
-        mesh.points[7, 1] = np.nan
-        mesh.save(path)
-    elif name == "two_corners":
-        pv.PolyData.from_irregular_faces(np.eye(3), [[0, 1, 2], [0, 1]]).save(path)
-    elif name == "volume":
-        path = folder / "volume.vtk"
-        pv.ImageData(dimensions=(3, 3, 3)).cast_to_unstructured_grid().save(path)
-    elif name == "suffix":
-        path = folder / "car.step"
-        path.write_text("")
-    return path
-
-
-@pytest.mark.parametrize(
-    "name, error, message",
-    [
-        ("empty", ValueError, "0 polygons among 0 cells"),
-        ("cloud", ValueError, "0 polygons among 5 cells"),
-        ("lines", ValueError, "expected a surface of polygons only"),
-        ("infinite", ValueError, "1 points with NaN.*first at 7"),
-        ("two_corners", ValueError, "1 cells with fewer than 3 vertices, the first at 1"),
-        ("volume", ValueError, "holds a UnstructuredGrid.*extract_surface"),
-        ("suffix", ValueError, "car.step must end in"),
-        ("absent", FileNotFoundError, "absent.vtp does not exist"),
-    ],
-)
-def test_what_is_no_surface_is_refused(tmp_path, name, error, message):
-    with pytest.raises(error, match=message):
-        read_surface(bad_file(name, tmp_path))
-
-
 def test_a_run_on_grids_takes_no_surface(darcy_run, tmp_path):
     making.body(0).save(tmp_path / "car.stl")
     with pytest.raises(ValueError, match="dimension 2 on a grid .*points in a .npz"):
         predict_surface(load_run(darcy_run, device="cpu"), tmp_path / "car.stl")
-
-
-def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
-    path = tmp_path / "out.vtp"
-    making.body(0).save(path)
-    before = path.read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        with pytest.raises(OSError, match="out.vtp could not be written"):
-            save_mesh(pv.Sphere(theta_resolution=100, phi_resolution=100), path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["out.vtp"]
-
-
-def test_output_names_are_checked(tmp_path):
-    with pytest.raises(ValueError, match="ends in .vtp"):
-        save_mesh(pv.Sphere(), tmp_path / "out.stl")
-    with pytest.raises(FileNotFoundError, match="none of the output does not exist"):
-        save_mesh(pv.Sphere(), tmp_path / "none" / "out.vtp")
 
 
 def test_streaming_in_small_chunks_changes_nothing(loaded, surfaces, monkeypatch):

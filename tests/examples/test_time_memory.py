@@ -8,7 +8,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "scaling" / "time_memory.py"
 
 def test_table_csv_and_plot_of_a_small_run(tmp_path):
     command = [sys.executable, str(SCRIPT), "--models", "flare", "flarepp", "--tokens", "2000"]
-    command += ["--layers", "1", "--repeats", "1", "--parts", "--out", str(tmp_path)]
+    command += ["--layers", "1", "--repeats", "1", "--parts", "--weights", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     with open(tmp_path / "time_memory.csv") as file:
@@ -18,5 +18,6 @@ def test_table_csv_and_plot_of_a_small_run(tmp_path):
     for row in rows.values():
         assert float(row["memory_mb"]) > 2000 * 128 * 4 / 1e6
         assert float(row["seconds"]) > 0 and float(row["step/parts"]) > 0
+        assert float(row["weighted/plain"]) > 0
     assert f"| 2000 | flarepp | {rows['flarepp']['seconds']}" in done.stdout
     assert (tmp_path / "time_memory.png").stat().st_size > 10_000

@@ -38,6 +38,14 @@ def make_cloud(dtype: torch.dtype = torch.float64, tokens: int = TOKENS):
     return torch.randn(BATCH, tokens, 4, dtype=dtype), torch.randn(BATCH, tokens, 3, dtype=dtype)
 
 
+def make_weights(tokens: int = TOKENS) -> torch.Tensor:
+    """Weights over orders of magnitude; sample 1 has none on its first 20 tokens."""
+    generator = torch.Generator().manual_seed(3)
+    weights = torch.exp(3 * torch.randn(BATCH, tokens, dtype=torch.float64, generator=generator))
+    weights[1, :20] = 0.0
+    return weights
+
+
 def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
     assert got.shape == expected.shape and got.dtype == expected.dtype
     return ((got - expected).norm() / expected.norm()).item()
@@ -53,26 +61,31 @@ def run_rank(rank: int, rendezvous: str, results: str) -> None:
         if rank < size:
             for name in ("flarepp", "flarepp-anchored", "transolver3"):
                 for dtype in TOLERANCE:
-                    found[size, name, dtype] = shard_errors(name, dtype, rank, size, group)
+                    for weighted in (False, True):
+                        errors = shard_errors(name, dtype, weighted, rank, size, group)
+                        found[size, name, dtype, weighted] = errors
             if size == WORLD:
-                found["message"] = message_for_bad_shard(rank, group)
+                for where in ("embedding", "token_weights"):
+                    found[where] = message_for_bad_shard(where, rank, group)
     torch.save(found, f"{results}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
-def shard_errors(name, dtype, rank, size, group):
+def shard_errors(name, dtype, weighted, rank, size, group):
     """Errors of the outputs and of the latents; the last of several ranks has no token."""
     model, (fx, embedding) = make_model(name, dtype), make_cloud(dtype)
-    expected = model(fx, embedding).detach()
-    state = encode_state(model, fx, embedding)
+    weights = make_weights() if weighted else None
+    expected = model(fx, embedding, token_weights=weights).detach()
+    state = encode_state(model, fx, embedding, token_weights=weights)
     shards = max(size - 1, 1)
     start, stop = TOKENS * rank // shards, min(TOKENS, TOKENS * (rank + 1) // shards)
     rows = slice(min(start, TOKENS), stop)
     enable_context_parallel(model, group)
     mine = fx[:, rows], embedding[:, rows]
-    got = predict(model, *mine, chunk_size=7)
-    latents = encode_state(model, *mine, chunk_size=7).latents
+    options = {"chunk_size": 7, "token_weights": weights[:, rows] if weighted else None}
+    got = predict(model, *mine, **options)
+    latents = encode_state(model, *mine, **options).latents
     errors = [
         relative_error(a, b)
         for block, reference in zip(latents, state.latents, strict=True)
@@ -82,13 +95,13 @@ def shard_errors(name, dtype, rank, size, group):
     return [float(difference), *errors]
 
 
-def message_for_bad_shard(rank, group):
-    model, (fx, embedding) = make_model(), make_cloud()
+def message_for_bad_shard(where, rank, group):
+    model, (fx, embedding), weights = make_model(), make_cloud(), make_weights()
     enable_context_parallel(model, group)
     if rank == 1:
-        embedding[0, 4, 2] = float("nan")
+        {"embedding": embedding[0, 4], "token_weights": weights[0]}[where][2] = float("nan")
     try:
-        predict(model, fx, embedding, chunk_size=9)
+        predict(model, fx, embedding, chunk_size=9, token_weights=weights)
     except (ValueError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"

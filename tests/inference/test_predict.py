@@ -1,8 +1,18 @@
 """Streaming equals the plain forward."""
 
+import numpy as np
 import pytest
 import torch
-from streaming_cases import BATCH, MODELS, TOKENS, TOLERANCE, make_cloud, make_model, relative_error
+from streaming_cases import (
+    BATCH,
+    MODELS,
+    TOKENS,
+    TOLERANCE,
+    make_cloud,
+    make_model,
+    make_weights,
+    relative_error,
+)
 
 from physicsnemo_flarepp import FlarePP
 from physicsnemo_flarepp.inference import predict
@@ -29,6 +39,35 @@ def test_every_option_and_mixer_with_time_broadcast_and_mask(name):
     expected = model(fx, embedding, time, mask)
     assert relative_error(got, expected) < 1e-11
     assert (got[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_mixer_with_weights(name, masked):
+    model, (fx, embedding) = make_model(name), make_cloud()
+    weights = make_weights()
+    mask = torch.arange(TOKENS)[None] < torch.tensor([[40], [TOKENS]]) if masked else None
+    expected = model(fx, embedding, token_mask=mask, token_weights=weights)
+    embedding[weights == 0] = torch.nan  # a weight of 0 is padding
+    if masked:
+        weights[~mask] = torch.nan
+    options = {"token_mask": mask, "token_weights": weights}
+    for chunk_size in (1, 11, TOKENS):
+        got = predict(model, fx, embedding, chunk_size=chunk_size, **options)
+        assert relative_error(got, expected) < 1e-11
+        scaled = {**options, "token_weights": weights * torch.tensor([[1e-9], [1e12]])}
+        got = predict(model, fx, embedding, chunk_size=chunk_size, **scaled)
+        assert relative_error(got, expected) < 1e-11
+
+
+def test_weights_are_read_from_arrays_and_without_a_batch(tmp_path):
+    model, (fx, embedding) = make_model(), make_cloud()
+    weights = make_weights()[:1].numpy()
+    np.save(tmp_path / "areas.npy", weights[0].astype(">f4"))
+    areas = np.load(tmp_path / "areas.npy", mmap_mode="r")
+    got = predict(model, fx[0], embedding[0], token_weights=areas, chunk_size=10)
+    expected = model(fx[:1], embedding[:1], token_weights=torch.from_numpy(weights).float())
+    assert relative_error(got, expected) < 1e-11
 
 
 @pytest.mark.parametrize("grid", [(7, 9), (3, 4, 5)])
@@ -145,6 +184,18 @@ def test_inputs_that_do_not_fit_are_named():
         predict(model, fx, embedding, token_mask=torch.ones(BATCH, TOKENS))
     with pytest.raises(ValueError, match=r"token_mask must have shape \(B, N\) = \(2, 53\)"):
         predict(model, fx, embedding, token_mask=torch.ones(BATCH, 4, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"token_weights must have shape \(B, N\) = \(2, 53\)"):
+        predict(model, fx, embedding, token_weights=torch.ones(BATCH, 4))
+    with pytest.raises(TypeError, match="token_weights must be of a floating dtype"):
+        predict(model, fx, embedding, token_weights=torch.ones(BATCH, TOKENS, dtype=torch.int))
+    for value in (-2.0, torch.nan, torch.inf):
+        weights = torch.ones(BATCH, TOKENS)
+        weights[1, 40] = value
+        with pytest.raises(ValueError, match=f"holds {value} at index 40 of sample 1"):
+            predict(model, fx, embedding, token_weights=weights, chunk_size=9)
+    weights[1] = 0.0
+    with pytest.raises(ValueError, match="token_weights of sample 1 are 0 for every token"):
+        predict(model, fx, embedding, token_weights=weights, chunk_size=9)
     mask = torch.ones(BATCH, TOKENS, dtype=torch.bool)
     mask[1] = False
     with pytest.raises(ValueError, match=r"sample\(s\) \[1\] have no token"):

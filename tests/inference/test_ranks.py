@@ -5,6 +5,8 @@ import torch
 from streaming_cases import TOLERANCE, WORLD, run_rank
 from torch.multiprocessing import start_processes
 
+pytestmark = pytest.mark.distributed
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
@@ -20,13 +22,20 @@ def found(tmp_path_factory):
 def test_shards_streamed_by_each_rank_equal_the_whole(found, size):
     for rank in range(size):
         cases = {key: errors for key, errors in found[rank].items() if key[0] == size}
-        assert len(cases) == 6
-        for (_, name, dtype), errors in cases.items():
-            assert max(errors) < TOLERANCE[dtype], (rank, name, dtype)
+        assert len(cases) == 12
+        for (_, name, dtype, weighted), errors in cases.items():
+            assert max(errors) < TOLERANCE[dtype], (rank, name, dtype, weighted)
 
 
-def test_bad_input_on_one_rank_stops_all_ranks(found):
-    messages = [rank["message"] for rank in found]
-    assert messages[1].startswith("ValueError: embedding holds nan at row 4")
+@pytest.mark.parametrize(
+    "where, words",
+    [
+        ("embedding", "embedding holds nan at row 4"),
+        ("token_weights", "token_weights holds nan at index 2 of sample 0"),
+    ],
+)
+def test_bad_input_on_one_rank_stops_all_ranks(found, where, words):
+    messages = [rank[where] for rank in found]
+    assert messages[1].startswith(f"ValueError: {words}")
     for message in (messages[0], messages[2]):
         assert message.startswith("RuntimeError: rank 1 of the context group failed")

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from streaming_cases import make_cloud, make_model
+from streaming_cases import make_cloud, make_model, make_weights
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from physicsnemo_flarepp.inference import routing_queries, routing_spectra, routing_weights
@@ -13,12 +13,12 @@ def one_case(tokens=53):
     return fx[:1], embedding[:1]
 
 
-def brute_force(model, fx, embedding, block):
+def brute_force(model, fx, embedding, block, w=1.0):
     """Queries, encode (H, M, N) and decode (H, N, M) matrices of a block, formed in full."""
     seen = {}
     mixer = model.blocks[block].mixer
     hook = mixer.register_forward_pre_hook(lambda _, args: seen.update(x=args[0]))
-    model(fx, embedding)
+    model(fx, embedding, token_weights=w[None] if isinstance(w, torch.Tensor) else None)
     hook.remove()
     parts = mixer.project(seen["x"])[0].split(mixer.dim, dim=-1)
     heads = [part.reshape(-1, mixer.heads, mixer.head_dim).permute(1, 0, 2) for part in parts]
@@ -38,12 +38,13 @@ def brute_force(model, fx, embedding, block):
         if mixer.anchored_queries:
             source_value = source_key
         scores = seeds @ source_key.transpose(1, 2) / mixer.head_dim**0.5
-        queries = (scores.exp() / scores.exp().sum(-1, keepdim=True)) @ source_value
+        terms = w * scores.exp()
+        queries = (terms / terms.sum(-1, keepdim=True)) @ source_value
         if mixer.anchored_queries:
             queries = mixer.anchor_norm(mixer.anchors) + mixer.gate.sigmoid() * queries
             keys = mixer.key_norm(keys)
     weights = (queries @ keys.transpose(1, 2) / mixer.head_dim**0.5).exp()
-    encode = weights / weights.sum(2, keepdim=True)
+    encode = w * weights / (w * weights).sum(2, keepdim=True)
     decode = (weights / weights.sum(1, keepdim=True)).transpose(1, 2)
     return queries.detach(), encode.detach(), decode.detach()
 
@@ -64,6 +65,30 @@ def test_weights_equal_the_full_softmax(name, chunk_size):
         torch.testing.assert_close(got.masses, masses[expected])
         torch.testing.assert_close(got.encode, encode[head, expected])
         torch.testing.assert_close(got.decode, decode[head, :, expected].T)
+
+
+@pytest.mark.parametrize("name", ROUTED)
+@pytest.mark.parametrize("chunk_size", [7, 53])
+def test_token_weights_enter_routes_masses_and_spectra(name, chunk_size):
+    model, (fx, embedding) = make_model(name), one_case()
+    w = make_weights()[0]
+    options = {"token_weights": w[None], "chunk_size": chunk_size}
+    spectra = routing_spectra(model, fx, embedding, **options)
+    assert torch.allclose(
+        spectra,
+        routing_spectra(model, fx, embedding, **options | {"token_weights": 1e-8 * w[None]}),
+    )
+    for block in range(2):
+        queries, encode, decode = brute_force(model, fx, embedding, block, w)
+        found = routing_queries(model, fx, embedding, **options)[block]
+        torch.testing.assert_close(found, queries)
+        got = routing_weights(model, fx, embedding, block=block, head=1, **options)
+        torch.testing.assert_close(got.masses, (decode[1].T @ w / w.sum())[got.routes])
+        torch.testing.assert_close(got.encode, encode[1, got.routes])
+        torch.testing.assert_close(got.decode, decode[1].T[got.routes])
+        root = w.sqrt()
+        whole = torch.linalg.svdvals(root[:, None] * (decode @ encode) / root)
+        torch.testing.assert_close(spectra[block], whole[:, :5], rtol=1e-8, atol=1e-11)
 
 
 def test_all_routes_are_shares_of_a_whole():

@@ -2,33 +2,35 @@
 
 import pytest
 import torch
-from streaming_cases import BATCH, MODELS, TOKENS, make_model, relative_error
+from streaming_cases import BATCH, MODELS, TOKENS, make_model, make_weights, relative_error
 
 from physicsnemo_flarepp.mixers import AttentionMixer
 from physicsnemo_flarepp.ops import merge_partials
 
 
-def in_stages(mixer, x, mask, bounds):
+def in_stages(mixer, x, weights, bounds):
     parts = [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
     latents = ()
     while len(latents) < mixer.n_gathers:
         partials = [
-            mixer.gather(x[:, p], latents, None if mask is None else mask[:, p]) for p in parts
+            mixer.gather(x[:, p], latents, None if weights is None else weights[:, p])
+            for p in parts
         ]
         out, lse = merge_partials(*zip(*partials, strict=True))
         latents += (mixer.close(out, lse, latents),)
     return torch.cat([mixer.scatter(x[:, p], latents) for p in parts], 1)
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "masked", "weighted"])
 @pytest.mark.parametrize("name", MODELS)
-def test_stages_over_parts_equal_forward(name, masked):
+def test_stages_over_parts_equal_forward(name, kind):
     mixer = make_model(name).blocks[0].mixer
     x = torch.randn(BATCH, TOKENS, mixer.dim, dtype=torch.float64)
     # One part is empty, and one sample has no real token in the first part.
-    mask = torch.arange(TOKENS)[None] >= torch.tensor([[0], [20]]) if masked else None
-    expected = mixer(x, mask)
-    assert relative_error(in_stages(mixer, x, mask, (0, 20, 20, 21, TOKENS)), expected) < 1e-12
+    mask = torch.arange(TOKENS)[None] >= torch.tensor([[0], [20]])
+    weights = {"plain": None, "masked": mask, "weighted": make_weights()}[kind]
+    expected = mixer(x, weights)
+    assert relative_error(in_stages(mixer, x, weights, (0, 20, 20, 21, TOKENS)), expected) < 1e-12
 
 
 def test_attention_has_no_stages():

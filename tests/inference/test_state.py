@@ -3,7 +3,15 @@
 import pytest
 import torch
 from safetensors.torch import save_file
-from streaming_cases import BATCH, MODELS, TOKENS, make_cloud, make_model, relative_error
+from streaming_cases import (
+    BATCH,
+    MODELS,
+    TOKENS,
+    make_cloud,
+    make_model,
+    make_weights,
+    relative_error,
+)
 
 from physicsnemo_flarepp import FlarePP, MixerBackbone
 from physicsnemo_flarepp.inference import (
@@ -67,6 +75,20 @@ def test_masked_tokens_are_not_encoded():
     cut = encode_state(model, fx[:, :30], embedding[:, :30])
     for got, expected in zip(masked.latents, cut.latents, strict=True):
         assert max(map(relative_error, got, expected)) < 1e-12
+
+
+def test_a_refined_cloud_has_the_state_of_the_coarse_one():
+    model, (fx, embedding) = make_model(), make_cloud()
+    coarse = encode_state(model, fx, embedding, token_weights=make_weights(), chunk_size=7)
+    counts = torch.arange(TOKENS) % 4 + 1  # a token becomes one to four that share its weight
+    fine = [t.repeat_interleave(counts, 1) for t in (fx, embedding, make_weights() / counts)]
+    state = encode_state(model, *fine[:2], token_weights=fine[2], chunk_size=7)
+    for got, expected in zip(state.latents, coarse.latents, strict=True):
+        assert max(map(relative_error, got, expected)) < 1e-12
+    expected = model(fx, embedding, token_weights=make_weights())
+    got = decode_state(model, fx, embedding, state)
+    real = make_weights() > 0
+    assert torch.allclose(got[real], expected[real], rtol=0, atol=1e-11)
 
 
 def test_grid_models_decode_points_off_their_grid():

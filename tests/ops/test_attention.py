@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from physicsnemo_flarepp.ops import attention, attention_backward, attention_with_lse
+from physicsnemo_flarepp.ops import attention, attention_backward, attention_with_lse, kernels
 
 B, H, M, N, D = 2, 3, 5, 37, 16
 
@@ -20,68 +20,213 @@ def some_mask(n=N):
     return mask
 
 
-def softmax_by_loops(q, k, v, mask):
+def some_weights(n=N, spread=3.0):
+    """Weights over several orders of magnitude, some of them 0."""
+    weights = torch.exp(spread * torch.randn(B, n, dtype=torch.float64))
+    return weights * some_mask(n)
+
+
+WEIGHTINGS = {
+    "plain": lambda n=N: {},
+    "masked": lambda n=N: {"key_mask": some_mask(n)},
+    "weighted": lambda n=N: {"key_weights": some_weights(n)},
+    "both": lambda n=N: {"key_mask": some_mask(n), "key_weights": some_weights(n)},
+}
+
+
+def softmax_by_loops(q, k, v, key_mask=None, key_weights=None):
     """Brute force, one row at a time, in numpy fp64."""
     q, k, v = (t.double().numpy() for t in (q, k, v))
     out, lse = np.zeros(q.shape), np.full(q.shape[:3], -np.inf)
+    measure = np.ones((q.shape[0], k.shape[2]))
+    for factor in (key_mask, key_weights):
+        measure = measure if factor is None else measure * factor.double().numpy()
     for b, h, m in np.ndindex(*q.shape[:3]):
-        keys = np.flatnonzero(mask[b].numpy()) if mask is not None else range(k.shape[2])
-        if len(keys) == 0:
-            continue
-        weights = [math.exp(float(q[b, h, m] @ k[b, h, n]) / math.sqrt(D)) for n in keys]
-        out[b, h, m] = sum(w * v[b, h, n] for w, n in zip(weights, keys, strict=True)) / sum(
-            weights
-        )
-        lse[b, h, m] = math.log(sum(weights))
+        scores = [float(q[b, h, m] @ k[b, h, n]) / math.sqrt(D) for n in range(k.shape[2])]
+        terms = [measure[b, n] * math.exp(score) for n, score in enumerate(scores)]
+        if sum(terms) > 0:
+            out[b, h, m] = sum(term * v[b, h, n] for n, term in enumerate(terms)) / sum(terms)
+            lse[b, h, m] = math.log(sum(terms))
     return torch.from_numpy(out), torch.from_numpy(lse)
 
 
 TOLERANCE = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_output_and_normaliser_equal_brute_force(dtype, masked):
+def test_output_and_normaliser_equal_brute_force(dtype, weighting):
     q, k, v = qkv(dtype)
-    mask = some_mask() if masked else None
-    out, lse = attention_with_lse(q, k, v, key_mask=mask)
-    reference, reference_lse = softmax_by_loops(q, k, v, mask)
+    weighting = WEIGHTINGS[weighting]()
+    out, lse = attention_with_lse(q, k, v, **weighting)
+    reference, reference_lse = softmax_by_loops(q, k, v, **weighting)
     torch.testing.assert_close(out.double(), reference, rtol=0, atol=TOLERANCE[dtype])
     torch.testing.assert_close(lse.double(), reference_lse, rtol=0, atol=TOLERANCE[dtype])
     assert out.dtype == dtype and lse.is_contiguous()
     assert lse.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_both_results_have_the_gradients_of_finite_differences(masked):
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_both_results_have_the_gradients_of_finite_differences(weighting):
     inputs = tuple(t[:, :1, :, :4].clone().requires_grad_() for t in qkv(n=6))
-    mask = some_mask(6) if masked else None
-    assert torch.autograd.gradcheck(lambda *a: attention_with_lse(*a, key_mask=mask), inputs)
+    weighting = WEIGHTINGS[weighting](6)
+    assert torch.autograd.gradcheck(lambda *a: attention_with_lse(*a, **weighting), inputs)
+
+
+def test_weights_get_no_gradient():
+    q, k, v = (t.requires_grad_() for t in qkv())
+    weights = torch.rand(B, N, dtype=torch.float64, requires_grad=True)
+    attention_with_lse(q, k, v, key_weights=weights)[0].sum().backward()
+    assert weights.grad is None and q.grad is not None
+
+
+def on_cpu_kernel(monkeypatch):
+    """Let the CPU kernels answer for those of CUDA, which take no bias or one of their dtype."""
+    aten = torch.ops.aten
+    kernel, kernel_backward = (
+        aten._scaled_dot_product_flash_attention_for_cpu,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward,
+    )
+
+    def flash(q, k, v, scale):
+        return *kernel(q, k, v, 0.0, False, scale=scale), None
+
+    def flash_backward(grad, q, k, v, out, lse, *unread, scale):
+        return kernel_backward(grad, q, k, v, out, lse, 0.0, False, scale=scale)
+
+    def efficient(q, k, v, bias, compute_lse, scale):
+        assert bias is None or bias.dtype == q.dtype
+        bias = None if bias is None else bias[:, :1, :1]
+        out, lse = kernel(q, k, v, 0.0, False, attn_mask=bias, scale=scale)
+        return out, torch.nn.functional.pad(lse, (0, -M % 32), value=math.inf), None, None
+
+    def efficient_backward(grad, q, k, v, bias, out, lse, *unread, scale):
+        bias = None if bias is None else bias[:, :1, :1]
+        lse = lse[..., :M]
+        return kernel_backward(grad, q, k, v, out, lse, 0.0, False, attn_mask=bias, scale=scale)
+
+    monkeypatch.setattr(aten, "_scaled_dot_product_flash_attention", flash)
+    monkeypatch.setattr(aten, "_scaled_dot_product_flash_attention_backward", flash_backward)
+    monkeypatch.setattr(aten, "_scaled_dot_product_efficient_attention", efficient)
+    monkeypatch.setattr(
+        aten, "_scaled_dot_product_efficient_attention_backward", efficient_backward
+    )
+
+
+def results(inputs, cotangents, **weighting):
+    """Output, normaliser and the three gradients of a loss of both."""
+    inputs = [t.detach().clone().requires_grad_() for t in inputs]
+    out, lse = attention_with_lse(*inputs, **weighting)
+    total = sum((a * b).sum() for a, b in zip((out, lse), cotangents, strict=True))
+    return [out.detach(), lse.detach(), *torch.autograd.grad(total, inputs)]
+
+
+@pytest.mark.parametrize("spread", [1.0, 4.0])
+@pytest.mark.parametrize("weighting", ["masked", "weighted"])
+@pytest.mark.parametrize(
+    "backend, dtype",
+    [
+        ("flash", torch.bfloat16),
+        ("flash", torch.float16),
+        ("efficient", torch.float16),
+        ("efficient", torch.float32),
+    ],
+)
+def test_weights_survive_kernels_without_a_precise_bias(
+    backend, dtype, weighting, spread, monkeypatch
+):
+    """Against fp64: as close with weights in columns as the CPU kernel with its fp32 bias."""
+    inputs = qkv(dtype)
+    weighting = {"masked": {"key_mask": some_mask()}, "weighted": {}}[weighting]
+    weighting = weighting or {"key_weights": some_weights(spread=spread)}
+    cotangents = torch.randn(B, H, M, D).to(dtype), torch.randn(B, H, M)
+    doubled = [t.double() for t in cotangents]
+    exact = results([t.double() for t in inputs], doubled, **weighting)
+    with_bias = results(inputs, cotangents, **weighting)
+    on_cpu_kernel(monkeypatch)
+    monkeypatch.setattr(attention, "select_backend", lambda *_: backend)
+    with_columns = results(inputs, cotangents, **weighting)
+    for a, b, reference in zip(with_columns, with_bias, exact, strict=True):
+        error, usual = ((t.double() - reference).norm() for t in (a, b))
+        assert error < 1.2 * usual + 1e-5 * reference.norm()
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.25, 3.0, 1e6])
+def test_columns_add_log_weights_to_the_scores_for_any_scale(scale):
+    q, k, v = qkv(torch.float16)
+    log_weights = 10 * torch.randn(B, N)
+    log_weights[:, 3] = -math.inf
+    wide_q, wide_k, wide_v = kernels._append_columns(q, k, v, log_weights, scale)
+    added = scale * (wide_q.double() @ wide_k.double().mT - q.double() @ k.double().mT)
+    expected = log_weights[:, None, None].double().expand(B, H, M, N)
+    finite = expected > -math.inf
+    assert (added - expected)[finite].abs().max() < 1e-5
+    assert added[~finite].max() < -1e4
+    assert wide_v.shape == (B, H, N, D + 8) and torch.equal(wide_v[..., :D], v)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_factor_on_all_weights_changes_the_normaliser_alone(dtype):
+    q, k, v = qkv(dtype)
+    weights = some_weights()
+    out, lse = attention_with_lse(q, k, v, key_weights=weights)
+    for factor in (1e-30, 7.0, 1e30):
+        scaled, scaled_lse = attention_with_lse(q, k, v, key_weights=factor * weights)
+        close = {"rtol": 0, "atol": 20 * TOLERANCE[dtype]}
+        torch.testing.assert_close(scaled, out, **close)
+        torch.testing.assert_close(scaled_lse - math.log(factor), lse, **close)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_weights_of_one_are_no_weights(dtype):
+    q, k, v = qkv(dtype)
+    for ones in (torch.ones(B, N), torch.ones(B, N, dtype=torch.bool)):
+        for a, b in zip(
+            attention_with_lse(q, k, v, key_weights=ones), attention_with_lse(q, k, v), strict=True
+        ):
+            torch.testing.assert_close(a, b, rtol=0, atol=TOLERANCE[dtype])
+
+
+def test_keys_that_share_a_weight_are_one_key():
+    q, k, v = qkv()
+    weights = torch.rand(B, N, dtype=torch.float64)
+    shares = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    split_k, split_v = (torch.cat((t, t[:, :, 4:5], t[:, :, 4:5]), 2) for t in (k, v))
+    split = torch.cat((weights, weights[:, 4:5] * shares[1:]), 1)
+    split[:, 4] *= shares[0]
+    for a, b in zip(
+        attention_with_lse(q, split_k, split_v, key_weights=split),
+        attention_with_lse(q, k, v, key_weights=weights),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_math_reference_agrees_with_the_fused_kernel(dtype):
     q, k, v = qkv(dtype)
-    mask = some_mask()
-    out, lse = attention_with_lse(q, k, v, key_mask=mask)
-    math_out, math_lse = attention._math_forward(q, k, v, mask, D**-0.5)
+    weights = some_weights().to(torch.float32)
+    out, lse = attention_with_lse(q, k, v, key_weights=weights)
+    math_out, math_lse = kernels._math_forward(q, k, v, weights.log(), D**-0.5)
     close = {"rtol": 0, "atol": TOLERANCE[dtype]}
     torch.testing.assert_close(math_out, out, **close)
     torch.testing.assert_close(math_lse, lse, **close)
     grad = torch.randn_like(out)
-    fused = attention_backward(grad, q, k, v, out, lse, scale=D**-0.5, key_mask=mask)
-    plain = attention._math_backward(grad, q, k, v, out, lse, mask, D**-0.5)
+    fused = attention_backward(grad, q, k, v, out, lse, scale=D**-0.5, key_weights=weights)
+    plain = kernels._math_backward(grad, q, k, v, out, lse, weights.log(), D**-0.5)
     for a, b in zip(fused, plain, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=4 * TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("as_weights", [False, True])
 @pytest.mark.parametrize("backend", ["cpu", "math"])
-def test_rows_without_keys_give_zero_and_minus_infinity(backend, monkeypatch):
+def test_rows_without_keys_give_zero_and_minus_infinity(backend, as_weights, monkeypatch):
     monkeypatch.setattr(attention, "select_backend", lambda *_: backend)
     q, k, v = (t.requires_grad_() for t in qkv())
     mask = some_mask()
     mask[1] = False
-    out, lse = attention_with_lse(q, k, v, key_mask=mask)
+    weighting = {"key_weights": 3.0 * mask} if as_weights else {"key_mask": mask}
+    out, lse = attention_with_lse(q, k, v, **weighting)
     assert (out[1] == 0).all() and (lse[1] == -math.inf).all()
     assert torch.isfinite(lse[0]).all()
     out.square().sum().backward()
@@ -125,7 +270,9 @@ def test_backward_with_the_global_pair_differentiates_global_attention():
     [
         (torch.bfloat16, False, 16, "flash"),
         (torch.float16, False, 16, "flash"),
-        (torch.float16, True, 16, "efficient"),
+        (torch.float16, True, 16, "flash"),
+        (torch.bfloat16, True, 248, "flash"),
+        (torch.bfloat16, True, 256, "math"),
         (torch.float32, False, 16, "efficient"),
         (torch.float32, True, 16, "efficient"),
         (torch.float64, False, 16, "math"),
@@ -139,8 +286,9 @@ def test_cuda_inputs_reach_a_kernel_that_takes_them(dtype, masked, head, expecte
         q, k, v = (torch.empty(B, H, n, head, dtype=dtype, device="cuda") for n in (M, N, N))
         mask = torch.ones(B, N, dtype=torch.bool, device="cuda") if masked else None
         assert attention.select_backend(q, k, v, mask) == expected
-        out, lse = attention._FORWARD[expected](q, k, v, mask, 0.25)
-        grads = attention._BACKWARD[expected](out, q, k, v, out, lse, mask, 0.25)
+        log_weights = attention._log_weights(mask, dtype)
+        out, lse = kernels.FORWARD[expected](q, k, v, log_weights, 0.25)
+        grads = kernels.BACKWARD[expected](out, q, k, v, out, lse, log_weights, 0.25)
     assert out.shape == q.shape and lse.shape == (B, H, M)
     assert [g.shape for g in grads] == [q.shape, k.shape, v.shape]
 
@@ -162,12 +310,12 @@ def test_efficient_kernel_sees_the_padded_normaliser_it_wrote(monkeypatch):
     seen = {}
 
     def forward(q, k, v, bias, compute_lse, scale):
-        out, lse = attention._math_forward(q, k, v, None, scale)
+        out, lse = kernels._math_forward(q, k, v, None, scale)
         return out, torch.nn.functional.pad(lse, (0, 32 - M), value=math.inf), None, None
 
     def backward(grad, q, k, v, bias, out, lse, seed, offset, dropout, wanted, scale):
         seen["lse"] = lse
-        return *attention._math_backward(grad, q, k, v, out, lse[..., :M], None, scale), None
+        return *kernels._math_backward(grad, q, k, v, out, lse[..., :M], None, scale), None
 
     aten = torch.ops.aten
     monkeypatch.setattr(aten, "_scaled_dot_product_efficient_attention", forward)
@@ -181,16 +329,17 @@ def test_efficient_kernel_sees_the_padded_normaliser_it_wrote(monkeypatch):
     assert torch.isfinite(q.grad).all() and (q.grad != 0).any()
 
 
-def test_compiled_without_graph_break_equals_eager():
-    def loss(q, k, v, mask):
-        out, lse = attention_with_lse(q, k, v, key_mask=mask)
+@pytest.mark.parametrize("weighting", ["masked", "both"])
+def test_compiled_without_graph_break_equals_eager(weighting):
+    def loss(q, k, v, weighting):
+        out, lse = attention_with_lse(q, k, v, **weighting)
         return out.square().sum() + lse.sum()
 
     results = []
     for f in (loss, torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")):
         torch.manual_seed(1)
         inputs = [t.requires_grad_() for t in qkv()]
-        value = f(*inputs, some_mask())
+        value = f(*inputs, WEIGHTINGS[weighting]())
         value.backward()
         results.append([value.detach(), *(t.grad for t in inputs)])
     for a, b in zip(*results, strict=True):
@@ -211,3 +360,29 @@ def test_bad_input_is_named(change, error, words):
     q, k, v, mask = change(*qkv(), some_mask())
     with pytest.raises(error, match=words):
         attention_with_lse(q, k, v, key_mask=mask)
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, -math.inf])
+def test_bad_weights_are_named_with_sample_and_index(value):
+    q, k, v = qkv()
+    weights = torch.ones(B, N)
+    weights[1, 30] = weights[1, 35] = value
+    with pytest.raises(ValueError, match=f"key_weights holds {value} at index 30 of sample 1"):
+        attention_with_lse(q, k, v, key_weights=weights)
+    mask = weights == 1  # what is masked may hold anything
+    out, _ = attention_with_lse(q, k, v, key_weights=weights, key_mask=mask)
+    assert torch.equal(out, attention_with_lse(q, k, v, key_mask=mask)[0])
+
+
+@pytest.mark.parametrize(
+    "weights, error, words",
+    [
+        (torch.ones(B, N - 1), ValueError, r"key_weights must .* = \(2, 37\), got \(2, 36\)"),
+        (torch.ones(N), ValueError, r"key_weights must .* = \(2, 37\), got \(37,\)"),
+        (torch.ones(B, N).int(), TypeError, "key_weights must be of a floating dtype"),
+        (torch.ones(B, N, device="meta"), ValueError, "k, key_weights must be on one device"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(weights, error, words):
+    with pytest.raises(error, match=words):
+        attention_with_lse(*qkv(), key_weights=weights)

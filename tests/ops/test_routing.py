@@ -12,13 +12,22 @@ def tokens(n=N, dtype=torch.float64):
     return torch.randn(B, H, n, D, dtype=dtype)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("cuts", [[], [0], [1, 1, 9], [10, 28], list(range(1, N))])
-def test_merged_chunks_equal_the_whole(cuts):
+def test_merged_chunks_equal_the_whole(cuts, weighted):
     q, k, v = tokens(M), tokens(), tokens()
-    whole, whole_lse = attention_with_lse(q, k, v)
+    # A chunk may hold none of a sample's measure, or a millionth of it.
+    weights = torch.exp(5 * torch.randn(B, N)) * (torch.rand(B, N) > 0.3)
+    weights[:, -1] = 1.0
+    whole, whole_lse = attention_with_lse(q, k, v, key_weights=weights if weighted else None)
     parts = [
-        attention_with_lse(q, kc, vc)
-        for kc, vc in zip(k.tensor_split(cuts, 2), v.tensor_split(cuts, 2), strict=True)
+        attention_with_lse(q, kc, vc, key_weights=wc if weighted else None)
+        for kc, vc, wc in zip(
+            k.tensor_split(cuts, 2),
+            v.tensor_split(cuts, 2),
+            weights.tensor_split(cuts, 1),
+            strict=True,
+        )
     ]
     out, lse = merge_partials(*zip(*parts, strict=True))
     torch.testing.assert_close(out, whole, rtol=0, atol=1e-14)
@@ -58,24 +67,29 @@ def test_half_precision_partials_are_merged_in_single():
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_encode_and_decode_are_explicit_softmaxes(masked):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_encode_and_decode_are_explicit_softmaxes(masked, weighted):
     q, k, v = tokens(M), tokens(), tokens()
     mask = torch.rand(B, N) > 0.5 if masked else torch.ones(B, N, dtype=torch.bool)
+    measure = torch.rand(B, N).double() if weighted else torch.ones(B, N).double()
     scores = torch.einsum("bhmd,bhnd->bhmn", q, k) / math.sqrt(D)
-    gathering = (scores.exp() * mask[:, None, None]).double()
+    gathering = scores.exp() * (measure * mask)[:, None, None]
     gathering = gathering / gathering.sum(-1, keepdim=True)
-    z = encode(q, k, v, key_mask=mask if masked else None)
+    z = encode(
+        *(q, k, v), key_mask=mask if masked else None, key_weights=measure if weighted else None
+    )
     torch.testing.assert_close(z, gathering @ v, rtol=0, atol=1e-13)
     spreading = scores.exp() / scores.exp().sum(2, keepdim=True)
     y = torch.einsum("bhmn,bhmd->bhnd", spreading, z)
     torch.testing.assert_close(decode(k, q, z), y, rtol=0, atol=1e-13)
 
 
-def test_encode_of_a_sample_without_tokens_is_zero_with_zero_gradient():
+@pytest.mark.parametrize("name", ["key_mask", "key_weights"])
+def test_encode_of_a_sample_without_tokens_is_zero_with_zero_gradient(name):
     q, k, v = (tokens(n).requires_grad_() for n in (M, N, N))
-    mask = torch.ones(B, N, dtype=torch.bool)
-    mask[0] = False
-    z = encode(q, k, v, key_mask=mask)
+    weights = torch.rand(B, N)
+    weights[0] = 0.0
+    z = encode(q, k, v, **{name: weights > 0 if name == "key_mask" else weights})
     z.square().sum().backward()
     assert (z[0] == 0).all() and (z[1] != 0).all()
     assert all((t.grad[0] == 0).all() and torch.isfinite(t.grad).all() for t in (q, k, v))
@@ -83,6 +97,7 @@ def test_encode_of_a_sample_without_tokens_is_zero_with_zero_gradient():
 
 def test_no_tokens_at_all():
     assert (encode(tokens(M), tokens(0), tokens(0)) == 0).all()
+    assert (encode(tokens(M), tokens(0), tokens(0), key_weights=torch.ones(B, 0)) == 0).all()
     assert decode(tokens(0), tokens(M), tokens(M)).shape == (B, H, 0, D)
 
 

@@ -51,7 +51,8 @@ class GeoFNOReader(CaseReader):
     split : str
         ``train`` or ``test``.
     n_train, n_test : int, optional
-        Cases in the splits; the published numbers by default.
+        Cases in the splits; the published numbers by default. With an `n_train` of 0 all cases are
+        for testing.
     n_points, sampling, shard, seed, pin_memory
         See :class:`CaseReader`.
     """

@@ -1,0 +1,211 @@
+"""The fused kernels of torch that give attention with its log-normaliser, and the unfused one.
+
+:func:`select_backend` is the only place that knows which kernel serves which input. All of them
+take weights as ``log_weights`` :math:`(B, N)` in fp32 or fp64, -inf for a removed key, or None.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_HALF = (torch.float16, torch.bfloat16)
+# The CUDA memory-efficient kernel stores its log-normaliser in rows padded to this multiple.
+_EFFICIENT_LSE_ALIGNMENT = 32
+ALIGNMENT = 8  # of the channels of a head in the CUDA kernels
+_WIDEST_HEAD = 256  # of the CUDA kernels
+# log w of a removed key where it must stay finite: exact in half precision, and exp of it is 0.
+_REMOVED = -(2.0**15)
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Give the dtype in which normalisers live and partial results are merged.
+
+    Examples
+    --------
+    >>> accumulation_dtype(torch.bfloat16), accumulation_dtype(torch.float64)
+    (torch.float32, torch.float64)
+    """
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def select_backend(q: Tensor, k: Tensor, v: Tensor, key_weights: Tensor | None) -> str:
+    """Name the kernel that serves these inputs: "cpu", "flash", "efficient" or "math".
+
+    Parameters
+    ----------
+    q, k, v : torch.Tensor
+        Queries :math:`(B, H, M, D)`, keys and values :math:`(B, H, N, D)`.
+    key_weights : torch.Tensor or None
+        :math:`(B, N)`, or a mask. Half precision on CUDA carries them in further columns.
+
+    Returns
+    -------
+    str
+        "math", the unfused reference, serves what no fused kernel does: other devices, fp64 on
+        CUDA, bfloat16 on GPUs older than Ampere, head sizes off the kernels' alignment, and values
+        wider or narrower than the keys.
+    """
+    if v.shape[-1] != q.shape[-1]:
+        return "math"
+    if q.device.type == "cpu":
+        return "cpu"
+    if q.device.type == "cuda" and q.dtype != torch.float64:
+        in_columns = key_weights is not None and q.dtype in _HALF
+        width = q.shape[-1] + in_columns * ALIGNMENT
+        if width % ALIGNMENT or width > _WIDEST_HEAD:
+            return "math"
+        if _older_than_ampere(q.device):  # no flash kernel there, and no bfloat16 in the other
+            return "math" if q.dtype == torch.bfloat16 else "efficient"
+        return "flash" if q.dtype in _HALF else "efficient"
+    return "math"
+
+
+def _older_than_ampere(device: torch.device) -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
+
+
+def _cpu_bias(log_weights: Tensor | None) -> Tensor | None:
+    # The kernel adds fp32 to the scores of half inputs, so nothing of the weights is lost.
+    return None if log_weights is None else log_weights[:, None, None, :]
+
+
+def _cpu_forward(q, k, v, log_weights, scale):
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, False, attn_mask=_cpu_bias(log_weights), scale=scale
+    )
+
+
+def _cpu_backward(grad_out, q, k, v, out, lse, log_weights, scale):
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        *(grad_out, q, k, v, out, lse, 0.0, False),
+        attn_mask=_cpu_bias(log_weights),
+        scale=scale,
+    )
+
+
+def _append_columns(
+    q: Tensor, k: Tensor, v: Tensor, log_weights: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Carry the weights in two columns of q and k, for kernels that take no bias or a half one.
+
+    The columns of k are the high and the low part of :math:`\log w / (s c)`, those of q hold c, a
+    power of two near :math:`1/s`: exact in half precision, as is what the kernel sums in fp32. The
+    columns that follow are zeros up to the alignment; v gets as many.
+    """
+    unit = 2.0 ** min(15, max(-14, -round(math.log2(scale))))
+    target = (log_weights / (scale * unit)).clamp(min=_REMOVED)
+    high = target.to(k.dtype)
+    columns = torch.stack((high, (target - high).to(k.dtype)), -1)[:, None]
+    rest = k.new_zeros((1, 1, 1, ALIGNMENT - 2))
+    k = torch.cat((k, columns.expand(-1, k.shape[1], -1, -1), rest.expand(*k.shape[:3], -1)), -1)
+    ones = F.pad(q.new_full((1, 1, 1, 2), unit), (0, ALIGNMENT - 2))
+    q = torch.cat((q, ones.expand(*q.shape[:3], -1)), -1)
+    return q, k, F.pad(v, (0, ALIGNMENT))
+
+
+def _forward_with_columns(forward, q, k, v, log_weights, scale):
+    """Run a forward kernel without bias on weights carried in columns."""
+    out, lse = forward(*_append_columns(q, k, v, log_weights, scale), None, scale)
+    return out[..., : v.shape[-1]], lse
+
+
+def _backward_with_columns(backward, grad_out, q, k, v, out, lse, log_weights, scale):
+    """Run a backward kernel without bias on weights carried in columns."""
+    padded = _append_columns(q, k, v, log_weights, scale)
+    grad_out, out = (F.pad(t, (0, ALIGNMENT)) for t in (grad_out, out))
+    grads = backward(grad_out, *padded, out, lse, None, scale)
+    return tuple(grad[..., :-ALIGNMENT] for grad in grads)
+
+
+def _flash_forward(q, k, v, log_weights, scale):
+    if log_weights is not None:
+        return _forward_with_columns(_flash_forward, q, k, v, log_weights, scale)
+    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, scale=scale)[:2]
+
+
+def _flash_backward(grad_out, q, k, v, out, lse, log_weights, scale):
+    if log_weights is not None:
+        return _backward_with_columns(
+            _flash_backward, grad_out, q, k, v, out, lse, log_weights, scale
+        )
+    unread = torch.empty(0, dtype=torch.uint64, device=q.device)  # dropout state; dropout is 0
+    return torch.ops.aten._scaled_dot_product_flash_attention_backward(
+        *(grad_out, q, k, v, out, lse, None, None, q.shape[2], k.shape[2]),
+        *(0.0, False, unread, unread),
+        scale=scale,
+    )
+
+
+def _efficient_bias(q: Tensor, k: Tensor, log_weights: Tensor | None) -> Tensor | None:
+    """Give fp32 log-weights in the layout that the memory-efficient kernel reads."""
+    if log_weights is None:
+        return None
+    # It reads rows at aligned addresses; the slice keeps the padding.
+    n = k.shape[2]
+    bias = F.pad(log_weights, (0, -n % (2 * ALIGNMENT)))[:, None, None, :n]
+    return bias.expand(*q.shape[:3], n)
+
+
+def _efficient_forward(q, k, v, log_weights, scale):
+    if log_weights is not None and q.dtype in _HALF:  # its bias would be half too
+        return _forward_with_columns(_efficient_forward, q, k, v, log_weights, scale)
+    out, lse = torch.ops.aten._scaled_dot_product_efficient_attention(
+        q, k, v, _efficient_bias(q, k, log_weights), True, scale=scale
+    )[:2]
+    return out, lse[..., : q.shape[2]]
+
+
+def _efficient_backward(grad_out, q, k, v, out, lse, log_weights, scale):
+    if log_weights is not None and q.dtype in _HALF:
+        return _backward_with_columns(
+            _efficient_backward, grad_out, q, k, v, out, lse, log_weights, scale
+        )
+    bias = _efficient_bias(q, k, log_weights)
+    # Padding rows of +inf have zero probability, as the forward kernel writes them.
+    lse = F.pad(lse, (0, -q.shape[2] % _EFFICIENT_LSE_ALIGNMENT), value=math.inf)
+    unread = torch.empty((), dtype=torch.int64, device=q.device)  # dropout state; dropout is 0
+    return torch.ops.aten._scaled_dot_product_efficient_attention_backward(
+        *(grad_out, q, k, v, bias, out, lse, unread, unread, 0.0, [True, True, True, False]),
+        scale=scale,
+    )[:3]
+
+
+def _scores(q, k, log_weights, scale):
+    dtype = accumulation_dtype(q.dtype)
+    scores = scale * (q.to(dtype) @ k.to(dtype).transpose(-1, -2))
+    return scores if log_weights is None else scores + log_weights[:, None, None, :]
+
+
+def _math_forward(q, k, v, log_weights, scale):
+    scores = _scores(q, k, log_weights, scale)
+    lse = torch.logsumexp(scores, -1)
+    shift = lse.masked_fill(lse == -math.inf, math.inf)
+    out = torch.exp(scores - shift[..., None]) @ v.to(scores.dtype)
+    return out.to(q.dtype), lse
+
+
+def _math_backward(grad_out, q, k, v, out, lse, log_weights, scale):
+    scores = _scores(q, k, log_weights, scale)
+    dtype = scores.dtype
+    p = torch.exp(scores - lse[..., None])
+    grad_out = grad_out.to(dtype)
+    inner = (grad_out * out.to(dtype)).sum(-1, keepdim=True)
+    ds = scale * p * (grad_out @ v.to(dtype).transpose(-1, -2) - inner)
+    grads = ds @ k.to(dtype), ds.transpose(-1, -2) @ q.to(dtype), p.transpose(-1, -2) @ grad_out
+    return tuple(g.to(q.dtype) for g in grads)
+
+
+FORWARD = {
+    "cpu": _cpu_forward,
+    "flash": _flash_forward,
+    "efficient": _efficient_forward,
+    "math": _math_forward,
+}
+BACKWARD = {
+    "cpu": _cpu_backward,
+    "flash": _flash_backward,
+    "efficient": _efficient_backward,
+    "math": _math_backward,
+}
