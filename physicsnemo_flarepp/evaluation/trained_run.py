@@ -13,9 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo import Module
 from physicsnemo.datapipes import Dataset
 
-from ..datapipes import BENCHMARKS, Normalizer, build_dataloaders
+from ..datapipes import BENCHMARKS, Normalizer
 from ..datapipes.channels import FILE_NAME as CHANNELS_FILE
 from ..datapipes.channels import Channels
+from ..datapipes.loaders import build_test_loader, data_elsewhere
 from ..files import reading
 from ..training.checkpoints.store import CheckpointStore, load_model
 from ..training.feeding import input_adapter
@@ -25,8 +26,6 @@ from ..training.run_manifest import read_run_manifest
 from ..training.training_set import read_training_set
 
 CHECKPOINTS = ("final", "best", "latest")
-# Arguments of readers that tell the cases of one set of files.
-_CASE_LISTS = ("cases", "train_cases", "test_cases", "manifest")
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Run:
     def test_set(self) -> Dataset:
         """The test cases with all their tokens, normalised; opened when first used."""
         try:
-            return build_dataloaders(self.data, trust=self.trust).test.dataset
+            return build_test_loader(self.data, self.normalizer, trust=self.trust).dataset
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"the data of run {self.directory} cannot be opened: {error}. If the files are "
@@ -142,9 +141,9 @@ def load_run(
     device : torch.device or str, optional
         By default the GPU if there is one.
     data_root : str or Path, optional
-        Directory of other data in the layout of the run's, instead of its own. Which of its cases
-        are for testing is said there, not by the run: in a manifest, a folder ``test`` or its
-        stamp. Nothing else of it is opened.
+        Directory of other data in the layout of the run's, instead of its own. Its test cases are
+        those that it names itself, see :func:`~physicsnemo_flarepp.datapipes.data_elsewhere`; no
+        other is opened.
     trust : bool, optional
         Import classes that the run names and this package does not know: a reader of
         ``config.yaml``, the class of the model. Whoever wrote the run may then run code here;
@@ -165,7 +164,7 @@ def load_run(
         model=model,
         normalizer=Normalizer.load(normalizer_file),
         device=device,
-        data=_evaluation_data(config, normalizer_file, data_root),
+        data=_evaluation_data(config, data_root),
         checkpoint=checkpoint,
         data_root=None if data_root is None else Path(data_root),
         trust=trust,
@@ -255,12 +254,9 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=4)
 
 
-def _evaluation_data(
-    config: DictConfig, normalizer_file: Path, data_root: str | Path | None
-) -> DictConfig:
-    """Return the data config of a run with whole test cases and the stored statistics."""
-    changes: dict[str, Any] = {
-        "normalization": {"load": str(normalizer_file)},
+def _evaluation_data(config: DictConfig, data_root: str | Path | None) -> DictConfig:
+    """Return the data config of a run, or of the data in `data_root`, for whole test cases."""
+    changes = {
         "n_points_test": None,
         "batch_size_test": 1,
         "num_workers": 0,
@@ -270,10 +266,7 @@ def _evaluation_data(
     }
     data = OmegaConf.to_container(config.data, resolve=True)
     if data_root is not None:
-        changes["benchmark"] = data.get("benchmark") or data.get("builtin")
-        changes |= {"root": str(data_root), "builtin": None, "n_train": None, "n_test": None}
-        reader = data.get("reader") or {}
-        changes["reader"] = {k: v for k, v in reader.items() if k not in _CASE_LISTS}
+        data = data_elsewhere(data, data_root)
     return OmegaConf.create({**data, **changes})
 
 

@@ -17,11 +17,16 @@ from physicsnemo_flarepp.evaluation import (
     force_settings,
     load_run,
     predict_case,
+    predictions,
 )
 from physicsnemo_flarepp.visualization import RenderingUnavailable, Theme
 from tests.evaluation import making
 
 SMALL = Theme(dpi=50, panel_width=1.2)
+
+
+def refuse(*_, **__):
+    raise AssertionError("cases were predicted")
 
 
 def test_both_models_are_shown_on_the_first_ones_median_case(both, tmp_path):
@@ -105,14 +110,17 @@ def test_planar_sets_have_one_view(darcy_run, tmp_path):
     assert len(list(tmp_path.glob("case_*.vts"))) == 1
 
 
-def test_gallery_takes_the_input_from_the_features(both, darcy_run, tmp_path):
+def test_gallery_takes_the_input_from_the_features_and_predicts_nothing(
+    both, darcy_run, tmp_path, monkeypatch
+):
     darcy = load_run(darcy_run, device="cpu")
+    coefficient = predict_case(darcy, 0).features[:, 0]
+    monkeypatch.setattr(predictions, "predict", refuse)
     look = {"formats": ("svg",), "theme": SMALL}
     drawn = draw_gallery([darcy, both[0]], tmp_path, labels=["Darcy", "Bodies"], **look)
     for run in (darcy, both[0]):
         shown = run.case_ids[0]
         assert f">case {shown}<" in drawn.paths[0].read_text()
-    coefficient = predict_case(darcy, 0).features[:, 0]
     expected = np.percentile(coefficient, (0.5, 99.5))
     assert drawn.limits["Darcy", "input"] == pytest.approx(tuple(expected), rel=1e-5)
     assert drawn.limits["Bodies", "input"] is None
@@ -160,9 +168,6 @@ def test_errors_left_by_training_choose_the_case(finished, monkeypatch):
     ids = load_run(finished, device="cpu").case_ids
     rows = "".join(f"{name},{error}\n" for name, error in zip(ids, (0.3, 0.2, 0.1), strict=True))
     (finished / "errors.csv").write_text("case,u\n" + rows)
-
-    def refuse(*_, **__):
-        raise AssertionError("all cases were predicted again")
 
     monkeypatch.setattr(figures, "evaluate_run", refuse)
     draw_run(finished)
@@ -216,9 +221,6 @@ def test_fields_of_a_joint_norm_have_errors_of_their_own(both):
 
 
 def test_unknown_case_is_refused_before_any_is_predicted(both, monkeypatch):
-    def refuse(*_, **__):
-        raise AssertionError("all cases were predicted")
-
     monkeypatch.setattr(figures, "evaluate_run", refuse)
     with pytest.raises(ValueError, match="case 'medain' is not known; choose one of"):
         chosen_case(both[0], "medain")

@@ -1,9 +1,11 @@
 """Reports against the same numbers computed by hand, and conventions of forces."""
 
 import csv
+import os
 
 import numpy as np
 import pytest
+import pyvista as pv
 
 from physicsnemo_flarepp.evaluation import (
     evaluate_run,
@@ -14,6 +16,7 @@ from physicsnemo_flarepp.evaluation import (
     report_runs,
     write_report,
 )
+from physicsnemo_flarepp.evaluation.reports import format_comparison
 from tests.evaluation import making
 
 
@@ -129,3 +132,54 @@ def test_points_without_a_surface_have_no_forces(tmp_path):
     (note,) = report.notes
     assert note.startswith("no forces: case 'run_2' has points without a surface")
     assert run.channels.association == "cell"  # on a mesh its tokens are cell centres
+
+
+def test_errors_stand_where_forces_cannot_be_had(surface_run, tmp_path):
+    """A flat body has no inside; a damaged table no reference area."""
+    for name in ("flat", "table"):
+        root = making.write_surfaces(tmp_path / name)
+        if name == "flat":
+            file = root / "run_4" / "boundary_4.vtp"
+            mesh = pv.read(file)
+            mesh.points[:, 2] = 0
+            mesh.save(file)
+        else:
+            (root / "run_4" / "geo_ref_4.csv").write_text("aRef,lRef\n2.0\n")
+        run = load_run(surface_run, device="cpu", data_root=root)
+        report = evaluate_run(run, force_settings(run))
+        assert report.errors.values.shape == (2, 2) and np.isfinite(report.errors.values).all()
+        assert report.forces is None
+        (note,) = report.notes
+        assert note.startswith("no forces: ") and f"run_4{os.sep}" in note
+        assert format_report(report).endswith(note)
+
+
+@pytest.mark.parametrize(
+    "normalization, has_mean",
+    [
+        ({"fields": "gaussian"}, True),
+        ({"fields": "unit_box"}, False),
+        ({"fields": "none"}, False),
+        ("none", False),
+        ({"load": "normalizer.safetensors"}, False),
+    ],
+    ids=["gaussian", "unit_box", "no fields", "none", "loaded"],
+)
+def test_only_a_fitted_mean_is_called_the_training_mean(
+    surfaces, surface_run, tmp_path, normalization, has_mean
+):
+    if "load" in normalization:
+        normalization = {"load": str(surface_run / normalization["load"])}
+    data = making.surface_data(surfaces, normalization=normalization)
+    run = load_run(making.write_run(tmp_path / "run", data), device="cpu")
+    report = evaluate_run(run)
+    assert (report.mean_errors is not None) == has_mean
+    assert ("training mean" in format_report(report)) == has_mean
+    assert ("training mean" in format_comparison([report, report])) == has_mean
+    if has_mean:
+        meshes = [pv.read(surfaces / f"run_{i}" / f"boundary_{i}.vtp") for i in range(3)]
+        # Of the tokens drawn in training, which are some of each case.
+        mean = np.mean([mesh["pMeanTrim"].mean() for mesh in meshes])
+        true = predict_case(run, 0).target[:, 0]
+        expected = np.linalg.norm(mean - true) / np.linalg.norm(true)
+        assert report.mean_errors.values[0, 0] == pytest.approx(expected, rel=0.1)

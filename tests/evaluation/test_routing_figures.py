@@ -1,6 +1,8 @@
+"""Maps, queries and spectra of the routes of runs."""
+
 import pytest
 
-from physicsnemo_flarepp.evaluation import draw_routing, draw_spectrum, load_run
+from physicsnemo_flarepp.evaluation import draw_routing, draw_spectrum, load_run, predictions
 from physicsnemo_flarepp.visualization import Theme
 from tests.evaluation import making
 
@@ -39,3 +41,12 @@ def test_models_with_few_routes_show_them_all(tmp_path, surfaces):
     assert len(maps.rectangles) == 6
     with pytest.raises(ValueError, match="compared with themselves"):
         draw_routing(run, 0, tmp_path, heads=[(0, 0)], other_case=0, theme=SMALL)
+
+
+def test_a_case_is_not_predicted_for_its_routes(both, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("the case was predicted")
+
+    monkeypatch.setattr(predictions, "predict", refuse)
+    maps, _ = draw_routing(both[0], 0, tmp_path, heads=[(0, 0)], routes=1, theme=SMALL)
+    assert maps.paths
