@@ -278,7 +278,7 @@ def test_experiment_states_only_differences(name):
         assert before.get(path, "absent") != value, f"{'.'.join(path)} is {value} already"
 
 
-# B, M, batch, weight decay as FACTS.md has them; plasticity has no row and follows elasticity.
+# B, M, batch, weight decay of the published runs; plasticity has no row and follows elasticity.
 @pytest.mark.parametrize(
     "name, blocks, latents, batch, decay, derivative",
     [

@@ -61,7 +61,8 @@ class MixerBackbone(Module):
     dropout : float, optional, default=0.0
         Dropout on the two branches of each block.
     act : str, optional, default="gelu"
-        Activation, by PhysicsNeMo's names.
+        Activation, by PhysicsNeMo's names; "gelu" is the tanh approximation, as in the published
+        runs, and "gelu_exact" the other.
     norm : str, optional, default="layer"
         "layer", or "rms" for mixed precision.
     structured_shape : sequence of int, optional

@@ -8,15 +8,21 @@ from torch import Tensor, nn
 
 from ..mixers import Mixer, make_norm
 
+# The published runs use the approximation everywhere in the backbone.
+_GELUS = {"gelu": "tanh", "gelu_exact": "none"}
+
 
 def make_activation(act: str) -> nn.Module:
-    """Build an activation by PhysicsNeMo's name for it.
+    """Build an activation: "gelu" (tanh approximation), "gelu_exact", or a name of PhysicsNeMo's.
 
     Examples
     --------
-    >>> make_activation("silu")
-    SiLU()
+    >>> make_activation("gelu"), make_activation("gelu_exact"), make_activation("silu")
+    (GELU(approximate='tanh'), GELU(approximate='none'), SiLU())
     """
+    name = act.lower() if isinstance(act, str) else act
+    if name in _GELUS:
+        return nn.GELU(_GELUS[name])
     try:
         return get_activation(act)
     except (KeyError, AttributeError) as error:
@@ -38,7 +44,7 @@ class ResidualLayer(nn.Module):
 
 
 class InProjection(nn.Module):
-    """Lift per-token inputs to the hidden width (FACTS: Linear, act, residual layers, Linear).
+    """Lift per-token inputs to the hidden width (Linear, act, residual layers, Linear).
 
     Parameters
     ----------
@@ -90,14 +96,11 @@ class OutProjection(nn.Sequential):
 
 
 class FeedForward(nn.Sequential):
-    """Linear, act, Linear; the paper's GELU here is the tanh approximation."""
+    """Linear, act, Linear."""
 
     def __init__(self, dim: int, ratio: float, act: str) -> None:
         hidden = round(dim * ratio)
-        activation = make_activation(act)
-        if isinstance(activation, nn.GELU):
-            activation = nn.GELU("tanh")
-        super().__init__(nn.Linear(dim, hidden), activation, nn.Linear(hidden, dim))
+        super().__init__(nn.Linear(dim, hidden), make_activation(act), nn.Linear(hidden, dim))
 
 
 class Block(nn.Module):
