@@ -11,7 +11,7 @@ from ..models import MixerBackbone
 from .chunks import resolve_chunk_size, token_ranges
 from .inputs import ArrayLike, TokenInputs
 from .outputs import Output
-from .passes import TokenPasses, read_out, update_tokens
+from .passes import TokenPasses, read_out
 from .progress import progress_bar
 from .residual import ResidualStream
 from .state import LatentState, model_fingerprint
@@ -204,7 +204,7 @@ def decode_state(
         fx, embedding, _ = rows
         x = model.embed(fx, embedding, inputs.time)
         for block, gathered in zip(model.blocks, latents, strict=True):
-            x = update_tokens(block, x, gathered)
+            x = block.update(x, gathered)
         return read_out(model, x, None)
 
     with progress_bar("decode", len(ranges), progress) as advance:
@@ -277,7 +277,7 @@ def _plan(
     reserved = 0
     if place == "device":
         itemsize = (stream_dtype or inputs.dtype).itemsize
-        reserved = inputs.batch * inputs.n_tokens * model.blocks[0].mixer.dim * itemsize
+        reserved = inputs.batch * inputs.n_tokens * model.stream_width * itemsize
     chunk_size = resolve_chunk_size(chunk_size, model, inputs.batch, reserved)
     ranges = token_ranges(inputs.n_tokens, chunk_size)
     transfers = Transfers(inputs.device)

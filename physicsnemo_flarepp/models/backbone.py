@@ -165,21 +165,12 @@ class MixerBackbone(Module):
                 "use_te=True is not supported: Transformer Engine does not return the "
                 "log-normaliser that exact sharding and streaming need; pass use_te=False"
             )
-        self.functional_dim = functional_dim
-        self.out_dim = out_dim
-        self.unified_pos = unified_pos
-        self.structured_shape = None if structured_shape is None else tuple(structured_shape)
         self.time_input = time_input
         self.checkpoint_blocks = checkpoint_blocks or activation_checkpointing
-        if unified_pos:
-            # Rebuilt from the arguments, so it need not travel in checkpoints.
-            positions = unified_positions(self.structured_shape, ref)
-            self.register_buffer("positions", positions, persistent=False)
-            embedding_dim = positions.shape[-1]
-        self.embedding_dim = embedding_dim
+        self._set_inputs(functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
 
         self.in_projection = InProjection(
-            embedding_dim or 0, functional_dim, n_hidden, io_layers, act
+            self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
         )
         if time_input:
             self.time_embedding = PositionalEmbedding(n_hidden)
@@ -201,6 +192,27 @@ class MixerBackbone(Module):
         self.out_projection = OutProjection(n_hidden, out_dim, io_layers, act, norm)
         self.reset_parameters()
 
+    def _set_inputs(
+        self,
+        functional_dim: int,
+        out_dim: int,
+        embedding_dim: int | None,
+        structured_shape: Sequence[int] | None,
+        unified_pos: bool,
+        ref: int,
+    ) -> None:
+        """Remember what ``forward`` takes and gives."""
+        self.functional_dim = functional_dim
+        self.out_dim = out_dim
+        self.unified_pos = unified_pos
+        self.structured_shape = None if structured_shape is None else tuple(structured_shape)
+        if unified_pos:
+            # Rebuilt from the arguments, so it need not travel in checkpoints.
+            positions = unified_positions(self.structured_shape, ref)
+            self.register_buffer("positions", positions, persistent=False)
+            embedding_dim = positions.shape[-1]
+        self.embedding_dim = embedding_dim
+
     def reset_parameters(self) -> None:
         """Draw every Linear from N(0, 0.02) with zero bias, then let the mixers set their own."""
         draw_weights(self)
@@ -211,6 +223,11 @@ class MixerBackbone(Module):
     def context_group(self) -> str | None:
         """Name of the group over which the tokens are spread; None when they are all here."""
         return self.blocks[0].mixer.context_group
+
+    @property
+    def stream_width(self) -> int:
+        """Channels of the hidden state that goes from block to block."""
+        return self.blocks[0].mixer.dim
 
     def forward(
         self,

@@ -1,4 +1,7 @@
-"""Pointwise parts of the matched backbone and one residual block."""
+"""Pointwise parts of the models, and their blocks."""
+
+import itertools
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -132,3 +135,95 @@ class Block(nn.Module):
         """Mix across tokens, then transform each."""
         x = x + self.dropout(self.mixer(self.norm_mixer(x), token_mask))
         return x + self.dropout(self.ffn(self.norm_ffn(x)))
+
+    def update(
+        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
+    ) -> Float[Tensor, "B N C"]:
+        """Give the block's output for some tokens from what its mixer gathered from all.
+
+        Dropout is left out: streaming refuses models that have it switched on.
+        """
+        x = x + self.mixer.scatter(self.norm_mixer(x), latents)
+        return x + self.ffn(self.norm_ffn(x))
+
+
+class BareBlock(nn.Module):
+    """A mixer alone as a block: what is around it in :class:`Block`, it does itself or omits."""
+
+    def __init__(self, mixer: Mixer) -> None:
+        super().__init__()
+        self.norm_mixer = nn.Identity()
+        self.mixer = mixer
+
+    def forward(
+        self, x: Float[Tensor, "B N C"], token_mask: Bool[Tensor, "B N"] | None = None
+    ) -> Float[Tensor, "B N C"]:
+        """Run the mixer."""
+        return self.mixer(x, token_mask)
+
+    def update(
+        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
+    ) -> Float[Tensor, "B N C"]:
+        """Run the last stage of the mixer."""
+        return self.mixer.scatter(x, latents)
+
+
+class LatentBlock(nn.Module):
+    """Pre-norm transformer block on latents: self-attention among them, then a feed-forward.
+
+    Parameters
+    ----------
+    dim, heads : int
+        Channels C and heads H.
+    mlp_ratio : float
+        Hidden width of the feed-forward over C.
+    act : str
+        Name of its activation.
+    bias : bool
+        Whether the projections to queries, keys and values have one.
+    """
+
+    def __init__(self, dim: int, heads: int, mlp_ratio: float, act: str, bias: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_attention = make_norm("layer", dim)
+        self.project = nn.Linear(dim, 3 * dim, bias)
+        self.out = nn.Linear(dim, dim)
+        self.norm_ffn = make_norm("layer", dim)
+        self.ffn = FeedForward(dim, mlp_ratio, act)
+
+    def forward(self, z: Float[Tensor, "B M C"]) -> Float[Tensor, "B M C"]:
+        """Let every latent attend to all, then transform each."""
+        projected = self.project(self.norm_attention(z)).unflatten(-1, (3 * self.heads, -1))
+        q, k, v = projected.transpose(1, 2).chunk(3, 1)
+        z = z + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return z + self.ffn(self.norm_ffn(z))
+
+
+def linear_chain(widths: Sequence[int], act: str) -> nn.Sequential:
+    """Build Linear layers from width to width with activations between them.
+
+    Examples
+    --------
+    >>> [type(layer).__name__ for layer in linear_chain((2, 8, 1), "gelu")]
+    ['Linear', 'GELU', 'Linear']
+    """
+    first, *others = itertools.starmap(nn.Linear, itertools.pairwise(widths))
+    return nn.Sequential(
+        first, *(layer for linear in others for layer in (make_activation(act), linear))
+    )
+
+
+def join_inputs(
+    fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None
+) -> Float[Tensor, "B N W"]:
+    """Put ``embedding`` and ``fx`` side by side, a single row of ``fx`` at every token.
+
+    Examples
+    --------
+    >>> join_inputs(torch.ones(1, 1, 2), torch.zeros(1, 5, 3)).shape
+    torch.Size([1, 5, 5])
+    """
+    if embedding is None:
+        return fx
+    return torch.cat((embedding, fx.expand(-1, embedding.shape[1], -1)), -1)

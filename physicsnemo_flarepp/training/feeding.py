@@ -86,7 +86,8 @@ def build_model(cfg: Mapping[str, Any] | DictConfig, layout: InputLayout) -> Mod
 
     Sizes that follow from the data (``functional_dim``, ``embedding_dim``, ``out_dim``, ...) are
     filled in; a size in the config must agree with the data. ``structured_shape: grid`` stands
-    for the grid of the data.
+    for the grid of the data. An argument that the class does not have must be null, and is left
+    out.
 
     Parameters
     ----------
@@ -110,7 +111,7 @@ def build_model(cfg: Mapping[str, Any] | DictConfig, layout: InputLayout) -> Mod
     arguments = OmegaConf.to_container(OmegaConf.create(cfg), resolve=True)
     cls = _model_class(arguments.pop("_target_", None))
     feed = _feed(cls)
-    _check_known(cls, arguments)
+    arguments = _known_arguments(cls, arguments)
     if arguments.get("time_input"):
         raise ValueError(
             "model.time_input is True, but batches carry no time of their own: time is a feature "
@@ -308,10 +309,10 @@ def _feed(cls: type[Module]) -> Feed:
     )
 
 
-def _check_known(cls: type[Module], arguments: Mapping[str, Any]) -> None:
-    """Raise on arguments that the constructor does not have."""
+def _known_arguments(cls: type[Module], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that the constructor has; raise on others unless they are None."""
     accepted = list(inspect.signature(cls.__init__).parameters)[1:]
-    unknown = [name for name in arguments if name not in accepted]
+    unknown = [n for n, value in arguments.items() if n not in accepted and value is not None]
     if unknown:
         close = {name: difflib.get_close_matches(name, accepted, n=3) for name in unknown}
         hints = "; ".join(
@@ -321,6 +322,7 @@ def _check_known(cls: type[Module], arguments: Mapping[str, Any]) -> None:
         raise ValueError(
             f"model: {cls.__name__} has no argument {hints}. Its arguments are {accepted}"
         )
+    return {name: value for name, value in arguments.items() if name in accepted}
 
 
 def _grid_shape(given: Any, layout: InputLayout) -> tuple[int, ...]:
