@@ -235,7 +235,7 @@ def _make_reader(
         raise ValueError(
             f"data.reader has {', '.join(unknown)}, but {reader.__name__} takes "
             f"{', '.join(list(accepted)[1:])}. An experiment made for other data may have set it: "
-            "choose data by experiment=..., or leave the experiment out with ~experiment"
+            "choose data by experiment=..., or leave the experiment out with experiment=none"
         )
     return reader(
         root=root,

@@ -36,7 +36,7 @@ def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.Ad
     return torch.optim.AdamW(
         parameter_groups(model, settings.weight_decay),
         lr=settings.learning_rate,
-        betas=(0.9, 0.999),
+        betas=(0.9, settings.beta2),
         eps=1e-8,
         fused=True,
     )
