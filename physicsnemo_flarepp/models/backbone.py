@@ -88,6 +88,12 @@ class MixerBackbone(Module):
         PhysicsNeMo's name for ``checkpoint_blocks``; either turns it on.
     mixer : str, optional, default="flarepp"
         "flarepp", "flare", "attention", "transolver", "transolver_plus" or "transolver3".
+    orthogonal_slices : bool, optional, default=False
+        Start the slice weights of the Transolvers orthogonal, as their papers do; the published
+        runs in this backbone draw them from N(0, 0.02).
+    noise_at_evaluation : bool, optional, default=False
+        Let transolver_plus draw its Gumbel noise in ``eval()`` too, as in the published runs. Its
+        predictions are then random, and cannot be streamed.
 
     Forward
     -------
@@ -141,6 +147,8 @@ class MixerBackbone(Module):
         checkpoint_blocks: bool = False,
         activation_checkpointing: bool = False,
         mixer: str = "flarepp",
+        orthogonal_slices: bool = False,
+        noise_at_evaluation: bool = False,
     ) -> None:
         super().__init__(meta=MetaData())
         check_integers(
@@ -184,6 +192,8 @@ class MixerBackbone(Module):
             "residual_projections": residual_projections,
             "shared_projections": shared_projections,
             "anchored_queries": anchored_queries,
+            "orthogonal_slices": orthogonal_slices,
+            "noise_at_evaluation": noise_at_evaluation,
         }
         self.blocks = nn.ModuleList(
             Block(_make_mixer(mixer, n_hidden, n_head, options), mlp_ratio, act, norm, dropout)

@@ -40,7 +40,8 @@ def brute_force(model, fx, embedding, block):
         scores = seeds @ source_key.transpose(1, 2) / mixer.head_dim**0.5
         queries = (scores.exp() / scores.exp().sum(-1, keepdim=True)) @ source_value
         if mixer.anchored_queries:
-            queries = mixer.anchor_norm(mixer.anchors) + mixer.gate.sigmoid() * queries
+            fixed = torch.nn.functional.layer_norm(mixer.anchors, mixer.anchors.shape[-1:])
+            queries = fixed + mixer.gate.sigmoid() * queries
             keys = mixer.key_norm(keys)
     weights = (queries @ keys.transpose(1, 2) / mixer.head_dim**0.5).exp()
     encode = weights / weights.sum(2, keepdim=True)
