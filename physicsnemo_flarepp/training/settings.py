@@ -39,7 +39,8 @@ class TrainingConfig:
     accumulate : int
         Batches per optimisation step.
     derivative_weight : float
-        Weight of the relative L2 loss of the fields' finite differences, on grids.
+        Weight of the relative L2 loss of the fields' finite differences, on grids, for fields that
+        are 0 on the boundary.
     field_norms : str
         ``separate``: relative L2 of each field, averaged. ``joint``: one norm over all channels.
     evaluate_every : int
