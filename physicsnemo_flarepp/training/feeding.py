@@ -81,13 +81,16 @@ class Feed:
     inputs: Callable[[Module, TensorDict], dict[str, Tensor]]
 
 
-def build_model(cfg: Mapping[str, Any] | DictConfig, layout: InputLayout) -> Module:
+def build_model(
+    cfg: Mapping[str, Any] | DictConfig, layout: InputLayout, precision: str = "fp32"
+) -> Module:
     """Build the model of a config for data of a given layout.
 
     Sizes that follow from the data (``functional_dim``, ``embedding_dim``, ``out_dim``, ...) are
     filled in; a size in the config must agree with the data. ``structured_shape: grid`` stands
     for the grid of the data. An argument that the class does not have must be null, and is left
-    out.
+    out. Where a class has a ``norm`` and the config does not choose one, it is LayerNorm for fp32
+    and RMSNorm for mixed precision, as in the published runs.
 
     Parameters
     ----------
@@ -95,6 +98,8 @@ def build_model(cfg: Mapping[str, Any] | DictConfig, layout: InputLayout) -> Mod
         ``_target_``, the path of a class in :data:`FEEDS` or of a subclass, and its arguments.
     layout : InputLayout
         Layout of the batches.
+    precision : str, optional
+        What the model will run in, a value of ``training.precision``.
 
     Returns
     -------
@@ -112,6 +117,8 @@ def build_model(cfg: Mapping[str, Any] | DictConfig, layout: InputLayout) -> Mod
     cls = _model_class(arguments.pop("_target_", None))
     feed = _feed(cls)
     arguments = _known_arguments(cls, arguments)
+    if "norm" in inspect.signature(cls.__init__).parameters and arguments.get("norm") is None:
+        arguments["norm"] = "layer" if precision == "fp32" else "rms"
     if arguments.get("time_input"):
         raise ValueError(
             "model.time_input is True, but batches carry no time of their own: time is a feature "

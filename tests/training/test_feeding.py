@@ -212,6 +212,22 @@ def test_config_that_contradicts_data_or_class_is_refused(family, changes, messa
         build_model(config(family, **changes), InputLayout(2, 2, 0, 4, GRID))
 
 
+@pytest.mark.parametrize(
+    "chosen, precision, expected",
+    [
+        (None, "fp32", torch.nn.LayerNorm),
+        (None, "bf16", torch.nn.RMSNorm),
+        (None, "fp16", torch.nn.RMSNorm),
+        ("layer", "bf16", torch.nn.LayerNorm),
+        ("rms", "fp32", torch.nn.RMSNorm),
+    ],
+)
+def test_norm_follows_the_precision_unless_it_is_chosen(chosen, precision, expected):
+    model = build_model(config("flarepp", norm=chosen), InputLayout(2, 0, 0, 1), precision)
+    assert type(model.blocks[0].norm_mixer) is expected
+    assert model._args["__args__"]["norm"] == ("layer" if expected is torch.nn.LayerNorm else "rms")
+
+
 def test_grid_without_a_grid_is_refused():
     with pytest.raises(ValueError, match="form no grid; set it to null"):
         build_model(config("flarepp", structured_shape="grid"), InputLayout(2, 0, 0, 1))
