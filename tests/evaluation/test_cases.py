@@ -56,7 +56,7 @@ def test_features_and_globals_are_given_to_the_model(featured_run, surfaces):
     np.testing.assert_allclose(case.features[:, 3], mesh.compute_cell_sizes()["Area"], atol=1e-6)
 
 
-def test_grids_keep_their_order(darcy_run):
+def test_grids_keep_their_order_and_per_point_statistics(darcy_run):
     run = load_run(darcy_run, device="cpu")
     case = predict_case(run, -1)
     assert isinstance(case.mesh, pv.StructuredGrid) and case.mesh.n_cells == 64

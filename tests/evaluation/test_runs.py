@@ -49,7 +49,7 @@ def test_channels_come_from_the_data_if_the_run_does_not_tell(surface_run, tmp_p
 def test_normalisation_kinds_are_told(loaded, darcy_run):
     assert loaded.normalization_kind("coordinates") == "unit_box"
     assert loaded.normalization_kind("features") is None
-    assert load_run(darcy_run, device="cpu").normalization_kind("fields") == "gaussian"
+    assert load_run(darcy_run, device="cpu").normalization_kind("fields") == "per_point"
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "normalizer.safetensors", "model.mdlus"])
