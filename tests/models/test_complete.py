@@ -217,9 +217,10 @@ def test_registry_of_physicsnemo_knows_the_model(cls):
     assert physicsnemo.core.ModelRegistry().factory(cls.__name__) is cls
 
 
+@pytest.mark.slow
 @CLASSES
 def test_one_graph_serves_every_token_count(cls):
-    assert_compiled_equals_eager(small(cls, n_layers=1).eval(), "aot_eager")
+    assert_compiled_equals_eager(small(cls, n_layers=1).eval(), "eager")
 
 
 @CLASSES
