@@ -220,8 +220,8 @@ class _Data:
         if unknown:
             raise ValueError(
                 f"data.reader has {', '.join(unknown)}, but {reader.__name__} takes "
-                f"{', '.join(list(accepted)[1:])}. An experiment made for other data may have set "
-                "it: choose data by experiment=..., or leave the experiment out with ~experiment"
+                f"{', '.join(list(accepted)[1:])}. An experiment made for other data may have "
+                "set it: choose data by experiment=..., or leave it out with experiment=none"
             )
         context = (cfg.parallel.context_rank, cfg.parallel.context_size)
         return reader(

@@ -132,6 +132,19 @@ def test_joint_norm_runs_over_all_channels(parts):
     torch.testing.assert_close(loss.double(), expected.mean(), rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("name", ["PerceiverIO", "SetTransformer", "GNOT", "LNO"])
+def test_steps_of_complete_architectures_lower_the_loss(parts, name):
+    slices = None if name == "GNOT" else 4
+    run = parts(
+        model___target_=f"physicsnemo_flarepp.{name}",
+        model__slice_num=slices,
+        training__div_factor=2.0,
+    )
+    batch = next(iter(run.loaders.train))
+    losses = [run.step([batch]).item() for _ in range(8)]
+    assert losses[-1] < losses[0]
+
+
 def test_only_matrices_of_layers_decay(parts):
     model = parts().model
     decayed, free = parameter_groups(model, 0.1)
