@@ -18,7 +18,7 @@ class TransolverMixer(Mixer):
     ``physicsnemo.nn``'s layer, held in :attr:`layer`. Three details follow the authors'
     published runs instead of PhysicsNeMo 2.2: the temperature is clamped to [0.1, 5] (PhysicsNeMo:
     [0.5, 5]), slice sums are divided by the weight plus 1e-5 (1e-2), and the softmax runs in fp32.
-    Masks are ours.
+    Masks and token weights are ours; with weights the 1e-5 counts in 1/10,000 of their total.
 
     Parameters
     ----------
