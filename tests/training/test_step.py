@@ -88,7 +88,8 @@ def test_steps_leave_nothing_behind(parts):
         return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
     tensors_after(3)
-    assert tensors_after(2) == tensors_after(15)
+    few = tensors_after(2)
+    assert tensors_after(15) <= few  # fewer, where garbage of other tests goes meanwhile
 
 
 def test_accumulated_batches_give_the_gradient_of_their_union(parts, monkeypatch):
