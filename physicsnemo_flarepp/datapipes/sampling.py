@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from torch.utils.data import Sampler
 
-Rows = slice | np.ndarray
+from ..meshes.polygons import Rows
 
 
 def check_shard(name: str, shard: tuple[int, int]) -> tuple[int, int]:

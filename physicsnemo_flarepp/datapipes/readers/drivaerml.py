@@ -6,11 +6,12 @@ from typing import Any
 
 from physicsnemo.datapipes import register
 
+from ...meshes import ASSOCIATIONS
 from ..checks import check_unique, existing_directory
 from ..specs import benchmark
 from .base import CaseReader, TokenTable, distinct_names
-from .meshes import ASSOCIATIONS, SurfaceRequest
 from .splits import named_split
+from .surface_tables import SurfaceRequest
 from .surfaces import OPENERS
 
 PATTERNS = {

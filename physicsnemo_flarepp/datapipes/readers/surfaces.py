@@ -22,6 +22,7 @@ import csv
 import json
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +31,11 @@ import zarr
 from physicsnemo.mesh import DomainMesh, Mesh
 
 from ...files import RefusedFile, reading
-from ...meshes import read_polygons
+from ...meshes import ASSOCIATIONS, PolygonMesh, read_polygons
 from ..checks import check_shape, missing_name, one_file
 from ..specs import SURFACE_FIELD_COLUMNS
 from .base import ComputedColumn, Rowwise, TokenTable
-from .meshes import ASSOCIATIONS, PolygonMesh, SurfaceRequest, find_association
+from .surface_tables import SurfaceRequest, find_association, surface_table
 
 # All that zarr and numcodecs have for numbers; "pickle" runs what it decodes.
 _CODECS = {
@@ -49,21 +50,37 @@ _TABLE_ALIASES = {"normals": "surface_normals", "areas": "surface_areas"}
 def read_polydata(path: Path, request: SurfaceRequest) -> PolygonMesh:
     """Return the polygons of a ``.vtp`` file with the requested arrays only."""
     places = ASSOCIATIONS if request.association is None else (request.association,)
-    raw = read_polygons(path, arrays=request.arrays(), places=places)
-    names = {place: dict.fromkeys(raw.present[place]) for place in ASSOCIATIONS}
-    place = find_association(path, request, names)
-    data = {"cell": {}, "point": {}, place: raw.data[place]}
-    return PolygonMesh(path, raw.points, raw.connectivity, raw.offsets, data)
+    mesh = read_polygons(path, arrays=request.arrays(), places=places)
+    place = find_association(path, request, mesh.array_names())
+    return replace(mesh, data={"cell": {}, "point": {}, place: mesh.data[place]})
 
 
-def _csv_values(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+def read_reference_values(path: Path, names: Iterable[str] | None = None) -> dict[str, float]:
+    """Return the numbers of a ``geo_ref_*.csv`` file by column: a header and one row.
+
+    Parameters
+    ----------
+    path : Path
+        The file, as DrivAerML writes it.
+    names : Iterable[str], optional
+        The columns wanted; all by default.
+    """
     with reading(path), path.open(newline="") as file:
-        header, row = list(csv.reader(file))[:2]
-        values = {key.strip(" #"): value for key, value in zip(header, row, strict=True)}
-        for name in names:
-            if name not in values:
-                raise missing_name(path, "column", name, values)
-        return {name: np.array(float(values[name])) for name in names}
+        rows = list(csv.reader(file))[:2]
+        if len(rows) < 2 or len(rows[0]) != len(rows[1]):
+            raise ValueError("expected a header and a row of as many numbers")
+        row = {name.strip(" #"): value for name, value in zip(*rows, strict=True)}
+        wanted = list(row) if names is None else list(names)
+        for name in wanted:
+            if name not in row:
+                raise missing_name(path, "column", name, row)
+        return {name: float(row[name]) for name in wanted}
+
+
+def reference_values_beside(source: str | Path) -> dict[str, float]:
+    """Return all numbers of the only ``geo_ref_*.csv`` beside a surface file; empty without one."""
+    tables = sorted(Path(source).parent.glob("geo_ref_*.csv"))
+    return read_reference_values(tables[0]) if len(tables) == 1 else {}
 
 
 def open_vtp(path: Path, request: SurfaceRequest) -> TokenTable:
@@ -71,8 +88,9 @@ def open_vtp(path: Path, request: SurfaceRequest) -> TokenTable:
     global_values = {}
     if request.global_names:
         table = one_file(path.parent, "geo_ref_*.csv", source="the DrivAerML repository")
-        global_values = _csv_values(table, request.global_names)
-    return read_polydata(path, request).table(request, global_values)
+        stored = read_reference_values(table, request.global_names)
+        global_values = {name: np.array(value) for name, value in stored.items()}
+    return surface_table(read_polydata(path, request), request, global_values)
 
 
 def _chosen(arrays: Mapping[str, Rowwise], names: Iterable[str]) -> list[Rowwise]:
@@ -163,7 +181,7 @@ def open_pdmsh(path: Path, request: SurfaceRequest) -> TokenTable:
     }
     global_values = _named_globals(path, dict(domain.global_data.items()), request.global_names)
     surface = _simplices(path, mesh.points.numpy(), mesh.cells.numpy(), data)
-    return surface.table(request, global_values)
+    return surface_table(surface, request, global_values)
 
 
 def check_codecs(path: Path, array: zarr.Array) -> None:
@@ -227,7 +245,7 @@ def _open_domain_zarr(path: Path, request: SurfaceRequest) -> TokenTable:
     global_values = _named_globals(path, stored, request.global_names)
     with reading(path):
         points, cells = points[...], cells[...]
-    return _simplices(path, points, cells, data).table(request, global_values)
+    return surface_table(_simplices(path, points, cells, data), request, global_values)
 
 
 def _stored_name(arrays: Container[str], name: str) -> str:
