@@ -40,7 +40,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialResult:
     """What a trial gave.
 
     Parameters
@@ -89,25 +89,25 @@ def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> st
             f"compare runs under {os.environ['WORLD_SIZE']} ranks; start it as one process, and "
             "train models that need several ranks with flarepp train"
         )
-    outcomes = [run_trial(trial) for trial in trials] if jobs == 1 else _run_jobs(trials, jobs)
+    results = [run_trial(trial) for trial in trials] if jobs == 1 else _run_jobs(trials, jobs)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     order = list(dict.fromkeys(trial.model for trial in trials))
-    outcomes.sort(key=lambda outcome: (order.index(outcome.model), outcome.seed))
+    results.sort(key=lambda result: (order.index(result.model), result.seed))
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(Outcome.__dataclass_fields__)
-    writer.writerows(outcome.__dict__.values() for outcome in outcomes)
+    writer.writerow(TrialResult.__dataclass_fields__)
+    writer.writerows(result.__dict__.values() for result in results)
     replace_text(directory / "comparison.csv", text.getvalue())
-    table = comparison_table(outcomes)
+    table = comparison_table(results)
     replace_text(directory / "comparison.md", table)
     return table
 
 
-def _run_jobs(trials: Sequence[Trial], jobs: int) -> list[Outcome]:
+def _run_jobs(trials: Sequence[Trial], jobs: int) -> list[TrialResult]:
     """Run `jobs` trials at a time; the first failure or interrupt starts no further one."""
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    outcomes = []
+    results = []
     waiting = list(trials)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([train.__module__])  # PhysicsNeMo is imported once
@@ -127,19 +127,19 @@ def _run_jobs(trials: Sequence[Trial], jobs: int) -> list[Outcome]:
                 running.add(pool.submit(_run_quietly, waiting.pop(0)))
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                outcomes.append(future.result())
+                results.append(future.result())
                 progress.advance(task)
-    return outcomes
+    return results
 
 
-def run_trial(trial: Trial) -> Outcome:
+def run_trial(trial: Trial) -> TrialResult:
     """Train one trial, or take up its run directory."""
     run = train(trial.config)
     if run.stopped_by is not None:
         raise KeyboardInterrupt(f"{run.directory} was stopped by {run.stopped_by}")
     rows = read_metrics(run.directory)
     seconds = [row["seconds_per_step"] for row in rows if "seconds_per_step" in row]
-    return Outcome(
+    return TrialResult(
         trial.model,
         trial.seed,
         run.error,
@@ -149,22 +149,21 @@ def run_trial(trial: Trial) -> Outcome:
     )
 
 
-def _run_quietly(trial: Trial) -> Outcome:
+def _run_quietly(trial: Trial) -> TrialResult:
     directory = Path(trial.config.run_dir)
     directory.mkdir(parents=True, exist_ok=True)
     with open(directory / "log.txt", "a") as log, contextlib.redirect_stdout(log):
         return run_trial(trial)
 
 
-def comparison_table(outcomes: Sequence[Outcome]) -> str:
+def comparison_table(results: Sequence[TrialResult]) -> str:
     """Return the models as a Markdown table: error and spread over seeds, size, step time.
 
     Examples
     --------
-    >>> outcomes = [
-    ...     Outcome("flare", seed, error, 1000, 0.1, "") for seed, error in ((0, 0.2), (1, 0.22))
-    ... ]
-    >>> print(comparison_table([*outcomes, Outcome("flarepp", 0, 0.1, 1500, 0.13, "")]))
+    >>> errors = {0: 0.2, 1: 0.22}
+    >>> results = [TrialResult("flare", seed, errors[seed], 1000, 0.1, "") for seed in errors]
+    >>> print(comparison_table([*results, TrialResult("flarepp", 0, 0.1, 1500, 0.13, "")]))
     | model | test error, % | by seed | / flare | parameters | step, ms | / flare |
     |---|---|---|---|---|---|---|
     | flare | 21.00 ± 1.41 | 20.00, 22.00 | 1.00 | 1,000 | 100 | 1.00 |
@@ -173,9 +172,9 @@ def comparison_table(outcomes: Sequence[Outcome]) -> str:
     Mean and standard deviation over seeds (0, 1) of the relative L2 error on the test set.
     <BLANKLINE>
     """
-    models = {outcome.model: [] for outcome in outcomes}
-    for outcome in outcomes:
-        models[outcome.model].append(outcome)
+    models = {result.model: [] for result in results}
+    for result in results:
+        models[result.model].append(result)
     first = next(iter(models))
     means = {name: statistics.mean(o.error for o in runs) for name, runs in models.items()}
     steps = {name: statistics.median(o.step_seconds for o in runs) for name, runs in models.items()}
@@ -184,7 +183,7 @@ def comparison_table(outcomes: Sequence[Outcome]) -> str:
         "|---" * 7 + "|",
     ]
     for name, runs in models.items():
-        percent = [100 * outcome.error for outcome in runs]
+        percent = [100 * result.error for result in runs]
         spread = f" ± {statistics.stdev(percent):.2f}" if len(percent) > 1 else ""
         lines.append(
             f"| {name} | {100 * means[name]:.2f}{spread} | "
@@ -192,7 +191,7 @@ def comparison_table(outcomes: Sequence[Outcome]) -> str:
             f"{means[name] / means[first]:.2f} | {runs[0].parameters:,} | "
             f"{1e3 * steps[name]:.0f} | {steps[name] / steps[first]:.2f} |"
         )
-    seeds = ", ".join(str(seed) for seed in sorted({outcome.seed for outcome in outcomes}))
+    seeds = ", ".join(str(seed) for seed in sorted({result.seed for result in results}))
     lines += [
         "",
         f"Mean and standard deviation over seeds ({seeds}) of the relative L2 error on the test "
