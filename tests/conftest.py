@@ -5,10 +5,21 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """An exhaustive test is a slow one too, so that ``-m slow`` runs it."""
+    """Count exhaustive and distributed tests as slow, and skip those of a GPU without one."""
     for item in items:
-        if item.get_closest_marker("exhaustive"):
+        if item.get_closest_marker("exhaustive") or item.get_closest_marker("distributed"):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_gpu():
+    """Everything runs on the CPU, in processes that tests start too; see ``cuda`` for the rest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,7 @@ from safetensors.torch import save as to_bytes
 from tensordict import TensorDict
 from torch import Tensor
 
-from ..files import Fingerprint, replace_file
-from .checks import reading
+from ..files import Fingerprint, reading, replace_file
 from .specs import BenchmarkSpec
 
 KINDS = ("none", "gaussian", "per_point", "unit_box")

@@ -79,7 +79,7 @@ def _compare_first_step(model: nn.Module, group: ProcessGroup) -> None:
             return
         _stop_comparing(module)
         tensors = [v for v in (*arguments, *keywords.values()) if isinstance(v, Tensor)]
-        signatures = [None] * dist.get_world_size(group)
+        signatures: list[dict[str, object]] = [{}] * dist.get_world_size(group)
         dist.all_gather_object(signatures, _signature(module, tensors), group=group)
         check_signatures(signatures, dist.get_process_group_ranks(group))
 

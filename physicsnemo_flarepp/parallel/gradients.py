@@ -80,7 +80,8 @@ def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[int]]:
     for i, tensor in enumerate(tensors):
         kinds.setdefault((tensor.device, accumulation_dtype(tensor.dtype)), []).append(i)
     for (_, dtype), positions in kinds.items():
-        bucket, size = [], 0
+        bucket: list[int] = []
+        size = 0
         for i in positions:
             grown = size + tensors[i].numel() * dtype.itemsize
             if bucket and grown > BUCKET_BYTES:

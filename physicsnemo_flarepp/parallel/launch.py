@@ -2,9 +2,10 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -40,12 +41,12 @@ def initialize(timeout: timedelta | float | None = None) -> DistributedManager:
     (1, ('data', 'context'))
     >>> manager.cleanup()
     """
-    timeout = _as_duration(timeout)
+    duration = _as_duration(timeout)
     # PhysicsNeMo's checkpoint functions start a manager without a process group.
     if DistributedManager.is_initialized() and DistributedManager().distributed:
         return DistributedManager()
     launcher = find_launcher(os.environ)
-    with _working_start_up(timeout):
+    with _working_start_up(duration):
         if launcher == "none":
             DistributedManager.setup(
                 rank=0,
@@ -59,7 +60,7 @@ def initialize(timeout: timedelta | float | None = None) -> DistributedManager:
     return DistributedManager()
 
 
-def find_launcher(environment: dict[str, str]) -> str:
+def find_launcher(environment: Mapping[str, str]) -> str:
     """Name the launcher that set these variables: "env" (torchrun), "slurm", "mpi" or "none".
 
     Examples
@@ -82,11 +83,13 @@ def find_launcher(environment: dict[str, str]) -> str:
 
 
 def _as_duration(timeout: timedelta | float | None) -> timedelta | None:
-    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if number and math.isfinite(timeout):
-        timeout = timedelta(seconds=timeout)
-    if timeout is None or (isinstance(timeout, timedelta) and timeout > timedelta(0)):
-        return timeout
+    if timeout is None:
+        return None
+    duration = timeout
+    if isinstance(duration, int | float) and not isinstance(duration, bool):
+        duration = timedelta(seconds=duration) if math.isfinite(duration) else duration
+    if isinstance(duration, timedelta) and duration > timedelta(0):
+        return duration
     raise ValueError(
         f"timeout must be a positive number of seconds or datetime.timedelta, got {timeout!r}; "
         "leave it out for torch's own"
@@ -118,7 +121,7 @@ def _working_start_up(timeout: timedelta | None) -> Iterator[None]:
 
     if not torch.cuda.is_available() and "RANK" in os.environ:
         os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
-    dist.init_process_group = init_process_group
+    dist.init_process_group = cast(Any, init_process_group)
     try:
         yield
     finally:

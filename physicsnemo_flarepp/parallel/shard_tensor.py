@@ -9,6 +9,8 @@ complete, already summed over the mesh of the input, so DDP over the data axis n
 the loss, and :func:`~physicsnemo_flarepp.parallel.sync_gradients` must not be called.
 """
 
+from typing import TypeGuard
+
 import torch
 from physicsnemo.domain_parallel import ShardTensor
 from torch import Tensor, nn
@@ -56,14 +58,18 @@ def forward_shards(
     mesh, placements = source.device_mesh, source.placements
     axis = next(i for i, placement in enumerate(placements) if placement.is_shard())
     name = mesh.get_group(axis).group_name
-    parameters = dict(model.named_parameters())
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
     if any(isinstance(p, DTensor) for p in parameters.values()):
         raise TypeError(
             "the parameters are DTensors (fully_shard or distribute_module), but ShardTensor "
             "inputs need plain ones; for FSDP2 pass local tensors, with enable_context_parallel"
         )
     local = {key: _to_local(key, value, source) for key, value in inputs.items()}
-    replicated = {key: v for key, v in local.items() if not _is_sharded(inputs[key])}
+    replicated = {
+        key: value
+        for key, value in local.items()
+        if value is not None and not _is_sharded(inputs[key])
+    }
     y = functional_call(
         _bind(model, name),
         _sum_gradients(name, parameters),
@@ -74,7 +80,7 @@ def forward_shards(
     return ShardTensor.from_local(y, mesh, placements, sharding_shapes=shapes)
 
 
-def _is_sharded(value: object) -> bool:
+def _is_sharded(value: object) -> TypeGuard[ShardTensor]:
     return isinstance(value, ShardTensor) and any(p.is_shard() for p in value.placements)
 
 
@@ -87,7 +93,7 @@ def _find_source(inputs: dict[str, Tensor | None]) -> ShardTensor:
             f"expected fx or embedding as a ShardTensor sharded over axis {TOKEN_AXIS}, got "
             f"{kinds}; call .to_local() on replicated ShardTensors and on DTensors"
         )
-    source = sharded.get("embedding", sharded.get("fx"))
+    source = sharded["embedding" if "embedding" in sharded else "fx"]
     for key, value in sharded.items():
         shards = [placement for placement in value.placements if placement.is_shard()]
         others = [placement for placement in value.placements if not placement.is_shard()]
@@ -126,16 +132,19 @@ def _bind(module: nn.Module, group_name: str) -> nn.Module:
     """
     bound = object.__new__(type(module))
     bound.__dict__ = module.__dict__.copy()
-    bound._modules = {name: _bind(child, group_name) for name, child in module._modules.items()}
+    bound._modules = {
+        name: None if child is None else _bind(child, group_name)
+        for name, child in module._modules.items()
+    }
     bound._parameters = module._parameters.copy()  # functional_call writes into it
-    if isinstance(module, Mixer):
+    if isinstance(bound, Mixer):
         bound.context_group = group_name
     return bound
 
 
-def _sum_gradients(group_name: str, tensors: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
+def _sum_gradients(group_name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Pass replicated tensors on, so that their gradients arrive summed over the group."""
-    learned = {key: v for key, v in tensors.items() if v is not None and v.requires_grad}
+    learned = {key: v for key, v in tensors.items() if v.requires_grad}
     if not learned or not torch.is_grad_enabled():
         return tensors
     passed = _SumGradients.apply(group_name, *learned.values())

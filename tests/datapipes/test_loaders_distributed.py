@@ -12,6 +12,8 @@ import torch.distributed as dist
 
 from physicsnemo_flarepp.datapipes import build_dataloaders
 
+pytestmark = pytest.mark.distributed
+
 
 def run_ranks(task, directory, size=2):
     """Call task(rank) in `size` forked processes of one gloo group; return the results by rank."""

@@ -3,6 +3,8 @@
 import pytest
 from cases_model import cases
 
+pytestmark = pytest.mark.distributed
+
 # In fp32 some gradients nearly cancel, and one process is itself that far from fp64: up to 3.5e-5
 # for the slice temperatures of the Transolvers, 1.3e-5 for the norms of anchored queries.
 SINGLE = {"trans": 1e-4, "flarepp-anchored": 3e-5}

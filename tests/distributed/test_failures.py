@@ -6,6 +6,8 @@ import pytest
 from ranks import run_ranks
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
+pytestmark = pytest.mark.distributed
+
 
 @pytest.mark.parametrize(
     ("case", "message"),

@@ -6,6 +6,8 @@ import pytest
 from cases_model import KINDS
 from physicsnemo.domain_parallel import ShardTensor
 
+pytestmark = pytest.mark.distributed
+
 
 @pytest.mark.parametrize(
     "case", list(itertools.product(["uneven", "none"], KINDS, [False, True])), ids=str

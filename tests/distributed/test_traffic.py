@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.distributed
+
 BATCH, HEADS, LATENTS, WIDTH, CHANNELS = 2, 4, 5, 8, 32
 ROWS = BATCH * HEADS * LATENTS
 

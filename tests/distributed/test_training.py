@@ -7,6 +7,8 @@ from physicsnemo.utils import load_checkpoint
 
 from physicsnemo_flarepp import MixerBackbone
 
+pytestmark = pytest.mark.distributed
+
 
 def test_relative_l2_of_shards_and_its_gradient_equal_the_whole(on_four_ranks):
     for result in on_four_ranks["cases_training.losses"]:

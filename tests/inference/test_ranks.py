@@ -5,6 +5,8 @@ import torch
 from streaming_cases import TOLERANCE, WORLD, run_rank
 from torch.multiprocessing import start_processes
 
+pytestmark = pytest.mark.distributed
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):

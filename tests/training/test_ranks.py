@@ -10,6 +10,8 @@ from rank_processes import DEADLINE, run_training, start_training
 from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
 from physicsnemo_flarepp.training.run_directory import read_metrics
 
+pytestmark = pytest.mark.distributed
+
 RATE = 1e-2
 
 

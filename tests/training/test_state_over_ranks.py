@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from state_rank_cases import WORLD, run_rank  # noqa: E402
 
+pytestmark = pytest.mark.distributed
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
