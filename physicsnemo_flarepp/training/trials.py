@@ -13,11 +13,27 @@ from pathlib import Path
 
 import torch
 from omegaconf import DictConfig
-from rich.progress import Progress
 
 from ..files import replace_text
+from ..progress import progress_bar
+from .metrics import read_metrics
 from .run import train
-from .run_directory import read_metrics
+
+
+class TrialStopped(RuntimeError):
+    """A signal stopped a trial, and with it the comparison.
+
+    Parameters
+    ----------
+    message : str
+        Which one, and by which signal.
+    exit_code : int
+        128 + the number of the signal.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message, exit_code)  # both travel from a worker
+        self.message, self.exit_code = message, exit_code
 
 
 @dataclass(frozen=True)
@@ -118,9 +134,8 @@ def _run_jobs(trials: Sequence[Trial], jobs: int) -> list[TrialResult]:
             initializer=torch.set_num_threads,
             initargs=(threads,),
         ) as pool,
-        Progress() as progress,
+        progress_bar("training", len(trials), wanted=True) as advance,
     ):
-        task = progress.add_task("training", total=len(trials))
         running = set()
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -128,15 +143,16 @@ def _run_jobs(trials: Sequence[Trial], jobs: int) -> list[TrialResult]:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 results.append(future.result())
-                progress.advance(task)
+                advance()
     return results
 
 
 def run_trial(trial: Trial) -> TrialResult:
-    """Train one trial, or take up its run directory."""
+    """Train one trial, or take up its run directory; TrialStopped if a signal stopped it."""
     run = train(trial.config)
     if run.stopped_by is not None:
-        raise KeyboardInterrupt(f"{run.directory} was stopped by {run.stopped_by}")
+        message = f"{run.directory} was stopped by {run.stopped_by}"
+        raise TrialStopped(f"{message}; the same command goes on from there", run.exit_code())
     rows = read_metrics(run.directory)
     seconds = [row["seconds_per_step"] for row in rows if "seconds_per_step" in row]
     return TrialResult(

@@ -15,7 +15,8 @@ from physicsnemo_flarepp.datapipes import build_dataloaders
 from physicsnemo_flarepp.evaluation import case_errors, load_run
 from physicsnemo_flarepp.training import metrics, train, trainer
 from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
-from physicsnemo_flarepp.training.run_directory import RunDirectory, read_metrics
+from physicsnemo_flarepp.training.metrics import read_metrics
+from physicsnemo_flarepp.training.run_directory import RunDirectory
 from physicsnemo_flarepp.training.step import TrainStep
 from physicsnemo_flarepp.training.trainer import NonFiniteLoss
 
