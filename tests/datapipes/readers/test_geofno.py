@@ -130,4 +130,4 @@ def test_columns_are_views_of_the_file_so_a_shard_touches_its_rows_only(grid_fil
     for column in (*table.coordinates.values(), *table.fields.values()):
         assert isinstance(column, np.memmap) and column.base is not None
     assert table.fields["u_x"].ctypes.data == reader._arrays["q"][0, 0].ctypes.data
-    assert reader[0][0]["tokens"].tolist() == list(range(4160, 8320))
+    assert reader[0][0]["tokens"].tolist() == list(range(4161, 8321))
