@@ -139,7 +139,7 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     settings: TrainingConfig = cfg.training
     reader = loaders.train.dataset.reader
     channels = Channels.of_reader(reader, joint=settings.field_norms == "joint")
-    whole = reader.n_points is None
+    whole = reader.options.n_points is None
     grid = reader.grid if whole else None
     torch.manual_seed(cfg.seed)
     model = build_model(cfg.model, _input_layout(channels, grid), settings.precision)
