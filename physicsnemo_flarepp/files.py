@@ -1,4 +1,8 @@
-"""Files that are on the disk, whole and checksummed, or not there at all."""
+"""Files that are on the disk, whole and checksummed, or not there at all.
+
+And two translations: what the system says of a failed write, and what file libraries say of a
+damaged file, to errors that name the file and the next step.
+"""
 
 import errno
 import hashlib
@@ -121,6 +125,47 @@ def write_durably(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
     return sink.fingerprint
 
 
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Give a name beside `path` to write to; what is there takes the place of `path` at the end.
+
+    A writer that fails leaves what was at `path` before and nothing else; one that is killed
+    leaves its draft, too (see :func:`temporaries`).
+
+    Parameters
+    ----------
+    path : Path
+        The file; its folder must exist. The draft has its suffix, for writers that tell the format
+        by it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "note.txt")
+    ...     with whole_file(path) as draft:
+    ...         length = draft.write_text("whole")
+    ...         absent = not path.exists()
+    ...     absent, path.read_text()
+    (True, 'whole')
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}{path.suffix}")
+    try:
+        yield draft
+        put_in_place(draft, path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def put_in_place(draft: Path, path: Path) -> None:
+    """Give a complete file the name `path`, whose folder is its own, and wait for the disk."""
+    with explained(path):
+        sync_folder(draft)  # otherwise a power cut could leave the name without the bytes
+        os.replace(draft, path)
+        sync_folder(path.parent)
+
+
 def replace_file(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
     """Write a file atomically: readers see the old one or the whole new one.
 
@@ -131,16 +176,8 @@ def replace_file(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
     write : Callable
         As in :func:`write_durably`.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with explained(path):
-            written = write_durably(temporary, write)
-            os.replace(temporary, path)
-            sync_folder(path.parent)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return written
+    with whole_file(path) as draft, explained(path):
+        return write_durably(draft, write)
 
 
 def replace_text(path: Path, text: str) -> Fingerprint:
@@ -173,8 +210,8 @@ def make_folder(path: Path) -> None:
 
 
 def temporaries(path: Path) -> list[Path]:
-    """Return the files that kills inside :func:`replace_file` left beside `path`."""
-    return sorted(path.parent.glob(f".{path.name}.{'[0-9a-f]' * 8}"))
+    """Return the drafts that kills inside :func:`whole_file` left beside `path`."""
+    return sorted(path.parent.glob(f".{path.name}.{'[0-9a-f]' * 8}{path.suffix}"))
 
 
 def sync_file(path: Path) -> None:
@@ -226,7 +263,7 @@ def verify_file(path: Path, expected: Fingerprint) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the disk has the names in a folder (a rename is durable only then)."""
+    """Wait until the disk has a file, or the names in a folder (a rename is durable only then)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -249,4 +286,36 @@ def explained(path: Path) -> Iterator[None]:
             error.errno,
             f"cannot write {path}: {error.strerror or error}; {free:.1f} MB are free on its disk. "
             f"What was saved before is untouched; {hint} and start again",
+        ) from error
+
+
+class RefusedFile(ValueError):
+    """A file that could run code or reach into other files; nothing of it was used."""
+
+
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """Turn what a file library raises on a damaged file into an error that names the file.
+
+    Examples
+    --------
+    >>> with reading("x.npz"):
+    ...     raise EOFError("short")
+    Traceback (most recent call last):
+    ValueError: x.npz cannot be read (EOFError: short). The file is truncated or damaged: ...
+    """
+    try:
+        yield
+    except (KeyError, FileNotFoundError, AttributeError, NameError):
+        # These are about names, which the caller reports, or mistakes in the program.
+        raise
+    except (PermissionError, MemoryError, RefusedFile):
+        # The file may be whole; fetching it again would not help.
+        raise
+    except Exception as error:
+        # Zip, HDF5, MATLAB, zarr and memory maps each have their own exception types for the same
+        # fact; the original stays attached as the cause.
+        raise ValueError(
+            f"{path} cannot be read ({type(error).__name__}: {error}). The file is truncated or "
+            "damaged: fetch or write it again"
         ) from error

@@ -9,7 +9,10 @@ import torch
 from physicsnemo_flarepp.files import (
     explained,
     fingerprint,
+    reading,
     replace_file,
+    temporaries,
+    whole_file,
     write_durably,
 )
 
@@ -62,3 +65,26 @@ def test_the_hint_fits_the_error(tmp_path):
     missing = tmp_path / "not" / "there"
     with pytest.raises(OSError, match="keep fewer checkpoints"), explained(missing):
         raise OSError(errno.EDQUOT, "quota")
+
+
+def test_a_writer_of_a_named_file_replaces_it_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "a.png"
+    with whole_file(path) as draft:
+        draft.write_text("whole")
+        assert draft.suffix == ".png" and not path.exists() and temporaries(path) == [draft]
+    with pytest.raises(RuntimeError), whole_file(path) as draft:
+        draft.write_text("ha")
+        raise RuntimeError
+    assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_writer_that_wrote_nothing_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="cannot write"), whole_file(tmp_path / "a.png"):
+        pass
+
+
+@pytest.mark.parametrize("error", [PermissionError("a.npy"), MemoryError("8 GB"), KeyError("p")])
+def test_errors_that_are_not_about_the_content_pass_unchanged(error):
+    with pytest.raises(type(error)) as caught, reading("a.npy"):
+        raise error
+    assert caught.value is error

@@ -18,6 +18,8 @@ _HOMES = {
     "Normalizer": "normalization",
     "PadCollator": "collate",
     "build_dataloaders": "loaders",
+    "build_test_loader": "loaders",
+    "data_elsewhere": "loaders",
     "fit_normalizer": "statistics",
     "plot_mesh": "case_meshes",
     "tokens_from_graph": "readers",

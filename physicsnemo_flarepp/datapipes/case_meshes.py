@@ -10,8 +10,8 @@ import zarr
 from physicsnemo.mesh import Mesh
 from physicsnemo.mesh.io import from_zarr, to_pyvista
 
+from ..files import reading
 from ..meshes import read_surface
-from .checks import reading
 from .readers.surfaces import check_codecs, load_domain
 
 

@@ -1,7 +1,6 @@
-"""Errors of the readers: each names the file, what was found and what to do next."""
+"""Checks of the readers: each error names the file, what was found and what to do next."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -157,35 +156,3 @@ def check_unique(case_ids: Sequence[str], where: str) -> None:
             f"{where}: case ids appear more than once: {', '.join(twice[:10])}. Give every case "
             "one id and list it in one split only"
         )
-
-
-class RefusedFile(ValueError):
-    """A file that could run code or reach into other files; nothing of it was used."""
-
-
-@contextmanager
-def reading(path: Path | str) -> Iterator[None]:
-    """Turn what a file library raises on a damaged file into an error that names the file.
-
-    Examples
-    --------
-    >>> with reading("x.npz"):
-    ...     raise EOFError("short")
-    Traceback (most recent call last):
-    ValueError: x.npz cannot be read (EOFError: short). The file is truncated or damaged: ...
-    """
-    try:
-        yield
-    except (KeyError, FileNotFoundError, AttributeError, NameError):
-        # These are about names, which the caller reports, or mistakes in the program.
-        raise
-    except (PermissionError, MemoryError, RefusedFile):
-        # The file may be whole; fetching it again would not help.
-        raise
-    except Exception as error:
-        # Zip, HDF5, MATLAB, zarr and memory maps each have their own exception types for the same
-        # fact; the original stays attached as the cause.
-        raise ValueError(
-            f"{path} cannot be read ({type(error).__name__}: {error}). The file is truncated or "
-            "damaged: fetch or write it again"
-        ) from error

@@ -6,7 +6,6 @@ interrupted; sets of several gigabytes need to go on where they stopped.
 
 import hashlib
 import json
-import os
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -18,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
+from ..files import put_in_place
 from .specs import BENCHMARKS, HUB_REPOSITORY, BenchmarkSpec, benchmark
 
 HUB = "https://huggingface.co"
@@ -168,7 +168,7 @@ def fetch(url: str, target: Path, remote: RemoteFile, progress: Progress) -> Non
             f"{url}: {remote.algorithm} checksum is {found}, expected {remote.digest}. The "
             "download was damaged and has been removed: call again"
         )
-    os.replace(partial, target)
+    put_in_place(partial, target)
 
 
 def download(name: str, root: str | Path, *, endpoint: str = HUB) -> Path:

@@ -16,6 +16,7 @@ from physicsnemo.datapipes import COMPONENT_REGISTRY, DataLoader, Dataset
 from .collate import PadCollator
 from .normalization import Normalizer, paper_normalizer
 from .readers import CaseReader, GeoFNOReader
+from .readers.splits import says_its_split
 from .sampling import CaseSampler
 from .specs import BenchmarkSpec, benchmark
 from .statistics import fit_normalizer
@@ -49,7 +50,8 @@ class DataConfig:
     builtin : str or None
         Built-in set to generate or take from its cache.
     n_train, n_test : int or None
-        Cases in the splits; the published or built-in numbers by default.
+        Cases in the splits; the published or built-in numbers by default. An `n_train` of 0 is for
+        files of test cases only (:func:`build_test_loader`).
     n_points, n_points_test : int or None
         Tokens drawn per case; None takes all.
     sampling : str
@@ -109,7 +111,9 @@ class Loaders(NamedTuple):
 
 
 def build_dataloaders(cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True) -> Loaders:
-    """Return loaders whose batches are normalised TensorDicts (see :class:`PadCollator`).
+    """Return loaders whose batches are TensorDicts (see :class:`PadCollator`).
+
+    Inputs are normalised; the targets ``fields`` are in physical units.
 
     Call ``loader.set_epoch(epoch)`` before each epoch: it chooses the order of the training
     cases and the tokens drawn, as a function of (seed, epoch) alone. Data ranks read different
@@ -130,32 +134,117 @@ def build_dataloaders(cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True
     Loaders
         ``train``, ``test`` and ``normalizer``, in this order.
     """
+    data = _open_data(cfg, trust)
+    train, test = data.reader("train"), data.reader("test")
+    _check_disjoint(train, test)
+    normalizer = _make_normalizer(data, train)
+    return Loaders(
+        _make_loader(data, "train", train, normalizer),
+        _make_loader(data, "test", test, normalizer),
+        normalizer,
+    )
+
+
+def build_test_loader(
+    cfg: Mapping[str, Any] | DictConfig, normalizer: Normalizer, *, trust: bool = True
+) -> DataLoader:
+    """Return the test loader of :func:`build_dataloaders` alone; training cases are not needed.
+
+    Parameters
+    ----------
+    cfg, trust
+        As in :func:`build_dataloaders`; ``normalization`` is not looked at.
+    normalizer : Normalizer
+        Normalises the samples, such as that of the run that is evaluated.
+    """
+    data = _open_data(cfg, trust)
+    return _make_loader(data, "test", data.reader("test"), normalizer)
+
+
+def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dict[str, Any]:
+    """Return the config of the data in another directory, in the layout of `cfg`.
+
+    Which of its cases are for testing is what the directory itself says: its ``stamp.json`` (a
+    built-in set), its ``manifest.json``, or its directory ``test``. Where it says nothing, lists,
+    manifest and counts of `cfg` hold, as for data that was only moved.
+
+    Parameters
+    ----------
+    cfg : Mapping or DictConfig
+        See :class:`DataConfig`.
+    root : str or Path
+        The other directory.
+
+    Examples
+    --------
+    >>> data_elsewhere({"builtin": "pipe", "n_points": 64}, "moved")
+    {'builtin': None, 'n_points': 64, 'benchmark': 'pipe', 'root': 'moved'}
+    """
+    cfg = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else dict(cfg)
+    name = cfg.get("benchmark") or cfg.get("builtin")
+    moved = cfg | {"builtin": None, "benchmark": name, "root": str(root)}
+    stamp = read_stamp(Path(root))
+    if stamp is not None:
+        moved |= {count: stamp[count] for count in ("n_train", "n_test")}
+    elif says_its_split(Path(root)):
+        moved |= {"n_train": None, "n_test": None}
+    else:
+        return moved
+    listed = ("train_cases", "test_cases", "manifest")
+    reader = {key: value for key, value in cfg.get("reader", {}).items() if key not in listed}
+    return moved | {"reader": reader}
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Checked config of a data set, where its files are, and who reads them."""
+
+    cfg: DictConfig
+    root: Path
+    spec: BenchmarkSpec | None
+    reader_class: type[CaseReader]
+
+    def reader(self, split: str, *, whole_cases: bool = False) -> CaseReader:
+        """Return the reader of a split, of this rank's tokens or of whole cases."""
+        cfg, reader = self.cfg, self.reader_class
+        arguments = OmegaConf.to_container(cfg.reader, resolve=True)
+        arguments.pop("_target_", None)
+        # `train_cases` and `test_cases` are the two values of the reader's one argument `cases`.
+        listed = {name: arguments.pop(f"{name}_cases", None) for name in ("train", "test")}
+        if listed[split] is not None:
+            arguments["cases"] = listed[split]
+        if reader is GeoFNOReader and self.spec is not None:
+            arguments.setdefault("name", self.spec.name)
+        accepted = inspect.signature(reader.__init__).parameters
+        unknown = [name for name in arguments if name not in accepted]
+        if unknown:
+            raise ValueError(
+                f"data.reader has {', '.join(unknown)}, but {reader.__name__} takes "
+                f"{', '.join(list(accepted)[1:])}. An experiment made for other data may have set "
+                "it: choose data by experiment=..., or leave the experiment out with ~experiment"
+            )
+        context = (cfg.parallel.context_rank, cfg.parallel.context_size)
+        return reader(
+            root=self.root,
+            split=split,
+            n_train=cfg.n_train,
+            n_test=cfg.n_test,
+            n_points=cfg.n_points if split == "train" else cfg.n_points_test,
+            sampling=cfg.sampling if split == "train" else "fixed",
+            shard=(0, 1) if whole_cases else context,
+            seed=cfg.seed,
+            pin_memory=cfg.pin_memory,
+            **arguments,
+        )
+
+
+def _open_data(cfg: Mapping[str, Any] | DictConfig, trust: bool) -> _Data:
     cfg = OmegaConf.merge(OmegaConf.structured(DataConfig), cfg)
     _check_mesh(cfg.parallel)
     root = _data_root(cfg)
     name = cfg.benchmark or cfg.builtin
     spec = benchmark(name) if name is not None else None
-    parallel = cfg.parallel
-    shard = (parallel.context_rank, parallel.context_size)
-    data_shard = (parallel.data_rank, parallel.data_size)
-    reader = _reader_class(cfg, spec, trust)
-    train = _make_reader(cfg, spec, reader, root, "train", shard)
-    test = _make_reader(cfg, spec, reader, root, "test", shard)
-    _check_disjoint(train, test)
-    normalizer = _make_normalizer(cfg, spec, root, train)
-    return Loaders(
-        _make_loader(
-            cfg,
-            train,
-            normalizer,
-            cfg.batch_size,
-            CaseSampler(len(train), data_shard, shuffle=True, seed=cfg.seed, equal_counts=True),
-        ),
-        _make_loader(
-            cfg, test, normalizer, cfg.batch_size_test, CaseSampler(len(test), data_shard)
-        ),
-        normalizer,
-    )
+    return _Data(cfg, root, spec, _reader_class(cfg, spec, trust))
 
 
 def _running_ranks() -> int | None:
@@ -238,44 +327,6 @@ def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> t
     return found
 
 
-def _make_reader(
-    cfg: DictConfig,
-    spec: BenchmarkSpec | None,
-    reader: type[CaseReader],
-    root: Path,
-    split: str,
-    shard: tuple[int, int],
-) -> CaseReader:
-    arguments = OmegaConf.to_container(cfg.reader, resolve=True)
-    arguments.pop("_target_", None)
-    # `train_cases` and `test_cases` are the two values of the reader's one argument `cases`.
-    listed = {name: arguments.pop(f"{name}_cases", None) for name in ("train", "test")}
-    if listed[split] is not None:
-        arguments["cases"] = listed[split]
-    if reader is GeoFNOReader and spec is not None:
-        arguments.setdefault("name", spec.name)
-    accepted = inspect.signature(reader.__init__).parameters
-    unknown = [name for name in arguments if name not in accepted]
-    if unknown:
-        raise ValueError(
-            f"data.reader has {', '.join(unknown)}, but {reader.__name__} takes "
-            f"{', '.join(list(accepted)[1:])}. An experiment made for other data may have set it: "
-            "choose data by experiment=..., or leave the experiment out with ~experiment"
-        )
-    return reader(
-        root=root,
-        split=split,
-        n_train=cfg.n_train,
-        n_test=cfg.n_test,
-        n_points=cfg.n_points if split == "train" else cfg.n_points_test,
-        sampling=cfg.sampling if split == "train" else "fixed",
-        shard=shard,
-        seed=cfg.seed,
-        pin_memory=cfg.pin_memory,
-        **arguments,
-    )
-
-
 def _check_disjoint(train: CaseReader, test: CaseReader) -> None:
     shared = sorted(set(train.case_ids) & set(test.case_ids))
     if shared:
@@ -285,10 +336,8 @@ def _check_disjoint(train: CaseReader, test: CaseReader) -> None:
         )
 
 
-def _make_normalizer(
-    cfg: DictConfig, spec: BenchmarkSpec | None, root: Path, train: CaseReader
-) -> Normalizer:
-    choice = cfg.normalization
+def _make_normalizer(data: _Data, train: CaseReader) -> Normalizer:
+    spec, choice = data.spec, data.cfg.normalization
     if choice == "none":
         return Normalizer()
     if spec is None and choice in ("fit", "paper"):
@@ -320,29 +369,27 @@ def _make_normalizer(
             "per-point statistics need every point of the grid, but n_points is "
             f"{train.n_points}; set n_points to null or choose 'gaussian'"
         )
-    parallel = cfg.parallel
+    parallel = data.cfg.parallel
     if _running_ranks() is not None:
         mine = range(parallel.data_rank, len(train), parallel.data_size)
         return fit_normalizer(train, kinds, cases=mine, group=dist.group.WORLD)
     if parallel.context_size > 1:
-        train = _make_reader(cfg, spec, type(train), root, "train", (0, 1))
+        train = data.reader("train", whole_cases=True)
     return fit_normalizer(train, kinds)
 
 
-def _make_loader(
-    cfg: DictConfig,
-    reader: CaseReader,
-    normalizer: Normalizer,
-    batch_size: int,
-    sampler: CaseSampler,
-) -> DataLoader:
+def _make_loader(data: _Data, split: str, reader: CaseReader, normalizer: Normalizer) -> DataLoader:
+    cfg, training = data.cfg, split == "train"
+    shard = (cfg.parallel.data_rank, cfg.parallel.data_size)
     dataset = Dataset(
         reader, transforms=normalizer, device=cfg.device, num_workers=max(1, cfg.num_workers)
     )
     return DataLoader(
         dataset,
-        batch_size=batch_size,
-        sampler=sampler,
+        batch_size=cfg.batch_size if training else cfg.batch_size_test,
+        sampler=CaseSampler(
+            len(reader), shard, shuffle=training, seed=cfg.seed, equal_counts=training
+        ),
         collate_fn=PadCollator(collate_metadata=cfg.collate_metadata),
         prefetch_factor=cfg.prefetch if cfg.num_workers > 0 else 0,
         seed=cfg.seed,

@@ -14,8 +14,7 @@ from safetensors.torch import save as to_bytes
 from tensordict import TensorDict
 from torch import Tensor
 
-from ..files import Fingerprint, replace_file
-from .checks import reading
+from ..files import Fingerprint, reading, replace_file
 from .specs import BenchmarkSpec
 
 KINDS = ("none", "gaussian", "per_point", "unit_box")
@@ -31,7 +30,7 @@ class Affine:
     ----------
     shift, scale : Tensor
         Per channel, (k,), or per point and channel, (N, k). A scale of 0 marks a target that
-        never varied in training: it normalises to its offset and is predicted as the shift.
+        never varied in training: it is predicted as the shift.
     """
 
     shift: Float[Tensor, "..."]
@@ -58,7 +57,10 @@ class Affine:
 
 @register("FlarePPNormalizer")
 class Normalizer(Transform):
-    """Transform that normalises samples or batches and can be inverted and stored.
+    """Transform that normalises the inputs of samples or batches, and its inverse for outputs.
+
+    The targets ``fields`` stay in physical units: a model's output is brought there by
+    :meth:`inverse`, so targets are compared as the files have them.
 
     Parameters
     ----------
@@ -68,11 +70,12 @@ class Normalizer(Transform):
     Examples
     --------
     >>> affine = Affine(torch.tensor([10.0]), torch.tensor([2.0]))
-    >>> normalizer = Normalizer({"fields": affine})
-    >>> sample = TensorDict({"fields": torch.tensor([[10.0], [14.0]])})
-    >>> normalizer(sample)["fields"].flatten()
-    tensor([0., 2.])
-    >>> normalizer.inverse(normalizer(sample)["fields"]).flatten()
+    >>> normalizer = Normalizer({"features": affine, "fields": affine})
+    >>> values = torch.tensor([[10.0], [14.0]])
+    >>> sample = normalizer(TensorDict({"features": values, "fields": values}))
+    >>> sample["features"].flatten(), sample["fields"].flatten()
+    (tensor([0., 2.]), tensor([10., 14.]))
+    >>> normalizer.inverse(torch.tensor([[0.0], [2.0]])).flatten()
     tensor([10., 14.])
     """
 
@@ -86,12 +89,12 @@ class Normalizer(Transform):
             raise ValueError(f"cannot normalise {sorted(unknown)}; expected {NORMALIZED_KEYS}")
 
     def __call__(self, data: TensorDict) -> TensorDict:
-        """Return a copy of `data` with normalised entries."""
+        """Return a copy of `data` with normalised inputs."""
         data = data.copy()
         for key, affine in self.affine.items():
-            if key in data.keys():
+            if key in data.keys() and key != "fields":
                 shift, scale = affine.rows(data.get("tokens", None), data[key])
-                data[key] = (data[key] - shift) / torch.where(scale == 0, 1, scale)
+                data[key] = (data[key] - shift) / scale
         return data
 
     def inverse(

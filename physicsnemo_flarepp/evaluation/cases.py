@@ -144,20 +144,15 @@ def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePre
         Show a bar while a large case is streamed, if stderr is a terminal.
     """
     index = find_case(run, case)
-    sample, metadata = run.loaders.test.dataset[index]
-    tokens = sample["tokens"]
-    normalised = predict_normalised(run, sample, progress=progress)
-
-    def physical(values: Tensor, key: str) -> np.ndarray:
-        return run.normalizer.inverse(values, tokens, key=key).numpy()
-
+    sample, metadata = run.loaders.test.dataset.reader[index]
+    normalised = predict_normalised(run, run.normalizer(sample), progress=progress)
     return CasePrediction(
         case_id=metadata["case_id"],
         index=index,
-        coordinates=physical(sample["coordinates"], "coordinates"),
-        prediction=physical(normalised, "fields"),
-        target=physical(sample["fields"], "fields"),
-        features=physical(sample["features"], "features") if "features" in sample else None,
+        coordinates=sample["coordinates"].numpy(),
+        prediction=run.normalizer.inverse(normalised, sample["tokens"]).numpy(),
+        target=sample["fields"].numpy(),
+        features=sample["features"].numpy() if "features" in sample else None,
         channels=run.channels,
         metadata=metadata,
     )

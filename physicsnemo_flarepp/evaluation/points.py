@@ -8,7 +8,7 @@ import torch
 
 from ..datapipes import plot_mesh
 from ..datapipes.channels import Channels
-from ..datapipes.checks import reading
+from ..files import reading
 from .cases import CasePrediction, physical_prediction
 from .surfaces import SUFFIX_OF_PREDICTIONS
 from .trained_run import Run

@@ -71,9 +71,8 @@ def preset_of(run: Run, case: CasePrediction) -> Preset:
 
 def require_surface(run: Run) -> None:
     """Raise unless the first test case of a run has faces, over which forces can be integrated."""
-    sample, metadata = run.loaders.test.dataset[0]
-    coordinates = run.normalizer.inverse(sample["coordinates"], sample["tokens"], key="coordinates")
-    mesh = plot_mesh(metadata, coordinates.numpy())
+    sample, metadata = run.loaders.test.dataset.reader[0]
+    mesh = plot_mesh(metadata, sample["coordinates"].numpy())
     if not isinstance(mesh, pv.PolyData) or mesh.GetPolys().GetNumberOfCells() == 0:
         raise ValueError(
             f"the cases of run {run.name} are points without a surface, over which no forces can "
@@ -112,15 +111,12 @@ def predict_with_all(
                     f"case {case_id!r} of run {name!r} has the {what} {theirs}, but run {first!r} "
                     f"has {mine}; compare runs that were trained on the same data"
                 )
-        size = np.ptp(one.coordinates, axis=0).max()
-        if not np.allclose(one.coordinates, other.coordinates, atol=1e-4 * size):
+        if not np.array_equal(one.coordinates, other.coordinates):
             raise ValueError(
                 f"case {case_id!r} has other coordinates in run {name!r} than in run {first!r}: "
                 "they were trained on different data"
             )
-        # Both targets went through a normaliser and back.
-        scale = np.abs(one.target).max()
-        if not np.allclose(one.target, other.target, rtol=1e-3, atol=1e-3 * scale):
+        if not np.array_equal(one.target, other.target):
             raise ValueError(
                 f"case {case_id!r} has another target in run {name!r} than in run {first!r}: they "
                 "were trained on different data"

@@ -14,7 +14,7 @@ from physicsnemo import Module
 from ..datapipes import BENCHMARKS, Loaders, Normalizer, build_dataloaders
 from ..datapipes.channels import FILE_NAME as CHANNELS_FILE
 from ..datapipes.channels import Channels
-from ..datapipes.checks import reading
+from ..files import reading
 from ..training.checkpoints.store import CheckpointStore, load_model
 from ..training.feeding import input_adapter
 from ..training.run_directory import CONFIG, MODEL, NORMALIZER, SETTINGS

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..files import put_in_place
 from .chunks import Range
 from .inputs import ArrayLike
 from .transfers import Transfers
@@ -86,7 +87,7 @@ class Output:
             return
         self._file.flush()
         if kind is None:
-            os.replace(self._partial, self.path)
+            put_in_place(self._partial, self.path)
         else:
             self._partial.unlink()
 

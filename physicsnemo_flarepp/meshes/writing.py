@@ -1,6 +1,5 @@
 """Surfaces as the arrays of the readers, and meshes written complete or not at all."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from vtkmodules.vtkIOXML import (
 )
 
 from ..datapipes.readers.meshes import PolygonMesh
+from ..files import whole_file
 
 _WRITERS = {
     pv.PolyData: (".vtp", vtkXMLPolyDataWriter),
@@ -69,19 +69,15 @@ def save_mesh(mesh: pv.DataSet, path: str | Path) -> None:
         )
     if not path.parent.is_dir():
         raise FileNotFoundError(f"directory {path.parent} of the output does not exist; make it")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     writer = writer_class()
     errors: list[str] = []
     # VTK tells of a full disk through this event and the error code, not by an exception.
     writer.AddObserver("ErrorEvent", lambda *_: errors.append("VTK reported an error"))
-    writer.SetFileName(str(partial))
     writer.SetInputData(mesh)
-    try:
+    with whole_file(path) as draft:
+        writer.SetFileName(str(draft))
         if writer.Write() != 1 or writer.GetErrorCode() or errors:
             raise OSError(
                 f"{path} could not be written (VTK error {writer.GetErrorCode()}); check that "
                 "there is space and that the folder is writable"
             )
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
-"""Pure functions on tensors: attention with its log-normaliser, and the routing algebra."""
+"""Pure functions on tensors: attention with its log-normaliser, routing algebra, errors."""
 
 from .attention import attention_backward, attention_with_lse
 from .collectives import all_gather, all_reduce, global_sum, group_size, sum_over_group
+from .errors import field_errors, relative_l2
 from .plain import plain_operators
 from .pointwise import split_linear, unit_scale, without_autocast
 from .routing import decode, encode, merge_over_group, merge_partials
@@ -13,11 +14,13 @@ __all__ = [
     "attention_with_lse",
     "decode",
     "encode",
+    "field_errors",
     "global_sum",
     "group_size",
     "merge_over_group",
     "merge_partials",
     "plain_operators",
+    "relative_l2",
     "split_linear",
     "sum_over_group",
     "unit_scale",

@@ -9,16 +9,14 @@ from physicsnemo.datapipes import DataLoader
 from tensordict import TensorDict
 from torch import Tensor
 
-from ..datapipes.normalization import Normalizer
 from ..ops.collectives import Group
-from .losses import field_errors
+from ..ops.errors import field_errors
 
 
 @torch.no_grad()
 def case_errors(
     predict: Callable[[TensorDict], Float[Tensor, "B N O"]],
     loader: DataLoader,
-    normalizer: Normalizer,
     widths: tuple[int, ...],
     group: Group | None = None,
 ) -> tuple[Int[Tensor, " n"], Float[Tensor, "n F"]]:
@@ -27,11 +25,9 @@ def case_errors(
     Parameters
     ----------
     predict : Callable
-        From a batch to normalised fields.
+        From a batch to fields in physical units.
     loader : DataLoader
-        Gives normalised batches.
-    normalizer : Normalizer
-        What normalised them.
+        Gives batches.
     widths : tuple[int, ...]
         Channels of the F fields.
     group : ProcessGroup or str, optional
@@ -44,11 +40,11 @@ def case_errors(
     """
     cases, errors = [], []
     for batch in loader:
-        tokens = batch["tokens"]
-        prediction = normalizer.inverse(predict(batch).float(), tokens)
-        target = normalizer.inverse(batch["fields"], tokens)
         mask = batch.get("token_mask", None)
-        errors.append(field_errors(prediction, target, widths, token_mask=mask, group=group))
+        prediction = predict(batch)
+        errors.append(
+            field_errors(prediction, batch["fields"], widths, token_mask=mask, group=group)
+        )
         cases.append(batch["case_index"])
     if not cases:
         return torch.empty(0, dtype=torch.int64), torch.empty(0, len(widths))

@@ -12,9 +12,10 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel
 
 from ..datapipes.normalization import Normalizer
+from ..ops.errors import field_errors
 from ..parallel import sync_gradients
 from .config import PRECISIONS, TrainingConfig
-from .losses import derivative_loss, field_errors
+from .losses import derivative_loss
 
 Adapter = Callable[[TensorDict], dict[str, Tensor]]
 
@@ -29,7 +30,7 @@ class FieldLoss:
     adapter : Callable
         From a batch to the keyword arguments of the model.
     normalizer : Normalizer
-        What normalised the batch.
+        Brings what the model gives to physical units.
     widths : tuple[int, ...]
         Channels of the fields that have a norm of their own.
     settings : TrainingConfig
@@ -67,16 +68,16 @@ class FieldLoss:
         self.group = group
 
     def predict(self, batch: TensorDict) -> Float[Tensor, "B N O"]:
-        """Return the normalised fields."""
+        """Return the fields in physical units."""
         device = batch["coordinates"].device.type
         with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
-            return self.forward(**self.adapter(batch))
+            normalised = self.forward(**self.adapter(batch))
+        return self.normalizer.inverse(normalised.float(), batch["tokens"])
 
     def __call__(self, batch: TensorDict) -> Float[Tensor, ""]:
         """Return the loss, differentiable."""
-        tokens, mask = batch["tokens"], batch.get("token_mask", None)
-        prediction = self.normalizer.inverse(self.predict(batch).float(), tokens)
-        target = self.normalizer.inverse(batch["fields"], tokens)
+        mask = batch.get("token_mask", None)
+        prediction, target = self.predict(batch), batch["fields"]
         errors = field_errors(prediction, target, self.widths, token_mask=mask, group=self.group)
         loss = errors.mean()
         if self.derivative_weight > 0:

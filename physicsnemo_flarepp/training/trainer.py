@@ -284,19 +284,19 @@ class Trainer:
     @cached_property
     def mean_predictor_error(self) -> float:
         """Test error of predicting what normalises to 0: the mean over the training set."""
-        return self._test_errors(lambda batch: torch.zeros_like(batch["fields"])).mean().item()
+        inverse = self.parts.loaders.normalizer.inverse
+
+        def predict(batch: TensorDict) -> Tensor:
+            return inverse(torch.zeros_like(batch["fields"]), batch["tokens"])
+
+        return self._test_errors(predict).mean().item()
 
     def _test_errors(
         self, predict: Callable[[TensorDict], Float[Tensor, "B N O"]]
     ) -> Float[Tensor, "cases F"]:
-        loaders = self.parts.loaders
-        cases, errors = case_errors(
-            predict,
-            loaders.test,
-            loaders.normalizer,
-            tuple(self.parts.fields.values()),
-            self.ranks.context_group,
-        )
+        widths = tuple(self.parts.fields.values())
+        test = self.parts.loaders.test
+        cases, errors = case_errors(predict, test, widths, self.ranks.context_group)
         return gather_errors(cases, errors, self.ranks.data_group)
 
     def _flush(self) -> None:

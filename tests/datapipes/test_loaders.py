@@ -9,7 +9,13 @@ from omegaconf import OmegaConf
 from omegaconf.errors import ConfigKeyError
 from physicsnemo.datapipes import COMPONENT_REGISTRY
 
-from physicsnemo_flarepp.datapipes import Normalizer, build_dataloaders
+from physicsnemo_flarepp.datapipes import (
+    Normalizer,
+    build_dataloaders,
+    build_test_loader,
+    data_elsewhere,
+)
+from physicsnemo_flarepp.datapipes.synthetic import generate
 
 
 def config(root, **changes):
@@ -61,23 +67,24 @@ def test_statistics_never_see_test_cases(ragged_set, monkeypatch):
     assert abs(normalizer.affine["fields"].shift.item() + 230) < 100
 
 
-def test_batches_are_normalised_and_invert_to_the_files(ragged_set):
+def test_inputs_are_normalised_and_targets_are_those_of_the_files_bit_for_bit(ragged_set):
     loaders = build_dataloaders(
         config(ragged_set, n_points=None, batch_size=4, batch_size_test=2, collate_metadata=True)
     )
     train, test, normalizer = loaders
     values = []
     for batch, metadata in train:
-        physical = normalizer.inverse(batch["fields"], batch["tokens"])
         lengths = [30 + 2 * int(m["case_id"].removeprefix("run_")) for m in metadata]
         assert batch["token_mask"].sum(1).tolist() == lengths
         for row, (description, length) in enumerate(zip(metadata, lengths, strict=True)):
             with np.load(description["source"]) as file:
-                expected = file["surface_fields"][:, :1]
-            np.testing.assert_allclose(physical[row, :length], expected, rtol=1e-4, atol=1e-3)
-        values.append(batch["fields"][batch["token_mask"]])
+                target, points = file["surface_fields"][:, :1], file["surface_mesh_centers"]
+            np.testing.assert_array_equal(batch["fields"][row, :length], target)
+            back = normalizer.inverse(batch["coordinates"][row, :length], key="coordinates")
+            np.testing.assert_allclose(back, points, rtol=1e-4, atol=1e-3)
+        values.append(batch["coordinates"][batch["token_mask"]])
     values = torch.cat(values)
-    assert abs(values.mean()) < 1e-5 and abs(values.std() - 1) < 1e-5
+    assert abs(values.amin(0)).max() < 1e-6 and abs(values.amax(0) - 1).max() < 1e-6
     assert [len(batch["case_index"]) for batch, _ in test] == [2, 1]
 
 
@@ -194,3 +201,58 @@ def test_readers_errors_reach_the_training_loop(ragged_set, tmp_path):
     loaders = build_dataloaders(config(tmp_path))
     with pytest.raises(ValueError, match="run_9.npz cannot be read"):
         next(iter(loaders.test))
+
+
+def test_the_test_split_is_opened_without_the_training_split(ragged_set, tmp_path):
+    cfg = config(ragged_set, n_points_test=10, collate_metadata=True)
+    expected = build_dataloaders(cfg)
+    (tmp_path / "test").symlink_to(ragged_set / "test")
+    loader = build_test_loader(cfg | {"root": str(tmp_path)}, expected.normalizer)
+    for (found, told), (batch, metadata) in zip(loader, expected.test, strict=True):
+        assert [m["case_id"] for m in told] == [m["case_id"] for m in metadata]
+        assert all(torch.equal(found[key], batch[key]) for key in batch.keys())
+
+
+def test_arrays_of_test_cases_only_are_opened_whole(grid_files):
+    cfg = {"benchmark": "pipe", "root": str(grid_files("Pipe", (129, 129), 3, 4)), "n_train": 0}
+    assert build_test_loader(cfg, Normalizer()).dataset.reader.case_ids[::3] == [
+        "pipe_0000",
+        "pipe_0003",
+    ]
+    with pytest.raises(ValueError, match="n_train=0, n_test=4 leaves a split empty"):
+        build_dataloaders(cfg)
+
+
+def test_other_data_has_its_own_split(ragged_set, tmp_path):
+    lists = {"train_cases": ["run_0"], "test_cases": ["run_1"], "manifest": "of_the_run.json"}
+    cfg = config(ragged_set, reader={"fields": ["pMeanTrim"], **lists}, n_train=1, n_test=1)
+    for run in (6, 7, 8):
+        (tmp_path / f"run_{run}.npz").symlink_to(ragged_set / "test" / f"run_{run}.npz")
+    (tmp_path / "manifest.json").write_text(json.dumps({"test": ["run_8", "run_6"]}))
+    for root, expected in (
+        (ragged_set, ["run_6", "run_7", "run_8"]),
+        (tmp_path, ["run_8", "run_6"]),
+    ):
+        other = data_elsewhere(cfg, root)
+        assert build_test_loader(other, Normalizer()).dataset.reader.case_ids == expected
+        assert other["reader"] == {"fields": ["pMeanTrim"]} and other["n_points"] == 20
+
+
+def test_moved_data_that_says_nothing_has_the_split_of_the_run(ragged_set, tmp_path):
+    for run in range(6):
+        (tmp_path / f"run_{run}.npz").symlink_to(ragged_set / "train" / f"run_{run}.npz")
+    listed = data_elsewhere(config("old", reader={"test_cases": ["run_4", "run_1"]}), tmp_path)
+    assert build_test_loader(listed, Normalizer()).dataset.reader.case_ids == ["run_4", "run_1"]
+    unlisted = data_elsewhere(config("old"), tmp_path)
+    with pytest.raises(FileNotFoundError, match="does not say which cases are for test"):
+        build_test_loader(unlisted, Normalizer())
+
+
+def test_a_built_in_set_elsewhere_has_the_counts_of_its_stamp(tmp_path):
+    root = generate("darcy", n_train=2, n_test=3, root=tmp_path, progress=False)
+    other = data_elsewhere({"builtin": "darcy", "n_train": 40, "n_test": 8}, root)
+    assert (other["benchmark"], other["builtin"]) == ("darcy", None)
+    assert len(build_test_loader(other, Normalizer())) == 3
+    with pytest.raises(ValueError, match="no such file"):
+        next(root.glob("*smooth1.mat")).unlink()
+        data_elsewhere({"builtin": "darcy"}, root)

@@ -46,16 +46,17 @@ def test_per_point_statistics_and_their_shards(size):
     values = torch.from_numpy(np.random.default_rng(0).normal(3, 2, size=(9, 10, 2)))
     kinds = {"fields": "per_point"}
     affine = fit_normalizer(grid_reader(values), kinds).affine["fields"]
+    normalizer = Normalizer({"features": affine, "fields": affine})
     np.testing.assert_allclose(affine.shift, values.mean(0), rtol=1e-6)
     np.testing.assert_allclose(affine.scale, values.std(0), rtol=1e-6)
-    normalizer = Normalizer({"fields": affine})
     for rank in range(size):
-        sample = grid_reader(values, shard=(rank, size), n_points=7)[4][0]
+        reader = grid_reader(values, shard=(rank, size), n_points=7, features=["y"])
+        sample = reader[4][0]
         normal = normalizer(sample)
         rows = sample["tokens"]
         expected = (values[4][rows] - values.mean(0)[rows]) / values.std(0)[rows]
-        np.testing.assert_allclose(normal["fields"], expected, rtol=1e-5, atol=1e-6)
-        back = normalizer.inverse(normal["fields"], rows)
+        np.testing.assert_allclose(normal["features"], expected, rtol=1e-5, atol=1e-6)
+        back = normalizer.inverse(normal["features"], rows)
         np.testing.assert_allclose(back, sample["fields"], rtol=1e-5)
     with pytest.raises(ValueError, match="pass `tokens`"):
         normalizer.inverse(torch.zeros(1, 4, 2))
@@ -78,10 +79,11 @@ def test_points_in_no_training_case_are_an_error():
 
 
 def test_batches_normalise_like_samples_and_gradients_flow_back():
-    normalizer = Normalizer({"fields": Affine(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))})
-    batch = TensorDict({"fields": torch.rand(3, 5, 2)}, batch_size=[3])
-    normal = normalizer(batch)["fields"]
-    assert torch.equal(normal[1], normalizer(batch[1])["fields"])
+    affine = Affine(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))
+    normalizer = Normalizer({"features": affine, "fields": affine})
+    batch = TensorDict({"features": torch.rand(3, 5, 2)}, batch_size=[3])
+    normal = normalizer(batch)["features"]
+    assert torch.equal(normal[1], normalizer(batch[1])["features"])
     normal.requires_grad_()
     normalizer.inverse(normal).sum().backward()
     assert torch.equal(normal.grad[0, 0], torch.tensor([2.0, 4.0]))
@@ -105,10 +107,10 @@ def test_saved_statistics_come_back_and_are_no_pickle(tmp_path):
 def test_paper_constants_map_the_published_box_to_the_unit_box():
     normalizer = paper_normalizer(benchmark("drivaerml_40k"))
     corners = torch.tensor([[-0.9425, -1.1314, -0.3176], [4.1325, 1.1317, 1.2445]])
-    fields = torch.tensor([[-229.845718], [-229.845718 + 269.598572]])
-    sample = normalizer(TensorDict({"coordinates": corners, "fields": fields}))
+    sample = normalizer(TensorDict({"coordinates": corners}))
     np.testing.assert_allclose(sample["coordinates"], [[0, 0, 0], [1, 1, 1]], atol=1e-6)
-    np.testing.assert_allclose(sample["fields"], [[0], [1]], atol=1e-6)
+    fields = normalizer.inverse(torch.tensor([[0.0], [1.0]]))
+    np.testing.assert_allclose(fields, [[-229.845718], [-229.845718 + 269.598572]], rtol=1e-6)
     with pytest.raises(ValueError, match="no normalisation constants are published for pipe"):
         paper_normalizer(benchmark("pipe"))
 
@@ -116,7 +118,7 @@ def test_paper_constants_map_the_published_box_to_the_unit_box():
 def test_statistics_of_other_channels_are_refused():
     normalizer = paper_normalizer(benchmark("drivaerml_40k"))
     with pytest.raises(ValueError, match=r"statistics for 1 channels met .*\(9, 4\)"):
-        normalizer(TensorDict({"fields": torch.zeros(9, 4)}))
+        normalizer.inverse(torch.zeros(9, 4))
     with pytest.raises(ValueError, match="kinds among"):
         fit_normalizer(grid_reader(np.ones((1, 5, 1))), {"fields": "robust"})
 

@@ -11,6 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from physicsnemo_flarepp.ops.errors import relative_l2
 from physicsnemo_flarepp.parallel import (
     enable_context_parallel,
     flatten_mesh,
@@ -18,7 +19,7 @@ from physicsnemo_flarepp.parallel import (
     shard_tokens,
     sync_gradients,
 )
-from physicsnemo_flarepp.training.losses import relative_l2, relative_l2_loss
+from physicsnemo_flarepp.training.losses import relative_l2_loss
 
 SAMPLES = 4
 

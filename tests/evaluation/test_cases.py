@@ -7,7 +7,7 @@ import torch
 
 from physicsnemo_flarepp.evaluation import case_errors, load_run, predict_case
 from physicsnemo_flarepp.evaluation.cases import can_stream
-from physicsnemo_flarepp.training.losses import relative_l2
+from physicsnemo_flarepp.ops.errors import relative_l2
 from tests.evaluation import making
 
 

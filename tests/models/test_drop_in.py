@@ -95,7 +95,7 @@ def test_defaults_that_differ_are_those_the_readme_lists():
         )
     )
     row = f"| {names} where a config leaves them out | {mine} | {flares} |"
-    assert row in (Path(__file__).parents[2] / "README.md").read_text()
+    assert row in (Path(__file__).parents[2] / "docs" / "drop_in.md").read_text()
 
 
 def test_other_differences_are_as_the_readme_lists_them():

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from physicsnemo.datapipes import Reader
 
-from ..checks import check_finite, check_range, check_unique, reading
+from ...files import reading
+from ..checks import check_finite, check_range, check_unique
 from ..sampling import Rows, check_shard, token_rows
 
 SAMPLING_MODES = ("fixed", "epoch")

@@ -33,7 +33,8 @@ class DarcyReader(CaseReader):
         Keep every `stride`-th grid line; by default the one that gives 85 x 85 (5 for the
         published 421 x 421, 1 for 85 x 85).
     n_train, n_test : int, optional
-        Cases in the splits; the published numbers by default.
+        Cases in the splits; the published numbers by default. With an `n_train` of 0 testing takes
+        all cases of its file by default.
     n_points, sampling, shard, seed, pin_memory
         See :class:`CaseReader`.
     """
@@ -84,6 +85,8 @@ class DarcyReader(CaseReader):
         asked, published = (
             (n_train, self.spec.n_train) if split == "train" else (n_test, self.spec.n_test)
         )
+        if asked is None and n_train == 0:
+            published = present
         count = published if asked is None else asked
         if not 1 <= count <= present:
             raise ValueError(

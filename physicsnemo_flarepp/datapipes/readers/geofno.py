@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from physicsnemo.datapipes import register
 
-from ..checks import check_shape, existing_directory, one_file, reading
+from ...files import reading
+from ..checks import check_shape, existing_directory, one_file
 from ..specs import BenchmarkSpec, benchmark
 from .base import CaseReader, TokenTable
 from .matfile import load_mat, mat_shape
@@ -50,7 +51,8 @@ class GeoFNOReader(CaseReader):
     split : str
         ``train`` or ``test``.
     n_train, n_test : int, optional
-        Cases in the splits; the published numbers by default.
+        Cases in the splits; the published numbers by default. With an `n_train` of 0 all cases are
+        for testing.
     n_points, sampling, shard, seed, pin_memory
         See :class:`CaseReader`.
     """

@@ -7,7 +7,8 @@ import h5py
 import numpy as np
 import scipy.io
 
-from ..checks import RefusedFile, missing_name, reading
+from ...files import RefusedFile, reading
+from ..checks import missing_name
 
 
 def check_complete(path: Path) -> None:

@@ -4,10 +4,12 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..checks import check_unique, reading
+from ...files import reading
+from ..checks import check_unique
 from ..specs import BenchmarkSpec
 
 SPLITS = ("train", "test")
+MANIFEST = "manifest.json"
 
 
 def positional_split(
@@ -22,7 +24,8 @@ def positional_split(
     """Return the cases of `split` in an array of `n_cases`.
 
     Of the first ``spec.pool`` cases (all, if None), training takes the first `n_train` and
-    testing the last `n_test`; both default to the published numbers.
+    testing the last `n_test`; both default to the published numbers. With an `n_train` of 0 the
+    array holds test cases only, by default all of them.
 
     Examples
     --------
@@ -31,12 +34,15 @@ def positional_split(
     slice(1000, 1200, None)
     >>> positional_split(benchmark("elasticity"), "test", 2000)
     slice(1800, 2000, None)
+    >>> positional_split(benchmark("elasticity"), "test", 30, n_train=0)
+    slice(0, 30, None)
     """
     check_split(split)
-    n_train = spec.n_train if n_train is None else n_train
-    n_test = spec.n_test if n_test is None else n_test
     pool = min(n_cases, spec.pool or n_cases)
-    if n_train < 1 or n_test < 1:
+    n_train = spec.n_train if n_train is None else n_train
+    if n_test is None:
+        n_test = pool if n_train == 0 else spec.n_test
+    if n_test < 1 or n_train < (1 if split == "train" else 0):
         raise ValueError(
             f"{spec.name}: n_train={n_train}, n_test={n_test} leaves a split empty; "
             "both need at least 1 case"
@@ -44,7 +50,8 @@ def positional_split(
     if n_train + n_test > pool:
         raise ValueError(
             f"{path}: {pool} cases cannot give n_train={n_train} and n_test={n_test} without "
-            "overlap; lower n_train or n_test, or use a file with more cases"
+            "overlap; lower n_train or n_test (n_train=0 if all are for testing), or use a file "
+            "with more cases"
         )
     return slice(0, n_train) if split == "train" else slice(pool - n_test, pool)
 
@@ -53,6 +60,11 @@ def check_split(split: str) -> None:
     """Raise unless `split` is train or test."""
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}, expected one of {SPLITS}")
+
+
+def says_its_split(root: Path) -> bool:
+    """Return whether a directory tells its test cases: by a manifest or a directory ``test``."""
+    return (root / MANIFEST).is_file() or (root / "test").is_dir()
 
 
 def read_manifest(path: Path) -> dict[str, list[str]]:
@@ -99,7 +111,7 @@ def named_split(
     n_cases : int, optional
         Keep the first `n_cases` of the split.
     """
-    manifest_path = Path(manifest) if manifest is not None else root / "manifest.json"
+    manifest_path = Path(manifest) if manifest is not None else root / MANIFEST
     if cases is not None:
         where, ids = "the list of cases", [str(case) for case in cases]
         check_unique(ids, where)

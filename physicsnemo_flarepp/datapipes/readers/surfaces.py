@@ -29,8 +29,9 @@ import torch
 import zarr
 from physicsnemo.mesh import DomainMesh, Mesh
 
+from ...files import RefusedFile, reading
 from ...meshes import read_polygons
-from ..checks import RefusedFile, check_shape, missing_name, one_file, reading
+from ..checks import check_shape, missing_name, one_file
 from ..specs import SURFACE_FIELD_COLUMNS
 from .base import ComputedColumn, Rowwise, TokenTable
 from .meshes import ASSOCIATIONS, PolygonMesh, SurfaceRequest, find_association
