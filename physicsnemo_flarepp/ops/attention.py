@@ -19,6 +19,9 @@ from .checks import check_attention, check_results
 from .kernels import ALIGNMENT, BACKWARD, FORWARD, accumulation_dtype, select_backend
 from .plain import is_plain
 
+# What tokens count for in a gather: a measure of at least 0, or a mask, which is 0 and 1.
+TokenWeights = Float[Tensor, "B N"] | Bool[Tensor, "B N"]
+
 
 def attention_with_lse(
     q: Float[Tensor, "B H M D"],
@@ -27,7 +30,7 @@ def attention_with_lse(
     *,
     scale: float | None = None,
     key_mask: Bool[Tensor, "B N"] | None = None,
-    key_weights: Float[Tensor, "B N"] | None = None,
+    key_weights: TokenWeights | None = None,
 ) -> tuple[Float[Tensor, "B H M E"], Float[Tensor, "B H M"]]:
     r"""Softmax attention and the logarithm of its normaliser.
 
@@ -95,7 +98,7 @@ def attention_backward(
     *,
     scale: float,
     key_mask: Bool[Tensor, "B N"] | None = None,
-    key_weights: Float[Tensor, "B N"] | None = None,
+    key_weights: TokenWeights | None = None,
 ) -> tuple[Float[Tensor, "B H M D"], Float[Tensor, "B H N D"], Float[Tensor, "B H N E"]]:
     r"""Gradients of attention with respect to ``q``, ``k`` and ``v``.
 
@@ -128,8 +131,8 @@ def attention_backward(
 
 
 def join_weights(
-    mask: Bool[Tensor, "B N"] | None, weights: Float[Tensor, "B N"] | None
-) -> Float[Tensor, "B N"] | Bool[Tensor, "B N"] | None:
+    mask: Bool[Tensor, "B N"] | None, weights: TokenWeights | None
+) -> TokenWeights | None:
     """Return the weights, 0 where the mask is False; a mask alone is weights itself.
 
     Examples

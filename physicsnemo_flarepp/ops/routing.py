@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .attention import attention_backward, attention_with_lse
+from .attention import TokenWeights, attention_backward, attention_with_lse
 from .checks import check_attention, check_pair
 from .collectives import Group, all_gather, all_reduce, group_name, group_size
 
@@ -144,7 +144,7 @@ def encode(
     *,
     scale: float | None = None,
     key_mask: Bool[Tensor, "B N"] | None = None,
-    key_weights: Float[Tensor, "B N"] | None = None,
+    key_weights: TokenWeights | None = None,
     group: Group | None = None,
 ) -> Float[Tensor, "B H M D"]:
     r"""Gather N tokens into M latents: softmax over the tokens.
