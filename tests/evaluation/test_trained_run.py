@@ -27,7 +27,7 @@ def test_statistics_come_from_the_run_and_other_data_can_be_given(surface_run, t
 
 def test_the_model_is_ready_to_predict(loaded):
     assert loaded.name == "surfaces" and not loaded.model.training
-    assert loaded.test_set.reader.n_points is None
+    assert loaded.test_set.reader.options.n_points is None
 
 
 def test_a_run_is_loaded_where_its_data_is_not(surface_run, tmp_path):

@@ -67,7 +67,7 @@ REVIEWED = {
     "datapipes/case_meshes.py open_group": 1,
     "datapipes/readers/matfile.py File": 2,
     "datapipes/readers/matfile.py loadmat": 1,
-    "datapipes/readers/surfaces.py load_memmap": 1,
+    "datapipes/readers/stores.py load_memmap": 1,
     "datapipes/readers/surfaces.py open_group": 2,
     "datapipes/normalization.py safe_open": 1,
     "inference/state.py safe_open": 1,
