@@ -225,8 +225,7 @@ class _Data:
             raise ValueError(
                 f"data.reader has {', '.join(unknown)}, but {reader.__name__} takes "
                 f"{', '.join(accepted) or 'nothing'} there. An experiment made for other data may "
-                "have set it: choose data by experiment=..., or leave the experiment out with "
-                "~experiment"
+                "have set it: choose data by experiment=..., or leave it out with experiment=none"
             )
         context = (cfg.parallel.context_rank, cfg.parallel.context_size)
         return reader(

@@ -142,7 +142,7 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Parts:
     whole = reader.options.n_points is None
     grid = reader.grid if whole else None
     torch.manual_seed(cfg.seed)
-    model = build_model(cfg.model, _input_layout(channels, grid))
+    model = build_model(cfg.model, _input_layout(channels, grid), settings.precision)
     model = model.to(ranks.device)
     if ranks.context_group is not None:
         enable_context_parallel(model, ranks.context_group)

@@ -7,9 +7,9 @@ import pyvista as pv
 from physicsnemo_flarepp.datapipes.readers.surfaces import read_reference_values
 from physicsnemo_flarepp.datapipes.synthetic.sets.car_body import sample_shape
 from physicsnemo_flarepp.datapipes.synthetic.sets.cars import solve_shape, write_run
+from physicsnemo_flarepp.evaluation.force_conventions import ForceSettings, force_settings
 from physicsnemo_flarepp.evaluation.forces import (
-    ForceSettings,
-    r_squared,
+    force_surface,
     stored_reference_area,
     surface_areas,
     surface_forces,
@@ -171,8 +171,10 @@ def test_reference_area_is_none_without_a_table(tmp_path):
     assert stored_reference_area(tmp_path / "car.stl") is None
 
 
-def test_r_squared_of_the_mean_is_zero():
-    target = np.array([1.0, 5.0, 3.0])
-    assert r_squared(np.full(3, 3.0), target) == pytest.approx(0)
-    assert r_squared(target, target) == 1
-    assert np.isnan(r_squared(np.ones(1), np.ones(1)))
+def test_without_a_table_the_reference_is_the_silhouette(loaded, tmp_path):
+    ball = polygon_mesh(pv.Icosphere(nsub=5), tmp_path / "ball.stl")
+    surface = force_surface(ball, "cell", force_settings(loaded))
+    assert surface.reference_area == pytest.approx(np.pi, rel=1e-3)
+    assert "silhouette" in surface.area_source
+    given = force_surface(ball, "cell", force_settings(loaded, {"reference_area": 3.0}))
+    assert given.reference_area == 3.0

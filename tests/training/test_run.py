@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from physicsnemo_flarepp.datapipes import build_dataloaders
-from physicsnemo_flarepp.evaluation import case_errors, load_run
+from physicsnemo_flarepp.evaluation import evaluate_run, load_run
 from physicsnemo_flarepp.training import run_directory, train, trainer
 from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
 from physicsnemo_flarepp.training.run_directory import RunDirectory, read_metrics
@@ -345,7 +345,7 @@ def test_evaluation_measures_as_training_did(make_config):
     for norms in ("separate", "joint"):
         cfg = make_config(training__field_norms=norms, run_dir=f"{make_config().run_dir}_{norms}")
         run = train(cfg)
-        errors = case_errors(load_run(run.directory), progress=False)
+        errors = evaluate_run(load_run(run.directory), progress=False).errors
         assert errors.values.shape == (3, 2 if norms == "separate" else 1)
         assert errors.values == pytest.approx(run.errors.numpy(), rel=1e-3)
 

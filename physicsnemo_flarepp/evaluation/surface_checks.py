@@ -1,4 +1,4 @@
-"""Whether a surface is of the size, the shape and at the place of those of training.
+"""Whether a surface is like those of training: size, shape, place, normals.
 
 A model answers for any surface; outside of what it was trained on the answer means nothing. The
 training set is told by the lowest and highest coordinates of all its cases and by the smallest and
@@ -14,9 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ..meshes import PolygonMesh
+from ..meshes.polygons import polygon_geometry
+from .force_conventions import trained_on_builtin_cars
+from .forces import facing
 from .trained_run import Run
 
-TrainingSet = Mapping[str, Mapping[str, "list[float] | np.ndarray"]]
+TrainingRanges = Mapping[str, Mapping[str, "list[float] | np.ndarray"]]
 
 # Beyond the training range by this share of its span a model extrapolates.
 _OUTSIDE = 0.05
@@ -44,16 +48,15 @@ class SizeComparison:
     doubt: str | None = None
 
 
-def training_set(run: Run) -> TrainingSet | None:
-    """Return the training set of a run, None if nothing is known of it.
+def training_ranges(run: Run) -> TrainingRanges | None:
+    """Return the ranges of the training set of a run, None if nothing is known of them.
 
     A run that did not store it is judged by its normaliser. A unit box holds the range of
     coordinates; a case is taken to fill half of it or more. Of mean and deviation, the range is
     taken as 4 deviations to either side, and a case as between 2 and 8 deviations long.
     """
-    stored = getattr(run, "training_set", None)
-    if stored is not None:
-        return stored
+    if run.training_set is not None:
+        return run.training_set
     kind = run.normalization_kind("coordinates")
     affine = run.normalizer.affine.get("coordinates")
     if affine is None or affine.shift.ndim != 1:
@@ -66,7 +69,7 @@ def training_set(run: Run) -> TrainingSet | None:
     return None
 
 
-def _bounds(low, high, smallest, largest) -> TrainingSet:
+def _bounds(low, high, smallest, largest) -> TrainingRanges:
     return {
         "coordinates": {"min": low, "max": high},
         "extent": {"min": smallest, "max": largest},
@@ -74,7 +77,7 @@ def _bounds(low, high, smallest, largest) -> TrainingSet:
 
 
 def compare_size(
-    training: TrainingSet, coordinates: np.ndarray, source: str | Path, *, scale: float = 1.0
+    training: TrainingRanges, coordinates: np.ndarray, source: str | Path, *, scale: float = 1.0
 ) -> SizeComparison:
     """Compare a surface with the surfaces of training.
 
@@ -178,3 +181,43 @@ def _factor_to(extent: np.ndarray, middle: np.ndarray) -> float:
     if not usable.any():
         return 1.0
     return float(np.exp(np.log(middle[usable] / extent[usable]).mean()))
+
+
+def mesh_warnings(run: Run, mesh: PolygonMesh, association: str) -> list[str]:
+    """Return what is odd about the cells and points of a mesh that a run is to predict on."""
+    warnings = []
+    centres, vectors = polygon_geometry(mesh.points, mesh.connectivity, mesh.offsets)
+    flat = int(np.count_nonzero(~vectors.any(axis=1)))
+    if flat:
+        warnings.append(
+            f"{mesh.source}: {flat} cells have no area; they are predicted like any other, with a "
+            "normal of 0, and add nothing to forces"
+        )
+    if association == "point":
+        loose = len(mesh.points) - len(np.unique(mesh.connectivity))
+        if loose:
+            warnings.append(
+                f"{mesh.source}: {loose} points belong to no cell; they take part in the "
+                "prediction like any other. Remove them, for example with pyvista's clean(), "
+                "unless training had such points"
+            )
+    if "normals" in run.channels.features:
+        warnings += _normals_warnings(run, mesh, facing(centres, vectors))
+    return warnings
+
+
+def _normals_warnings(run: Run, mesh: PolygonMesh, direction: str | None) -> list[str]:
+    """Say which way normals point, unless it is known to be that of training."""
+    direction = direction or "no definite way"
+    if not trained_on_builtin_cars(run):
+        return [
+            f"{mesh.source}: its cells face {direction}, and run {run.name} takes normals as "
+            "input. Patches that OpenFOAM writes face inward, CAD surfaces mostly outward: if the "
+            "training surfaces faced the other way, give --flip"
+        ]
+    if direction != "outward":
+        return [
+            f"{mesh.source}: its cells face {direction}, but the cars of training face outward, "
+            f"and run {run.name} takes normals as input; give --flip"
+        ]
+    return []
