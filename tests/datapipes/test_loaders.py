@@ -261,7 +261,7 @@ def test_a_built_in_set_elsewhere_has_the_counts_of_its_stamp(tmp_path):
 
 @pytest.mark.parametrize("name", ["stride", "n_points", "options", "root"])
 def test_arguments_that_no_reader_takes_there_are_named(ragged_set, name):
-    message = f"data.reader has {name}, but DrivAerMLReader takes fields, features, .* experiment=none"
+    message = f"data.reader has {name}, but DrivAerMLReader takes fields, .* experiment=none"
     with pytest.raises(ValueError, match=message):
         build_dataloaders(config(ragged_set, reader={name: 1}))
 
