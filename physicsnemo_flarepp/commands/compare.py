@@ -3,11 +3,13 @@
 flarepp compare experiment=quick/darcy 'compare.models=[flare,flarepp]'
 """
 
+import sys
+
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from ..training.trials import Trial, compare
+from ..training.trials import Trial, TrialStopped, compare
 
 
 def equal_settings(cfg: DictConfig) -> list[Trial]:
@@ -31,5 +33,9 @@ def equal_settings(cfg: DictConfig) -> list[Trial]:
 
 
 def run(cfg: DictConfig) -> None:
-    """Train what is not trained yet, then print the table."""
-    print(compare(equal_settings(cfg), cfg.compare.directory, cfg.compare.jobs))
+    """Train what is not trained yet, then print the table; exit with 128 + signal if stopped."""
+    try:
+        print(compare(equal_settings(cfg), cfg.compare.directory, cfg.compare.jobs))
+    except TrialStopped as stopped:
+        print(f"flarepp compare: {stopped.message}", file=sys.stderr)
+        sys.exit(stopped.exit_code)

@@ -20,7 +20,7 @@ _REMOVED = -(2.0**15)
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Give the dtype in which normalisers live and partial results are merged.
+    """Return the dtype in which normalisers live and partial results are merged.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def _flash_backward(grad_out, q, k, v, out, lse, log_weights, scale):
 
 
 def _efficient_bias(q: Tensor, k: Tensor, log_weights: Tensor | None) -> Tensor | None:
-    """Give fp32 log-weights in the layout that the memory-efficient kernel reads."""
+    """Return fp32 log-weights in the layout that the memory-efficient kernel reads."""
     if log_weights is None:
         return None
     # It reads rows at aligned addresses; the slice keeps the padding.

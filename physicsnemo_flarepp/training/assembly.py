@@ -51,8 +51,8 @@ class Ranks:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """A run, assembled.
+class Assembly:
+    """What a training loop needs, put together from a config.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def load_data(cfg: DictConfig, ranks: Ranks, normalizer: Path | None = None) -> 
     return build_dataloaders({**OmegaConf.to_container(cfg.data, resolve=True), **placed})
 
 
-def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Parts:
+def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     """Build model, optimiser and steps; the weights depend on the seed, not on the rank."""
     settings: TrainingConfig = cfg.training
     reader = loaders.train.dataset.reader
@@ -178,7 +178,7 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Parts:
         settings.clip_norm,
         ranks.mesh,
     )
-    return Parts(loaders, channels, model, step, evaluation, steps_per_epoch)
+    return Assembly(loaders, channels, model, step, evaluation, steps_per_epoch)
 
 
 def _input_layout(channels: Channels, grid: tuple[int, ...] | None) -> InputLayout:

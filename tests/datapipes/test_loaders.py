@@ -58,6 +58,14 @@ def test_fixed_sampling_and_test_draws_never_change(ragged_set):
     assert test == epoch_of(loaders.test, 7) and len(test[0]) == 10
 
 
+def test_test_draws_are_the_same_for_all_seeds(ragged_set):
+    draws = [
+        epoch_of(build_dataloaders(config(ragged_set, seed=seed, n_points_test=10)).test, 0)
+        for seed in (0, 5, 6)
+    ]
+    assert draws[0] == draws[1] == draws[2] and len(draws[0][0]) == 10 != max(draws[0][0]) + 1
+
+
 def test_statistics_never_see_test_cases(ragged_set, monkeypatch):
     opened = []
     load = np.load
