@@ -9,6 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigKeyError
 from physicsnemo.datapipes import COMPONENT_REGISTRY
+from scipy.io import savemat
 
 from physicsnemo_flarepp.datapipes import (
     Normalizer,
@@ -255,6 +256,21 @@ def test_moved_data_that_says_nothing_has_the_split_of_the_run(ragged_set, tmp_p
     unlisted = data_elsewhere(config("old"), tmp_path)
     with pytest.raises(FileNotFoundError, match="does not say which cases are for test"):
         build_test_loader(unlisted, Normalizer())
+
+
+@pytest.mark.parametrize("n_stored, expected", [(4, [0, 1, 2, 3]), (5, [3, 4]), (9, [7, 8])])
+def test_arrays_too_few_to_be_those_of_the_run_are_all_for_testing(grid_files, n_stored, expected):
+    root = grid_files("Pipe", (129, 129), 3, n_stored)
+    other = data_elsewhere({"builtin": "pipe", "n_train": 3, "n_test": 2}, root)
+    found = build_test_loader(other, Normalizer()).dataset.reader.case_ids
+    assert found == [f"pipe_{case:04d}" for case in expected]
+
+
+def test_darcy_elsewhere_is_tested_on_its_whole_file_of_tests(tmp_path):
+    coeff = np.ones((3, 5, 5))
+    savemat(tmp_path / "piececonst_r5_N3_smooth2.mat", {"coeff": coeff, "sol": coeff})
+    cfg = {"benchmark": "darcy", "root": "old", "reader": {"stride": 2}, "n_test": 2}
+    assert len(build_test_loader(data_elsewhere(cfg, tmp_path), Normalizer())) == 3
 
 
 def test_a_built_in_set_elsewhere_has_the_counts_of_its_stamp(tmp_path):
