@@ -20,7 +20,7 @@ from hydra import compose, initialize_config_dir
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from physicsnemo_flarepp.commands.configs import config_directory
-from physicsnemo_flarepp.training.assembly import Parts, assemble, load_data, start_ranks
+from physicsnemo_flarepp.training.assembly import Assembly, assemble, load_data, start_ranks
 from physicsnemo_flarepp.training.config import check_config
 
 STEPS = 60
@@ -41,7 +41,7 @@ class Reads(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def assemble_run(overrides: list[str], directory: str) -> Parts:
+def assemble_run(overrides: list[str], directory: str) -> Assembly:
     """Build the run that a config describes, without training it."""
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
         cfg = compose("train", [*overrides, f"run_dir={directory}", "label=profile"])
@@ -50,9 +50,9 @@ def assemble_run(overrides: list[str], directory: str) -> Parts:
     return assemble(cfg, ranks, load_data(cfg, ranks))
 
 
-def shares(parts: Parts, batches: list) -> dict[str, float]:
+def shares(run: Assembly, batches: list) -> dict[str, float]:
     """Return the median seconds of the parts of a step."""
-    step, device = parts.step, next(parts.model.parameters()).device
+    step, device = run.step, next(run.model.parameters()).device
     times: dict[str, list[float]] = {}
 
     def timed(name, function, *arguments):
@@ -83,24 +83,24 @@ def live_tensors() -> tuple[int, int]:
 def main() -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory() as directory:
-        parts = assemble_run(sys.argv[1:], directory)
-        batches = list(itertools.islice(parts.loaders.train, PROFILED))
+        run = assemble_run(sys.argv[1:], directory)
+        batches = list(itertools.islice(run.loaders.train, PROFILED))
         for batch in batches:
-            parts.step([batch])
-        seconds = shares(parts, batches)
+            run.step([batch])
+        seconds = shares(run, batches)
         total = sum(seconds.values())
         print(f"step of {batches[0]['tokens'].numel():,} tokens: {1e3 * total:.1f} ms")
         for name, value in seconds.items():
             print(f"  {name:18s} {100 * value / total:5.1f} %")
 
         with Reads() as reads:
-            parts.step(batches[:1])
+            run.step(batches[:1])
         print("values read from tensors in a step:", dict(reads.count) or "none")
 
         process = psutil.Process()
         for steps in (PROFILED, STEPS, STEPS):
             for batch in itertools.islice(itertools.cycle(batches), steps):
-                parts.step([batch])
+                run.step([batch])
             count, size = live_tensors()
             memory = process.memory_info().rss / 2**20
             print(

@@ -3,20 +3,24 @@
 flarepp compare experiment=quick/darcy 'compare.models=[flare,flarepp]'
 """
 
+import sys
+
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from ..training.trials import Trial, compare
+from ..training.trials import Trial, TrialStopped, compare
 
 
 def equal_settings(cfg: DictConfig) -> list[Trial]:
-    """Compose the config of every model and seed from the same overrides."""
+    """Compose the config of every model and seed from the same overrides.
+
+    Complete architectures keep the recipes of their own, as far as the overrides leave them.
+    """
     settings = HydraConfig.get()
-    own = ("compare.", "experiment=", "~experiment", "model=", "seed=", "run_dir=")
+    own = ("compare.", "experiment=", "model=", "seed=", "run_dir=")
     shared = [text for text in settings.overrides.task if not text.startswith(own)]
-    name = settings.runtime.choices.get("experiment")
-    experiment = "~experiment" if name is None else f"experiment={name}"
+    experiment = f"experiment={settings.runtime.choices.experiment}"
     trials = []
     for model in cfg.compare.models:
         for seed in cfg.compare.seeds:
@@ -29,5 +33,9 @@ def equal_settings(cfg: DictConfig) -> list[Trial]:
 
 
 def run(cfg: DictConfig) -> None:
-    """Train what is not trained yet, then print the table."""
-    print(compare(equal_settings(cfg), cfg.compare.directory, cfg.compare.jobs))
+    """Train what is not trained yet, then print the table; exit with 128 + signal if stopped."""
+    try:
+        print(compare(equal_settings(cfg), cfg.compare.directory, cfg.compare.jobs))
+    except TrialStopped as stopped:
+        print(f"flarepp compare: {stopped.message}", file=sys.stderr)
+        sys.exit(stopped.exit_code)

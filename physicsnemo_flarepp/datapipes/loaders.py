@@ -4,7 +4,7 @@ import inspect
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,92 +14,19 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import COMPONENT_REGISTRY, DataLoader, Dataset
 
 from .collate import PadCollator
+from .config import LoaderConfig, ParallelConfig
 from .normalization import Normalizer, paper_normalizer
-from .readers import CaseReader, GeoFNOReader
+from .readers import CaseReader, GeoFNOReader, ReaderOptions
 from .readers.splits import says_its_split
 from .sampling import CaseSampler
 from .specs import BenchmarkSpec, benchmark
 from .statistics import fit_normalizer
 from .synthetic.stamp import read_stamp
 
-
-@dataclass
-class ParallelConfig:
-    """Place of this process in the mesh of ranks."""
-
-    data_rank: int = 0
-    data_size: int = 1
-    context_rank: int = 0
-    context_size: int = 1
-
-
-@dataclass
-class DataConfig:
-    """What :func:`build_dataloaders` accepts; an unknown key is an error.
-
-    Parameters
-    ----------
-    benchmark : str or None
-        Key of ``BENCHMARKS``: gives the reader, the splits and the normalisation convention. By
-        default the built-in set's; None with `root` needs ``reader._target_``.
-    reader : Any
-        Overrides of the reader: a mapping of its arguments, with ``_target_`` (registry name,
-        class path or ``${dp:...}``) if it is not the benchmark's.
-    root : str or None
-        Directory of the files. Either `root` or `builtin` is set, never both.
-    builtin : str or None
-        Built-in set to generate or take from its cache.
-    n_train, n_test : int or None
-        Cases in the splits; the published or built-in numbers by default. An `n_train` of 0 is for
-        files of test cases only (:func:`build_test_loader`).
-    n_points, n_points_test : int or None
-        Tokens drawn per case; None takes all.
-    sampling : str
-        Training draws: ``epoch`` (fresh each epoch) or ``fixed``. Test draws are always fixed.
-    normalization : Any
-        ``fit`` (the benchmark's convention, fitted to the training split), ``paper`` (published
-        constants), ``none``, a mapping from sample key to ``gaussian``, ``per_point``,
-        ``unit_box`` or ``none``, or ``{"load": path}`` for a stored normaliser.
-    batch_size, batch_size_test : int
-        Cases per batch of one data rank.
-    num_workers : int
-        Reading threads; 0 reads in the calling thread.
-    prefetch : int
-        Batches read ahead.
-    seed : int
-        Seed of case order and draws.
-    builtin_seed : int
-        Seed of the built-in set, so that runs that differ in `seed` train on the same data.
-    device : str or None
-        Where batches live: None leaves them on the CPU, ``auto`` follows PhysicsNeMo.
-    pin_memory : bool
-        Pin host memory for asynchronous copies.
-    collate_metadata : bool
-        Yield ``(batch, [metadata, ...])``.
-    parallel : ParallelConfig
-        Place in the mesh of ranks.
-    """
-
-    benchmark: str | None = None
-    reader: Any = field(default_factory=dict)
-    root: str | None = None
-    builtin: str | None = None
-    n_train: int | None = None
-    n_test: int | None = None
-    n_points: int | None = None
-    n_points_test: int | None = None
-    sampling: str = "epoch"
-    normalization: Any = "fit"
-    batch_size: int = 1
-    batch_size_test: int = 1
-    num_workers: int = 2
-    prefetch: int = 2
-    seed: int = 0
-    builtin_seed: int = 0
-    device: str | None = None
-    pin_memory: bool = False
-    collate_metadata: bool = False
-    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+# Arguments of readers that have their own place in the config.
+_SET_BY_DATA = ("root", "split", "n_train", "n_test", "options")
+# Of the draws of test cases: runs that differ in their seed are tested on the same tokens.
+_TEST_SEED = 0
 
 
 class Loaders(NamedTuple):
@@ -124,7 +51,7 @@ def build_dataloaders(cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True
     Parameters
     ----------
     cfg : Mapping or DictConfig
-        See :class:`DataConfig`.
+        See :class:`~.config.LoaderConfig`.
     trust : bool, optional
         False for a config that came with files of others: then nothing that it names is imported,
         and the reader must be one that is registered.
@@ -171,7 +98,7 @@ def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dic
     Parameters
     ----------
     cfg : Mapping or DictConfig
-        See :class:`DataConfig`.
+        See :class:`~.config.LoaderConfig`.
     root : str or Path
         The other directory.
 
@@ -215,13 +142,14 @@ class _Data:
             arguments["cases"] = listed[split]
         if reader is GeoFNOReader and self.spec is not None:
             arguments.setdefault("name", self.spec.name)
-        accepted = inspect.signature(reader.__init__).parameters
+        accepted = list(inspect.signature(reader).parameters)
+        accepted = [name for name in accepted if name not in _SET_BY_DATA]
         unknown = [name for name in arguments if name not in accepted]
         if unknown:
             raise ValueError(
                 f"data.reader has {', '.join(unknown)}, but {reader.__name__} takes "
-                f"{', '.join(list(accepted)[1:])}. An experiment made for other data may have set "
-                "it: choose data by experiment=..., or leave the experiment out with ~experiment"
+                f"{', '.join(accepted) or 'nothing'} there. An experiment made for other data may "
+                "have set it: choose data by experiment=..., or leave it out with experiment=none"
             )
         context = (cfg.parallel.context_rank, cfg.parallel.context_size)
         return reader(
@@ -229,17 +157,19 @@ class _Data:
             split=split,
             n_train=cfg.n_train,
             n_test=cfg.n_test,
-            n_points=cfg.n_points if split == "train" else cfg.n_points_test,
-            sampling=cfg.sampling if split == "train" else "fixed",
-            shard=(0, 1) if whole_cases else context,
-            seed=cfg.seed,
-            pin_memory=cfg.pin_memory,
+            options=ReaderOptions(
+                n_points=cfg.n_points if split == "train" else cfg.n_points_test,
+                sampling=cfg.sampling if split == "train" else "fixed",
+                shard=(0, 1) if whole_cases else context,
+                seed=cfg.seed if split == "train" else _TEST_SEED,
+                pin_memory=cfg.pin_memory,
+            ),
             **arguments,
         )
 
 
 def _open_data(cfg: Mapping[str, Any] | DictConfig, trust: bool) -> _Data:
-    cfg = OmegaConf.merge(OmegaConf.structured(DataConfig), cfg)
+    cfg = OmegaConf.merge(OmegaConf.structured(LoaderConfig), cfg)
     _check_mesh(cfg.parallel)
     root = _data_root(cfg)
     name = cfg.benchmark or cfg.builtin
@@ -364,10 +294,10 @@ def _make_normalizer(data: _Data, train: CaseReader) -> Normalizer:
             f"normalization is {choice!r}, expected 'fit', 'paper', 'none', a mapping from sample "
             "key to kind, or {'load': path}"
         )
-    if "per_point" in kinds.values() and train.n_points is not None:
+    if "per_point" in kinds.values() and train.options.n_points is not None:
         raise ValueError(
             "per-point statistics need every point of the grid, but n_points is "
-            f"{train.n_points}; set n_points to null or choose 'gaussian'"
+            f"{train.options.n_points}; set n_points to null or choose 'gaussian'"
         )
     parallel = data.cfg.parallel
     if _running_ranks() is not None:
@@ -392,5 +322,5 @@ def _make_loader(data: _Data, split: str, reader: CaseReader, normalizer: Normal
         ),
         collate_fn=PadCollator(collate_metadata=cfg.collate_metadata),
         prefetch_factor=cfg.prefetch if cfg.num_workers > 0 else 0,
-        seed=cfg.seed,
+        seed=cfg.seed if training else _TEST_SEED,
     )

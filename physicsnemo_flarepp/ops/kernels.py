@@ -90,9 +90,10 @@ def _append_columns(
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""Carry the weights in two columns of q and k, for kernels that take no bias or a half one.
 
-    The columns of k are the high and the low part of :math:`\log w / (s c)`, those of q hold c, a
-    power of two near :math:`1/s`: exact in half precision, as is what the kernel sums in fp32. The
-    columns that follow are zeros up to the alignment; v gets as many.
+    The columns of k are the high and the low part of :math:`\log w / (s c)`, which keep 16 of its
+    bits in bfloat16 and 22 in float16; those of q hold c, a power of two near :math:`1/s` and
+    exact. The kernel sums in fp32. The columns that follow are zeros up to the alignment; v gets
+    as many.
     """
     unit = 2.0 ** min(15, max(-14, -round(math.log2(scale))))
     target = (log_weights / (scale * unit)).clamp(min=_REMOVED)

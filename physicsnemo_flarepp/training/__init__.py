@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["TrainedRun", "train"]
+__all__ = ["TrainingResult", "train"]
 
 
 def __getattr__(name: str) -> Any:

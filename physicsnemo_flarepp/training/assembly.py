@@ -51,8 +51,8 @@ class Ranks:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """A run, assembled.
+class Assembly:
+    """What a training loop needs, put together from a config.
 
     Parameters
     ----------
@@ -134,15 +134,15 @@ def load_data(cfg: DictConfig, ranks: Ranks, normalizer: Path | None = None) -> 
     return build_dataloaders({**OmegaConf.to_container(cfg.data, resolve=True), **placed})
 
 
-def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Parts:
+def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     """Build model, optimiser and steps; the weights depend on the seed, not on the rank."""
     settings: TrainingConfig = cfg.training
     reader = loaders.train.dataset.reader
     channels = Channels.of_reader(reader, joint=settings.field_norms == "joint")
-    whole = reader.n_points is None
+    whole = reader.options.n_points is None
     grid = reader.grid if whole else None
     torch.manual_seed(cfg.seed)
-    model = build_model(cfg.model, _input_layout(channels, grid))
+    model = build_model(cfg.model, _input_layout(channels, grid), settings.precision)
     model = model.to(ranks.device)
     if ranks.context_group is not None:
         enable_context_parallel(model, ranks.context_group)
@@ -178,7 +178,7 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Parts:
         settings.clip_norm,
         ranks.mesh,
     )
-    return Parts(loaders, channels, model, step, evaluation, steps_per_epoch)
+    return Assembly(loaders, channels, model, step, evaluation, steps_per_epoch)
 
 
 def _input_layout(channels: Channels, grid: tuple[int, ...] | None) -> InputLayout:

@@ -1,13 +1,35 @@
-"""What a training run can be told, with the paper's values as defaults, and checks of it."""
+"""What a training run can be told, with the paper's values as defaults; checks and differences.
 
+The help of the command is made from the classes here, so nothing that takes long is imported for
+them.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from omegaconf import DictConfig, OmegaConf
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Names of torch's dtypes.
+PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 FIELD_NORMS = ("separate", "joint")
+SECTIONS = ("model", "data", "training", "parallel", "seed", "threads")
+# These change what is written, where or how fast, but no number of the run.
+FREE = frozenset(
+    {
+        "device",
+        "data.device",
+        "data.num_workers",
+        "data.pin_memory",
+        "data.prefetch",
+        "training.checkpoint_every",
+        "training.evaluate_every",
+        "training.keep_checkpoints",
+        "training.log_every",
+    }
+)
+_ABSENT = object()
 
 
 @dataclass
@@ -26,6 +48,8 @@ class TrainingConfig:
         Shape of the one-cycle schedule, as torch names it.
     clip_norm : float or None
         Largest norm of the gradient; None does not clip.
+    beta2 : float
+        AdamW's; its beta_1 is cycled by the schedule.
     ema_decay : float
         Decay of the moving average of the weights that is evaluated; 0 evaluates the weights.
     precision : str
@@ -37,7 +61,8 @@ class TrainingConfig:
     accumulate : int
         Batches per optimisation step.
     derivative_weight : float
-        Weight of the relative L2 loss of the fields' finite differences, on grids.
+        Weight of the relative L2 loss of the fields' finite differences, on grids, for fields that
+        are 0 on the boundary.
     field_norms : str
         ``separate``: relative L2 of each field, averaged. ``joint``: one norm over all channels.
     evaluate_every : int
@@ -57,6 +82,7 @@ class TrainingConfig:
     div_factor: float = 1e4
     final_div_factor: float = 1e4
     clip_norm: float | None = 1.0
+    beta2: float = 0.999
     ema_decay: float = 0.999
     precision: str = "fp32"
     tf32: bool = False
@@ -118,11 +144,12 @@ class RunConfig:
     restart: bool = False
 
 
-def check_config(cfg: DictConfig) -> DictConfig:
+def check_config(cfg: "DictConfig") -> "DictConfig":
     """Return `cfg` resolved and completed with defaults, or say what is wrong with it.
 
     Examples
     --------
+    >>> from omegaconf import OmegaConf
     >>> cfg = {"model": {}, "data": {"builtin": "darcy"}, "run_dir": "out"}
     >>> check_config(OmegaConf.create({**cfg, "training": {"epochs": 3}})).training.ema_decay
     0.999
@@ -130,6 +157,8 @@ def check_config(cfg: DictConfig) -> DictConfig:
     Traceback (most recent call last):
     ValueError: training.precision is 'fp8'; choose one of fp32, bf16, fp16
     """
+    from omegaconf import OmegaConf
+
     cfg = OmegaConf.merge(OmegaConf.structured(RunConfig), cfg)
     OmegaConf.resolve(cfg)
     training = cfg.training
@@ -158,7 +187,103 @@ def check_config(cfg: DictConfig) -> DictConfig:
             f"training.learning_rate is {training.learning_rate} and training.ema_decay "
             f"{training.ema_decay}; expected a positive rate and a decay of at least 0, below 1"
         )
+    if not 0 <= training.beta2 < 1:
+        raise ValueError(f"training.beta2 is {training.beta2}, expected at least 0 and below 1")
     return cfg
+
+
+def config_difference(
+    saved: "Mapping[str, Any] | DictConfig", current: "Mapping[str, Any] | DictConfig"
+) -> list[str]:
+    """List the values that would make a resumed run another run, one line each.
+
+    Parameters
+    ----------
+    saved, current : Mapping or DictConfig
+        Whole configs; interpolations are resolved first. Compared are the ``SECTIONS``, and within
+        them the names in ``FREE`` may differ.
+
+    Returns
+    -------
+    list of str
+        Empty if the run can go on.
+
+    Examples
+    --------
+    >>> saved = {"model": {"n_hidden": 128, "n_head": 8}, "training": {"log_every": 10}}
+    >>> current = {"model": {"n_hidden": 64}, "training": {"log_every": 50}}
+    >>> for line in config_difference(saved, current):
+    ...     print(line)
+    model.n_head: 8 in the checkpoint, absent now
+    model.n_hidden: 128 in the checkpoint, 64 now
+    """
+    before, now = (_leaves(_plain(config)) for config in (saved, current))
+    return [
+        f"{name}: {_shown(before, name)} in the checkpoint, {_shown(now, name)} now"
+        for name in sorted((before.keys() | now.keys()) - FREE)
+        if not _same(before.get(name, _ABSENT), now.get(name, _ABSENT))
+    ]
+
+
+def check_same_config(
+    saved: "Mapping[str, Any] | DictConfig", current: "Mapping[str, Any] | DictConfig"
+) -> None:
+    """Raise ValueError with the differences, and what to do, if a run cannot go on as it was.
+
+    Parameters
+    ----------
+    saved, current
+        As in :func:`config_difference`.
+    """
+    lines = config_difference(saved, current)
+    if lines:
+        raise ValueError(
+            "the run directory holds checkpoints of another config:\n  "
+            + "\n  ".join(lines)
+            + "\nGive back these values to resume, choose another run_dir for a new run, or set "
+            "restart=true to start this one again from the beginning"
+        )
+
+
+def _plain(config: "Mapping[str, Any] | DictConfig") -> Mapping[str, Any]:
+    from omegaconf import DictConfig, OmegaConf
+
+    if isinstance(config, DictConfig):
+        return OmegaConf.to_container(config, resolve=True)
+    return config
+
+
+def _leaves(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten the sections to {"model.n_hidden": 128}; lists are leaves, empty mappings none."""
+    leaves: dict[str, Any] = {}
+
+    def visit(name: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for key, item in value.items():
+                visit(f"{name}.{key}", item)
+        else:
+            leaves[name] = value
+
+    for section in SECTIONS:
+        if section in config:
+            visit(section, config[section])
+    return leaves
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Compare values of YAML; a tuple equals a list, 2 equals 2.0, but 1 is not True."""
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(value, b[key]) for key, value in a.items())
+    if isinstance(a, bool) != isinstance(b, bool):
+        return False
+    both_nan = a != a and b != b
+    return both_nan or a == b
+
+
+def _shown(leaves: dict[str, Any], name: str) -> str:
+    return repr(leaves[name]) if name in leaves else "absent"
 
 
 def _check_at_least(name: str, value: float, least: float) -> None:

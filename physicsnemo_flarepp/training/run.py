@@ -13,10 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from ..datapipes.loaders import Loaders
-from .assembly import Ranks, assemble, load_data, start_ranks
+from .assembly import Assembly, Ranks, assemble, load_data, start_ranks
 from .checkpoints.store import Checkpoint, CheckpointStore, load_training_state
-from .config import check_config
-from .config_difference import check_same_config
+from .config import check_config, check_same_config
 from .reporting import Reporter
 from .run_directory import RunDirectory
 from .trainer import Trainer
@@ -31,7 +30,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class TrainedRun:
+class TrainingResult:
     """What :func:`train` leaves.
 
     Parameters
@@ -73,7 +72,7 @@ class TrainedRun:
         return 128 + getattr(signal, self.stopped_by, signal.SIGTERM)
 
 
-def train(cfg: DictConfig) -> TrainedRun:
+def train(cfg: DictConfig) -> TrainingResult:
     """Train to the end of the config, from the last checkpoint in ``run_dir`` if there is one.
 
     Under torchrun, srun or mpirun all ranks call it: ``parallel.context`` of them share each
@@ -82,11 +81,11 @@ def train(cfg: DictConfig) -> TrainedRun:
     Parameters
     ----------
     cfg : DictConfig
-        See :class:`~.settings.RunConfig`.
+        See :class:`~.config.RunConfig`.
 
     Returns
     -------
-    TrainedRun
+    TrainingResult
         Directory and errors.
     """
     cfg = check_config(cfg)
@@ -95,7 +94,7 @@ def train(cfg: DictConfig) -> TrainedRun:
         return _train_in(directory, cfg, ranks)
 
 
-def _train_in(directory: RunDirectory, cfg: DictConfig, ranks: Ranks) -> TrainedRun:
+def _train_in(directory: RunDirectory, cfg: DictConfig, ranks: Ranks) -> TrainingResult:
     """Begin or go on, train, and write the results."""
     is_main = ranks.rank == 0
     reporter = Reporter(cfg.training.epochs, is_main)
@@ -105,27 +104,27 @@ def _train_in(directory: RunDirectory, cfg: DictConfig, ranks: Ranks) -> Trained
     loaders = load_data(cfg, ranks, stored if state is not None else None)
     if state is not None:
         _check_data(directory, loaders, ranks)
-    parts = assemble(cfg, ranks, loaders)
-    reporter.total_steps = cfg.training.epochs * parts.steps_per_epoch
-    trainer = Trainer(cfg, ranks, parts, directory, store, reporter)
+    assembly = assemble(cfg, ranks, loaders)
+    reporter.total_steps = cfg.training.epochs * assembly.steps_per_epoch
+    trainer = Trainer(cfg, ranks, assembly, directory, store, reporter)
     if state is not None:
         trainer.resume(state)
         del state  # a copy of all weights and moments
     else:
-        training_set = describe_training_set(loaders, parts.channels, cfg.data, ranks)
+        training_set = describe_training_set(loaders, assembly.channels, cfg.data, ranks)
         if is_main:
             directory.clear()
-            directory.begin(cfg, loaders.normalizer, parts.channels, training_set)
-    _announce(reporter, ranks, parts, cfg)
+            directory.begin(cfg, loaders.normalizer, assembly.channels, training_set)
+    _announce(reporter, ranks, assembly, cfg)
     with reporter:
         stopped_by = trainer.run()
         if stopped_by is None and trainer.errors is None:
             trainer.evaluate(log=False)  # complete before: its metrics are there
-    parameters = sum(p.numel() for p in parts.model.parameters())
-    result = TrainedRun(
+    parameters = sum(p.numel() for p in assembly.model.parameters())
+    result = TrainingResult(
         directory.path,
         is_main,
-        tuple(parts.fields),
+        tuple(assembly.fields),
         trainer.errors if stopped_by is None else None,
         trainer.mean_predictor_error if stopped_by is None else None,
         parameters,
@@ -140,7 +139,7 @@ def _train_in(directory: RunDirectory, cfg: DictConfig, ranks: Ranks) -> Trained
         table = error_table(result)
         case_ids = loaders.test.dataset.reader.case_ids
         directory.write_results(
-            parts.average.module, case_ids, result.fields, result.errors.tolist(), table
+            assembly.average.module, case_ids, result.fields, result.errors.tolist(), table
         )
         reporter.say(table)
         reporter.say(f"results in {directory.path}")
@@ -206,11 +205,11 @@ def _on_first_rank(function: Callable[[], T], ranks: Ranks) -> T:
     return outcome[0]
 
 
-def error_table(run: TrainedRun) -> str:
+def error_table(result: TrainingResult) -> str:
     """Return the errors of a run as a Markdown table, in percent."""
-    percent = 100 * run.errors
+    percent = 100 * result.errors
     rows = [("field", "mean", "median", "worst")]
-    columns = [*zip(run.fields, percent.unbind(1), strict=True)]
+    columns = [*zip(result.fields, percent.unbind(1), strict=True)]
     if len(columns) > 1:
         columns.append(("all fields", percent.mean(1)))
     for name, values in columns:
@@ -220,21 +219,23 @@ def error_table(run: TrainedRun) -> str:
     lines.insert(1, "|---" * 4 + "|")
     return (
         f"Test error over {len(percent)} cases, relative L2 in percent "
-        f"(predicting the training mean: {100 * run.mean_predictor_error:.2f})\n\n"
+        f"(predicting the training mean: {100 * result.mean_predictor_error:.2f})\n\n"
         + "\n".join(lines)
         + "\n"
     )
 
 
-def _announce(reporter: Reporter, ranks: Ranks, parts, cfg: DictConfig) -> None:
+def _announce(reporter: Reporter, ranks: Ranks, assembly: Assembly, cfg: DictConfig) -> None:
     """Say in two lines what is about to happen."""
-    readers = [loader.dataset.reader for loader in (parts.loaders.train, parts.loaders.test)]
-    parameters = sum(p.numel() for p in parts.model.parameters())
+    readers = [loader.dataset.reader for loader in (assembly.loaders.train, assembly.loaders.test)]
+    parameters = sum(p.numel() for p in assembly.model.parameters())
     mesh = ranks.mesh
     reporter.say(
-        f"{type(parts.model).__name__} with {parameters:,} parameters on {ranks.device}, "
+        f"{type(assembly.model).__name__} with {parameters:,} parameters on {ranks.device}, "
         f"{mesh['data'].size()} data x {mesh['context'].size()} context ranks, "
         f"{torch.get_num_threads()} threads; {len(readers[0])} training and {len(readers[1])} "
-        f"test cases; fields {', '.join(parts.fields)}"
+        f"test cases; fields {', '.join(assembly.fields)}"
     )
-    reporter.say(f"{cfg.training.epochs} epochs of {parts.steps_per_epoch} steps in {cfg.run_dir}")
+    reporter.say(
+        f"{cfg.training.epochs} epochs of {assembly.steps_per_epoch} steps in {cfg.run_dir}"
+    )

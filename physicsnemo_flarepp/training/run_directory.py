@@ -1,4 +1,4 @@
-"""The directory of a run: config, versions, metrics, TensorBoard, normaliser, results."""
+"""The directory of a run: whose it is, and what it is begun and ended with."""
 
 import csv
 import fcntl
@@ -9,7 +9,6 @@ import platform
 import re
 import shlex
 import sys
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,18 +23,12 @@ from physicsnemo.core import Module
 from ..datapipes.channels import FILE_NAME as CHANNELS
 from ..datapipes.channels import Channels
 from ..datapipes.normalization import Normalizer
-from ..files import (
-    append_whole,
-    fingerprint,
-    make_folder,
-    replace_text,
-    sync_file,
-    temporaries,
-)
+from ..files import fingerprint, make_folder, replace_text, temporaries
 from .checkpoints.model_files import save_module
 from .checkpoints.store import CheckpointStore
 from .config import RunConfig
-from .event_file import EventFile
+from .metrics import FILE_NAME as METRICS
+from .metrics import MetricsLog, read_metrics
 from .run_manifest import FILE_NAME as MANIFEST
 from .run_manifest import RunManifest, read_run_manifest
 from .training_set import FILE_NAME as TRAINING_SET
@@ -60,7 +53,7 @@ _FILES = (
     CONFIG,
     "errors.csv",
     "evaluation.csv",
-    "metrics.jsonl",
+    METRICS,
     MODEL,
     NORMALIZER,
     "table.md",
@@ -111,11 +104,8 @@ class RunDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._manifest = RunManifest(self.path)
-        self._board: EventFile | None = None
+        self.metrics = MetricsLog(self.path)
         self._lock: TextIO | None = None
-        self._purge_step: int | None = None
-        self._unwritten: list[Mapping[str, object]] = []
-        self._unshown: list[Mapping[str, object]] = []
 
     def __enter__(self) -> "RunDirectory":
         return self
@@ -263,11 +253,6 @@ class RunDirectory:
         }
         self._manifest = replace(self._manifest, files=files).write()
 
-    def sync(self) -> None:
-        """Wait until the disk has the metrics; a checkpoint counts only then."""
-        if (self.path / "metrics.jsonl").exists():
-            sync_file(self.path / "metrics.jsonl")
-
     def mark_saved(self) -> None:
         """Note that the run has a checkpoint: from now on it is of value."""
         if not self._manifest.saved:
@@ -275,41 +260,21 @@ class RunDirectory:
 
     def forget_after(self, step: int) -> None:
         """Drop metrics of steps that a resumed run does again, and lines that are no metrics."""
-        metrics = self.path / "metrics.jsonl"
-        if not metrics.exists():
-            return
-        self._purge_step = step + 1
-        kept = [row for row in read_metrics(self.path) if row["step"] <= step]
-        replace_text(metrics, "".join(json.dumps(row) + "\n" for row in kept))
+        if self.metrics.path.exists():
+            kept = [row for row in read_metrics(self.path) if row["step"] <= step]
+            self.metrics.replace(kept, step + 1)
 
     def log(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Append `rows` to the metrics and their numbers to TensorBoard.
 
         Raises OSError where the disk is full; the rows are then written with the next ones.
         """
-        self._unwritten += rows
-        if self._unwritten:
-            text = "".join(json.dumps(row) + "\n" for row in self._unwritten)
-            append_whole(self.path / "metrics.jsonl", text.encode())
-        self._unshown += self._unwritten
-        self._unwritten = []
-        if self._unshown:
-            self._open_board().append(self._unshown)
-        self._unshown = []
-
-    @property
-    def waiting(self) -> int:
-        """Number of rows that could not be written yet."""
-        return len(self._unwritten)
-
-    def _open_board(self) -> EventFile:
-        """Return TensorBoard's file of this process, which the manifest knows as the run's."""
-        if self._board is None:
-            board = EventFile(self.path / "tensorboard", self._purge_step)
-            name = str(board.path.relative_to(self.path))
-            self._manifest = self._manifest.with_written([name]).write()
-            self._board = board
-        return self._board
+        self.metrics.append(rows)
+        if self.metrics.unshown:
+            board = str(self.metrics.board.path.relative_to(self.path))
+            if board not in self._manifest.written:  # or a restart would leave it
+                self._manifest = self._manifest.with_written([board]).write()
+            self.metrics.show()
 
     def write_results(
         self,
@@ -350,32 +315,3 @@ def _is_run_config(path: Path) -> bool:
     if {"run_dir", "training"} <= keys:
         return True
     return not text.endswith("\n") and keys <= set(RunConfig.__dataclass_fields__)
-
-
-def read_metrics(directory: str | Path) -> list[dict]:
-    """Return the rows of a run's ``metrics.jsonl``.
-
-    A last line cut by a kill is left out; so are other lines that are no rows, with a warning.
-    """
-    path = Path(directory) / "metrics.jsonl"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; give the directory of a training run")
-    rows, strange = [], []
-    lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-            is_row = type(row["step"]) is int and type(row["kind"]) is str
-        except (ValueError, TypeError, KeyError, RecursionError):
-            is_row = False
-        if is_row:
-            rows.append(row)
-        elif number < len(lines):
-            strange.append(str(number))
-    if strange:
-        warnings.warn(
-            f"{path}: line {', '.join(strange[:5])}{' ...' if len(strange) > 5 else ''} of "
-            f"{len(lines) - 1} is no row of metrics and is left out",
-            stacklevel=2,
-        )
-    return rows

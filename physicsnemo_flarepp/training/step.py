@@ -63,7 +63,7 @@ class FieldLoss:
         self.normalizer = normalizer
         self.widths = widths
         self.derivative_weight = settings.derivative_weight
-        self.dtype = PRECISIONS[settings.precision]
+        self.dtype = getattr(torch, PRECISIONS[settings.precision])
         self.grid = grid
         self.group = group
 

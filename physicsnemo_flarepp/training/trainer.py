@@ -1,6 +1,7 @@
 """The training loop: epochs, evaluation, checkpoints, and going on after a stop."""
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from ..ops import all_reduce
-from .assembly import Parts, Ranks
+from .assembly import Assembly, Ranks
+from .case_errors import case_errors, gather_errors
 from .checkpoints.random_state import gather_random_states, restore_own_random_state
 from .checkpoints.store import CheckpointStore
 from .interrupts import StopRequest
-from .metrics import case_errors, gather_errors
 from .reporting import Reporter, Status, used_memory_mb
 from .run_directory import RunDirectory, RunDirectoryLost
 
@@ -47,8 +48,8 @@ class Trainer:
         The checked config.
     ranks : Ranks
         Where this process stands.
-    parts : Parts
-        The assembled run.
+    assembly : Assembly
+        Data, model and optimisation.
     directory : RunDirectory
         Where rank 0 writes.
     store : CheckpointStore
@@ -61,7 +62,7 @@ class Trainer:
         self,
         cfg: DictConfig,
         ranks: Ranks,
-        parts: Parts,
+        assembly: Assembly,
         directory: RunDirectory,
         store: CheckpointStore,
         reporter: Reporter,
@@ -69,7 +70,7 @@ class Trainer:
         self.cfg = cfg
         self.settings = cfg.training
         self.ranks = ranks
-        self.parts = parts
+        self.assembly = assembly
         self.directory = directory
         self.reporter = reporter
         self.store = store
@@ -87,7 +88,7 @@ class Trainer:
     @property
     def step(self) -> int:
         """Optimisation steps done."""
-        return self.epoch * self.parts.steps_per_epoch + self.step_in_epoch
+        return self.epoch * self.assembly.steps_per_epoch + self.step_in_epoch
 
     @property
     def is_complete(self) -> bool:
@@ -98,8 +99,8 @@ class Trainer:
 
     def resume(self, state: dict) -> None:
         """Take up the state of a checkpoint."""
-        step = self.parts.step
-        self.parts.model.load_state_dict(state["model"])
+        step = self.assembly.step
+        self.assembly.model.load_state_dict(state["model"])
         step.average.load_state_dict(state["average"])
         step.optimizer.load_state_dict(state["optimizer"])
         step.schedule.load_state_dict(state["schedule"])
@@ -110,10 +111,10 @@ class Trainer:
             self.directory.forget_after(self.step)
 
     def _state(self) -> dict:
-        step = self.parts.step
+        step = self.assembly.step
         return {
             "config": OmegaConf.to_container(self.cfg),
-            "model": self.parts.model.state_dict(),
+            "model": self.assembly.model.state_dict(),
             "average": step.average.state_dict(),
             "optimizer": step.optimizer.state_dict(),
             "schedule": step.schedule.state_dict(),
@@ -135,8 +136,8 @@ class Trainer:
         if self.ranks.rank == 0:
             try:
                 self.directory.check_present()
-                self.directory.sync()
-                module = self.parts.average.module
+                self.directory.metrics.sync()
+                module = self.assembly.average.module
                 self.store.save(self.step, state, module, epoch=self.epoch, metric=metric)
             except (OSError, RunDirectoryLost) as error:
                 outcome[0] = error
@@ -190,21 +191,21 @@ class Trainer:
                     self._save_before_stop(signal_name)
                     return signal_name
         self._log([])  # what a full disk has left
-        if self.directory.waiting:
-            self.reporter.say(f"WARNING {self.directory.waiting} rows of metrics are lost")
+        if self.directory.metrics.waiting:
+            self.reporter.say(f"WARNING {self.directory.metrics.waiting} rows of metrics are lost")
         return None
 
     def _train_epoch(self, stop: StopRequest) -> bool:
         """Do the rest of an epoch; return whether it was asked to stop."""
         self._since = time.perf_counter()
         for batches in self._batches():
-            learning_rate = self.parts.step.schedule.get_last_lr()[0]
-            loss = self.parts.step(batches)
+            learning_rate = self.assembly.step.schedule.get_last_lr()[0]
+            loss = self.assembly.step(batches)
             self.step_in_epoch += 1
             cases = [batch["case_index"] for batch in batches]
             self._pending.append(PendingStep(self.step, self.epoch, learning_rate, loss, cases))
             self._tokens += sum(batch["tokens"].numel() for batch in batches)
-            if self.step_in_epoch == self.parts.steps_per_epoch:
+            if self.step_in_epoch == self.assembly.steps_per_epoch:
                 return False
             looks = self.step % self.settings.log_every == 0
             if looks:
@@ -218,7 +219,7 @@ class Trainer:
 
     def _batches(self) -> Iterator[tuple[TensorDict, ...]]:
         """Give the batches of the steps that are left in this epoch."""
-        loader = self.parts.loaders.train
+        loader = self.assembly.loaders.train
         loader.set_epoch(self.epoch)
         batches_done = self.step_in_epoch * self.settings.accumulate
         loader.sampler.skip(batches_done * loader.batch_size)
@@ -250,8 +251,8 @@ class Trainer:
     def evaluate(self, *, log: bool = True) -> float:
         """Evaluate the averaged weights on the test set; return the mean error."""
         self._flush()
-        self.parts.average.eval()
-        self.errors = self._test_errors(self.parts.evaluation.predict)
+        self.assembly.average.eval()
+        self.errors = self._test_errors(self.assembly.evaluation.predict)
         means = self.errors.mean(0)
         error = means.mean().item()
         baseline = self.mean_predictor_error
@@ -261,7 +262,7 @@ class Trainer:
                 "step": self.step,
                 "epoch": self.epoch,
                 "error": error,
-                "errors": dict(zip(self.parts.fields, means.tolist(), strict=True)),
+                "errors": dict(zip(self.assembly.fields, means.tolist(), strict=True)),
                 "mean_predictor_error": baseline,
             }
             self._log([row])
@@ -284,7 +285,7 @@ class Trainer:
     @cached_property
     def mean_predictor_error(self) -> float:
         """Test error of predicting what normalises to 0: the mean over the training set."""
-        inverse = self.parts.loaders.normalizer.inverse
+        inverse = self.assembly.loaders.normalizer.inverse
 
         def predict(batch: TensorDict) -> Tensor:
             return inverse(torch.zeros_like(batch["fields"]), batch["tokens"])
@@ -294,8 +295,8 @@ class Trainer:
     def _test_errors(
         self, predict: Callable[[TensorDict], Float[Tensor, "B N O"]]
     ) -> Float[Tensor, "cases F"]:
-        widths = tuple(self.parts.fields.values())
-        test = self.parts.loaders.test
+        widths = tuple(self.assembly.fields.values())
+        test = self.assembly.loaders.test
         cases, errors = case_errors(predict, test, widths, self.ranks.context_group)
         return gather_errors(cases, errors, self.ranks.data_group)
 
@@ -309,13 +310,9 @@ class Trainer:
             losses = all_reduce(losses / data_size, "sum", self.ranks.data_group)
         values = losses.tolist()
         pending, self._pending = self._pending, []
-        for entry, value in zip(pending, values, strict=True):
-            if not torch.isfinite(torch.tensor(value)):
-                self._fail(f"the loss is {value} at step {entry.step}", entry.cases)
         seconds = time.perf_counter() - self._since
         speed = self._tokens * self.ranks.size / seconds
         self._tokens, self._since = 0, time.perf_counter()
-        last = pending[-1]
         memory = used_memory_mb(self.ranks.device)
         rows = [
             {
@@ -332,22 +329,27 @@ class Trainer:
             "seconds_per_step": seconds / len(pending),
             "memory_mb": memory,
         }
-        self._log(rows)
+        finite = list(itertools.takewhile(lambda row: math.isfinite(row["loss"]), rows))
+        self._log(finite)
+        if len(finite) < len(rows):
+            first = pending[len(finite)]
+            self._fail(f"the loss is {values[len(finite)]} at step {first.step}", first.cases)
+        last = pending[-1]
         self.reporter.show(
             Status(last.step, last.epoch, values[-1], last.learning_rate, speed, memory)
         )
 
     def _check_weights(self) -> None:
         """Never save weights that are not finite."""
-        sums = torch.stack([p.detach().sum() for p in self.parts.model.parameters()])
+        sums = torch.stack([p.detach().sum() for p in self.assembly.model.parameters()])
         if not bool(torch.isfinite(sums).all()):
-            names = [name for name, _ in self.parts.model.named_parameters()]
+            names = [name for name, _ in self.assembly.model.named_parameters()]
             bad = [n for n, ok in zip(names, torch.isfinite(sums).tolist(), strict=True) if not ok]
             self._fail(f"the weights {', '.join(bad[:3])} are not finite at step {self.step}", [])
 
     def _fail(self, what: str, cases: list[Tensor]) -> None:
         """Stop all ranks with what went wrong, on which cases, and where to go back to."""
-        reader = self.parts.loaders.train.dataset.reader
+        reader = self.assembly.loaders.train.dataset.reader
         indices = torch.cat(cases).tolist() if cases else []
         lists = [indices]
         if self.ranks.size > 1:

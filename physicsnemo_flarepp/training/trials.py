@@ -1,4 +1,4 @@
-"""Train several models at equal settings, over several seeds, and tabulate them."""
+"""Train several models, over several seeds, and tabulate them with their recipes."""
 
 import contextlib
 import csv
@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import statistics
+import string
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -13,11 +14,28 @@ from pathlib import Path
 
 import torch
 from omegaconf import DictConfig
-from rich.progress import Progress
 
 from ..files import replace_text
+from ..progress import progress_bar
+from .config import check_config
+from .metrics import read_metrics
 from .run import train
-from .run_directory import read_metrics
+
+
+class TrialStopped(RuntimeError):
+    """A signal stopped a trial, and with it the comparison.
+
+    Parameters
+    ----------
+    message : str
+        Which one, and by which signal.
+    exit_code : int
+        128 + the number of the signal.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message, exit_code)  # both travel from a worker
+        self.message, self.exit_code = message, exit_code
 
 
 @dataclass(frozen=True)
@@ -40,7 +58,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialResult:
     """What a trial gave.
 
     Parameters
@@ -57,6 +75,8 @@ class Outcome:
         Median duration of an optimisation step.
     directory : str
         The run.
+    recipe : str
+        How it was optimised; see :func:`recipe_of`.
     """
 
     model: str
@@ -65,6 +85,7 @@ class Outcome:
     parameters: int
     step_seconds: float
     directory: str
+    recipe: str
 
 
 def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> str:
@@ -89,25 +110,25 @@ def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> st
             f"compare runs under {os.environ['WORLD_SIZE']} ranks; start it as one process, and "
             "train models that need several ranks with flarepp train"
         )
-    outcomes = [run_trial(trial) for trial in trials] if jobs == 1 else _run_jobs(trials, jobs)
+    results = [run_trial(trial) for trial in trials] if jobs == 1 else _run_jobs(trials, jobs)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     order = list(dict.fromkeys(trial.model for trial in trials))
-    outcomes.sort(key=lambda outcome: (order.index(outcome.model), outcome.seed))
+    results.sort(key=lambda result: (order.index(result.model), result.seed))
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(Outcome.__dataclass_fields__)
-    writer.writerows(outcome.__dict__.values() for outcome in outcomes)
+    writer.writerow(TrialResult.__dataclass_fields__)
+    writer.writerows(result.__dict__.values() for result in results)
     replace_text(directory / "comparison.csv", text.getvalue())
-    table = comparison_table(outcomes)
+    table = comparison_table(results)
     replace_text(directory / "comparison.md", table)
     return table
 
 
-def _run_jobs(trials: Sequence[Trial], jobs: int) -> list[Outcome]:
+def _run_jobs(trials: Sequence[Trial], jobs: int) -> list[TrialResult]:
     """Run `jobs` trials at a time; the first failure or interrupt starts no further one."""
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    outcomes = []
+    results = []
     waiting = list(trials)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([train.__module__])  # PhysicsNeMo is imported once
@@ -118,85 +139,117 @@ def _run_jobs(trials: Sequence[Trial], jobs: int) -> list[Outcome]:
             initializer=torch.set_num_threads,
             initargs=(threads,),
         ) as pool,
-        Progress() as progress,
+        progress_bar("training", len(trials), wanted=True) as advance,
     ):
-        task = progress.add_task("training", total=len(trials))
         running = set()
         while waiting or running:
             while waiting and len(running) < jobs:
                 running.add(pool.submit(_run_quietly, waiting.pop(0)))
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                outcomes.append(future.result())
-                progress.advance(task)
-    return outcomes
+                results.append(future.result())
+                advance()
+    return results
 
 
-def run_trial(trial: Trial) -> Outcome:
-    """Train one trial, or take up its run directory."""
+def run_trial(trial: Trial) -> TrialResult:
+    """Train one trial, or take up its run directory; TrialStopped if a signal stopped it."""
     run = train(trial.config)
     if run.stopped_by is not None:
-        raise KeyboardInterrupt(f"{run.directory} was stopped by {run.stopped_by}")
+        message = f"{run.directory} was stopped by {run.stopped_by}"
+        raise TrialStopped(f"{message}; the same command goes on from there", run.exit_code())
     rows = read_metrics(run.directory)
     seconds = [row["seconds_per_step"] for row in rows if "seconds_per_step" in row]
-    return Outcome(
+    return TrialResult(
         trial.model,
         trial.seed,
         run.error,
         run.parameters,
         statistics.median(seconds),
         str(run.directory),
+        recipe_of(trial.config),
     )
 
 
-def _run_quietly(trial: Trial) -> Outcome:
+def recipe_of(cfg: DictConfig) -> str:
+    """Return what the optimisation of a run has that models may differ in.
+
+    Examples
+    --------
+    >>> from omegaconf import OmegaConf
+    >>> cfg = {"model": {}, "data": {"batch_size": 4}, "run_dir": "", "training": {"beta2": 0.99}}
+    >>> recipe_of(OmegaConf.create(cfg))
+    'batch 4, lr 0.001, decay 1e-05, pct_start 0.1, div_factor 1e+04, clip 1, beta2 0.99, fp32'
+    """
+    cfg = check_config(cfg)
+    training = cfg.training
+    clip = "none" if training.clip_norm is None else f"{training.clip_norm:g}"
+    return (
+        f"batch {cfg.data.get('batch_size', 1) * training.accumulate}, "
+        f"lr {training.learning_rate:.3g}, decay {training.weight_decay:.3g}, "
+        f"pct_start {training.pct_start:.3g}, div_factor {training.div_factor:.3g}, "
+        f"clip {clip}, beta2 {training.beta2:g}, {training.precision}"
+    )
+
+
+def _run_quietly(trial: Trial) -> TrialResult:
     directory = Path(trial.config.run_dir)
     directory.mkdir(parents=True, exist_ok=True)
     with open(directory / "log.txt", "a") as log, contextlib.redirect_stdout(log):
         return run_trial(trial)
 
 
-def comparison_table(outcomes: Sequence[Outcome]) -> str:
-    """Return the models as a Markdown table: error and spread over seeds, size, step time.
+def comparison_table(results: Sequence[TrialResult]) -> str:
+    """Return the models as a Markdown table: error and spread over seeds, size, step time, recipe.
 
     Examples
     --------
-    >>> outcomes = [
-    ...     Outcome("flare", seed, error, 1000, 0.1, "") for seed, error in ((0, 0.2), (1, 0.22))
+    >>> results = [
+    ...     TrialResult("flare", seed, error, 1000, 0.1, "", "batch 2")
+    ...     for seed, error in ((0, 0.2), (1, 0.22))
     ... ]
-    >>> print(comparison_table([*outcomes, Outcome("flarepp", 0, 0.1, 1500, 0.13, "")]))
-    | model | test error, % | by seed | / flare | parameters | step, ms | / flare |
-    |---|---|---|---|---|---|---|
-    | flare | 21.00 ± 1.41 | 20.00, 22.00 | 1.00 | 1,000 | 100 | 1.00 |
-    | flarepp | 10.00 | 10.00 | 0.48 | 1,500 | 130 | 1.30 |
+    >>> print(comparison_table([*results, TrialResult("lno", 0, 0.1, 1500, 0.13, "", "batch 4")]))
+    | model | test error, % | by seed | / flare | parameters | step, ms | / flare | recipe |
+    |---|---|---|---|---|---|---|---|
+    | flare | 21.00 ± 1.41 | 20.00, 22.00 | 1.00 | 1,000 | 100 | 1.00 | A |
+    | lno | 10.00 | 10.00 | 0.48 | 1,500 | 130 | 1.30 | B |
     <BLANKLINE>
     Mean and standard deviation over seeds (0, 1) of the relative L2 error on the test set.
     <BLANKLINE>
+    - Recipe A: batch 2
+    - Recipe B: batch 4
+    <BLANKLINE>
     """
-    models = {outcome.model: [] for outcome in outcomes}
-    for outcome in outcomes:
-        models[outcome.model].append(outcome)
+    models = {result.model: [] for result in results}
+    for result in results:
+        models[result.model].append(result)
     first = next(iter(models))
+    recipes = dict.fromkeys(result.recipe for result in results)
+    letters = dict(zip(recipes, string.ascii_uppercase, strict=False))
     means = {name: statistics.mean(o.error for o in runs) for name, runs in models.items()}
     steps = {name: statistics.median(o.step_seconds for o in runs) for name, runs in models.items()}
     lines = [
-        f"| model | test error, % | by seed | / {first} | parameters | step, ms | / {first} |",
-        "|---" * 7 + "|",
+        f"| model | test error, % | by seed | / {first} | parameters | step, ms | / {first} "
+        "| recipe |",
+        "|---" * 8 + "|",
     ]
     for name, runs in models.items():
-        percent = [100 * outcome.error for outcome in runs]
+        percent = [100 * result.error for result in runs]
         spread = f" ± {statistics.stdev(percent):.2f}" if len(percent) > 1 else ""
         lines.append(
             f"| {name} | {100 * means[name]:.2f}{spread} | "
             f"{', '.join(f'{value:.2f}' for value in percent)} | "
             f"{means[name] / means[first]:.2f} | {runs[0].parameters:,} | "
-            f"{1e3 * steps[name]:.0f} | {steps[name] / steps[first]:.2f} |"
+            f"{1e3 * steps[name]:.0f} | {steps[name] / steps[first]:.2f} | "
+            f"{letters[runs[0].recipe]} |"
         )
-    seeds = ", ".join(str(seed) for seed in sorted({outcome.seed for outcome in outcomes}))
+    seeds = ", ".join(str(seed) for seed in sorted({result.seed for result in results}))
     lines += [
         "",
         f"Mean and standard deviation over seeds ({seeds}) of the relative L2 error on the test "
         "set.",
+        "",
+        *(f"- Recipe {letter}: {recipe}" for recipe, letter in letters.items()),
         "",
     ]
     return "\n".join(lines)

@@ -6,9 +6,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 
-from physicsnemo_flarepp.commands import compare
+from physicsnemo_flarepp.commands import compare, main
 from physicsnemo_flarepp.commands.configs import config_directory
 from physicsnemo_flarepp.training.config import check_config
+from physicsnemo_flarepp.training.trials import TrialStopped
 
 
 @pytest.fixture
@@ -50,5 +51,18 @@ def test_trials_differ_in_model_and_seed_only(equal_settings):
 def test_data_and_experiment_can_be_chosen(equal_settings):
     (trial, *_) = equal_settings("experiment=quick/pipe", "compare.seeds=[0]")
     assert trial.config.data.builtin == "pipe"
-    (trial, *_) = equal_settings("~experiment", "data=airfoil", "compare.seeds=[0]")
+    (trial, *_) = equal_settings("experiment=none", "data=airfoil", "compare.seeds=[0]")
     assert (trial.config.data.builtin, trial.config.model.n_hidden) == ("airfoil", 128)
+
+
+def test_a_signal_is_the_exit_code(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def stop(*_):
+        raise TrialStopped("run was stopped by SIGTERM", 143)
+
+    monkeypatch.setattr(compare, "compare", stop)
+    with pytest.raises(SystemExit) as ended:
+        main(["compare"])
+    assert ended.value.code == 143
+    assert capsys.readouterr().err == "flarepp compare: run was stopped by SIGTERM\n"

@@ -57,7 +57,7 @@ def test_jobs_of_a_sweep_have_directories_of_their_own(composed):
 
 
 def test_a_sweep_over_what_is_in_the_name_adds_nothing(composed):
-    names = directories(composed("train", "-m", "data=darcy,pipe", "seed=0,1", "~experiment"))
+    names = directories(composed("train", "-m", "data=darcy,pipe", "seed=0,1", "experiment=none"))
     assert names == [f"{data}-flarepp-seed{seed}" for data in ("darcy", "pipe") for seed in (0, 1)]
     names = directories(composed("train", "-m", "data=darcy,pipe", "label=mine"))
     assert names == ["mine-flarepp-seed0-data=darcy", "mine-flarepp-seed0-data=pipe"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from physicsnemo_flarepp.commands import main, train
-from physicsnemo_flarepp.training.run import TrainedRun
+from physicsnemo_flarepp.training.run import TrainingResult
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -65,13 +65,15 @@ def test_a_signal_that_stops_a_run_is_the_exit_code(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(train, "draw_run", drawn.append)
     for stopped_by, code in (("SIGTERM", 143), ("SIGINT", 130), ("SIGUSR1", 138)):
-        left = TrainedRun(tmp_path, True, (), None, None, 1, stopped_by)
+        left = TrainingResult(tmp_path, True, (), None, None, 1, stopped_by)
         monkeypatch.setattr(train, "train", lambda cfg, left=left: left)
         with pytest.raises(SystemExit) as ended:
             main(["train"])
         assert ended.value.code == code
     assert drawn == []
-    monkeypatch.setattr(train, "train", lambda cfg: TrainedRun(tmp_path, True, (), None, None, 1))
+    monkeypatch.setattr(
+        train, "train", lambda cfg: TrainingResult(tmp_path, True, (), None, None, 1)
+    )
     assert main(["train"]) == 0 and drawn == [tmp_path]
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigKeyError
 from physicsnemo.datapipes import COMPONENT_REGISTRY
@@ -55,6 +56,14 @@ def test_fixed_sampling_and_test_draws_never_change(ragged_set):
     assert epoch_of(loaders.train, 0) == epoch_of(loaders.train, 7)
     test = epoch_of(loaders.test, 0)
     assert test == epoch_of(loaders.test, 7) and len(test[0]) == 10
+
+
+def test_test_draws_are_the_same_for_all_seeds(ragged_set):
+    draws = [
+        epoch_of(build_dataloaders(config(ragged_set, seed=seed, n_points_test=10)).test, 0)
+        for seed in (0, 5, 6)
+    ]
+    assert draws[0] == draws[1] == draws[2] and len(draws[0][0]) == 10 != max(draws[0][0]) + 1
 
 
 def test_statistics_never_see_test_cases(ragged_set, monkeypatch):
@@ -256,3 +265,31 @@ def test_a_built_in_set_elsewhere_has_the_counts_of_its_stamp(tmp_path):
     with pytest.raises(ValueError, match="no such file"):
         next(root.glob("*smooth1.mat")).unlink()
         data_elsewhere({"builtin": "darcy"}, root)
+
+
+@pytest.mark.parametrize("name", ["stride", "n_points", "options", "root"])
+def test_arguments_that_no_reader_takes_there_are_named(ragged_set, name):
+    message = f"data.reader has {name}, but DrivAerMLReader takes fields, features, .* ~experiment"
+    with pytest.raises(ValueError, match=message):
+        build_dataloaders(config(ragged_set, reader={name: 1}))
+
+
+def test_a_reader_is_made_from_yaml_with_options(ragged_set):
+    reader = instantiate(
+        OmegaConf.create(
+            {
+                "_target_": "${dp:DrivAerMLReader}",
+                "root": str(ragged_set),
+                "options": {"n_points": 7, "shard": [1, 2]},
+            }
+        )
+    )
+    assert len(reader[0][0]["tokens"]) == 3
+    with pytest.raises(Exception, match="n_point'"):
+        instantiate(
+            {
+                "_target_": "physicsnemo_flarepp.datapipes.DrivAerMLReader",
+                "root": str(ragged_set),
+                "options": {"n_point": 7},
+            }
+        )

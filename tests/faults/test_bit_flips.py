@@ -9,12 +9,12 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from physicsnemo_flarepp.evaluation import load_run
-from physicsnemo_flarepp.evaluation.conventions import force_settings
+from physicsnemo_flarepp.evaluation import force_settings, load_run
 from physicsnemo_flarepp.inference import LatentState
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
-from physicsnemo_flarepp.training.run_directory import RunDirectory, read_metrics
+from physicsnemo_flarepp.training.metrics import read_metrics
+from physicsnemo_flarepp.training.run_directory import RunDirectory
 from tests.training.conftest import (  # noqa: F401
     make_config,
     no_group_left,

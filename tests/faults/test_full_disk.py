@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from physicsnemo_flarepp.evaluation import load_run
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore
-from physicsnemo_flarepp.training.run_directory import read_metrics
+from physicsnemo_flarepp.training.metrics import read_metrics
 from physicsnemo_flarepp.training.step import TrainStep
 from tests.training.conftest import (  # noqa: F401
     make_config,

@@ -10,7 +10,7 @@ import torch
 from physicsnemo_flarepp.evaluation import load_run
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore
-from physicsnemo_flarepp.training.run_directory import read_metrics
+from physicsnemo_flarepp.training.metrics import read_metrics
 from tests.training.conftest import (  # noqa: F401
     make_config,
     no_group_left,

@@ -8,7 +8,7 @@ import torch
 from rank_processes import DEADLINE, run_training, start_training
 
 from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
-from physicsnemo_flarepp.training.run_directory import read_metrics
+from physicsnemo_flarepp.training.metrics import read_metrics
 
 pytestmark = pytest.mark.distributed
 

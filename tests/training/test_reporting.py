@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from physicsnemo_flarepp.training import reporting
 from physicsnemo_flarepp.training.reporting import Reporter, Status
 
 STATUS = Status(50, 4, 0.1234, 5e-4, 12_345.6, 678.9)

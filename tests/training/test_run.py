@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from physicsnemo_flarepp.datapipes import build_dataloaders
-from physicsnemo_flarepp.evaluation import case_errors, load_run
-from physicsnemo_flarepp.training import run_directory, train, trainer
+from physicsnemo_flarepp.evaluation import evaluate_run, load_run
+from physicsnemo_flarepp.training import metrics, train, trainer
 from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
-from physicsnemo_flarepp.training.run_directory import RunDirectory, read_metrics
+from physicsnemo_flarepp.training.metrics import read_metrics
+from physicsnemo_flarepp.training.run_directory import RunDirectory
 from physicsnemo_flarepp.training.step import TrainStep
 from physicsnemo_flarepp.training.trainer import NonFiniteLoss
 
@@ -185,6 +186,8 @@ def test_non_finite_loss_stops_with_step_cases_and_last_good_checkpoint(make_con
         assert reader.case_ids[case] in str(caught.value)
     assert "step_00000005" in str(caught.value)
     assert CheckpointStore(f"{cfg.run_dir}/checkpoints").entries()[0].step == 5
+    losses = {row["step"]: row["loss"] for row in rows(cfg.run_dir, "step")}
+    assert list(losses) == [1, 2, 3, 4, 5, 6, 7], "those that led to it, read with it or before"
 
 
 def test_weights_that_are_not_finite_are_never_saved(make_config, monkeypatch):
@@ -314,10 +317,10 @@ def test_stop_in_the_last_step_of_an_epoch_keeps_the_metric(make_config, monkeyp
 
 
 def test_metrics_that_a_full_disk_refused_are_written_later(make_config, monkeypatch, capsys):
-    original, refused = run_directory.append_whole, []
+    original, refused = metrics.append_whole, []
 
     def append_whole(path, text):
-        if 0 < len(rows_of(path)) < 9 and len(refused) < 3:
+        if path.name == "metrics.jsonl" and 0 < len(rows_of(path)) < 9 and len(refused) < 3:
             refused.append(None)
             raise OSError(28, "No space left on device", str(path))
         original(path, text)
@@ -325,7 +328,7 @@ def test_metrics_that_a_full_disk_refused_are_written_later(make_config, monkeyp
     def rows_of(path):
         return path.read_text().splitlines() if path.exists() else []
 
-    monkeypatch.setattr(run_directory, "append_whole", append_whole)
+    monkeypatch.setattr(metrics, "append_whole", append_whole)
     run = train(make_config())
     assert "WARNING metrics are kept for later" in capsys.readouterr().out and refused
     assert [row["step"] for row in rows(run.directory, "step")] == list(range(1, 21))
@@ -345,7 +348,7 @@ def test_evaluation_measures_as_training_did(make_config):
     for norms in ("separate", "joint"):
         cfg = make_config(training__field_norms=norms, run_dir=f"{make_config().run_dir}_{norms}")
         run = train(cfg)
-        errors = case_errors(load_run(run.directory), progress=False)
+        errors = evaluate_run(load_run(run.directory), progress=False).errors
         assert errors.values.shape == (3, 2 if norms == "separate" else 1)
         assert errors.values == pytest.approx(run.errors.numpy(), rel=1e-3)
 

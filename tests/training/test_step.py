@@ -14,7 +14,7 @@ from physicsnemo_flarepp.training.optimizers import make_average, parameter_grou
 
 
 @pytest.fixture
-def parts(make_config):
+def assembled(make_config):
     def make(**changes):
         cfg = check_config(make_config(**changes))
         ranks = start_ranks(cfg)
@@ -41,8 +41,8 @@ class ReadsOfTheDevice(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_step_reads_nothing_from_the_device(parts, precision):
-    run = parts(training__precision=precision)
+def test_step_reads_nothing_from_the_device(assembled, precision):
+    run = assembled(training__precision=precision)
     batches = list(run.loaders.train)
     run.step(batches[:1])
     average = run.step.average
@@ -58,9 +58,9 @@ def test_step_reads_nothing_from_the_device(parts, precision):
     assert reads.tensors == []
 
 
-def test_average_is_that_of_torch(parts):
+def test_average_is_that_of_torch(assembled):
     """After the first update ours skips the counter, which an exponential average ignores."""
-    run = parts()
+    run = assembled()
     theirs = AveragedModel(run.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     for batch in run.loaders.train:
         run.step([batch])
@@ -76,8 +76,8 @@ def test_counter_that_the_average_reads_is_on_the_host():
     assert average.n_averaged.device.type == "cpu"
 
 
-def test_steps_leave_nothing_behind(parts):
-    run = parts()
+def test_steps_leave_nothing_behind(assembled):
+    run = assembled()
     batches = list(run.loaders.train)
 
     def tensors_after(steps):
@@ -88,14 +88,15 @@ def test_steps_leave_nothing_behind(parts):
         return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
     tensors_after(3)
-    assert tensors_after(2) == tensors_after(15)
+    few = tensors_after(2)
+    assert tensors_after(15) <= few  # fewer, where garbage of other tests goes meanwhile
 
 
-def test_accumulated_batches_give_the_gradient_of_their_union(parts, monkeypatch):
+def test_accumulated_batches_give_the_gradient_of_their_union(assembled, monkeypatch):
     """Two batches of 2 and one of 4 have the same mean loss, so the same update."""
     results = []
     for accumulate, size in ((2, 2), (1, 4)):
-        run = parts(training__accumulate=accumulate, data__batch_size=size)
+        run = assembled(training__accumulate=accumulate, data__batch_size=size)
         batches = [batch for batch, _ in zip(run.loaders.train, range(accumulate), strict=False)]
         loss = run.step(batches)
         results.append((loss, [p.detach() for p in run.model.parameters()]))
@@ -104,8 +105,8 @@ def test_accumulated_batches_give_the_gradient_of_their_union(parts, monkeypatch
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-7)
 
 
-def test_loss_is_the_mean_error_in_physical_units(parts):
-    run = parts()
+def test_loss_is_the_mean_error_in_physical_units(assembled):
+    run = assembled()
     batch = next(iter(run.loaders.train))
     affine = run.loaders.normalizer.affine["fields"]
     with torch.no_grad():
@@ -120,8 +121,8 @@ def test_loss_is_the_mean_error_in_physical_units(parts):
     torch.testing.assert_close(loss.double(), torch.stack(expected).mean(), rtol=1e-5, atol=0)
 
 
-def test_joint_norm_runs_over_all_channels(parts):
-    run = parts(training__field_norms="joint")
+def test_joint_norm_runs_over_all_channels(assembled):
+    run = assembled(training__field_norms="joint")
     batch = next(iter(run.loaders.train))
     affine = run.loaders.normalizer.affine["fields"]
     with torch.no_grad():
@@ -132,8 +133,21 @@ def test_joint_norm_runs_over_all_channels(parts):
     torch.testing.assert_close(loss.double(), expected.mean(), rtol=1e-5, atol=0)
 
 
-def test_only_matrices_of_layers_decay(parts):
-    model = parts().model
+@pytest.mark.parametrize("name", ["PerceiverIO", "SetTransformer", "GNOT", "LNO"])
+def test_steps_of_complete_architectures_lower_the_loss(assembled, name):
+    slices = None if name == "GNOT" else 4
+    run = assembled(
+        model___target_=f"physicsnemo_flarepp.{name}",
+        model__slice_num=slices,
+        training__div_factor=2.0,
+    )
+    batch = next(iter(run.loaders.train))
+    losses = [run.step([batch]).item() for _ in range(8)]
+    assert losses[-1] < losses[0]
+
+
+def test_only_matrices_of_layers_decay(assembled):
+    model = assembled().model
     decayed, free = parameter_groups(model, 0.1)
     names = {id(p): name for name, p in model.named_parameters()}
     assert {names[id(p)].rsplit(".", 1)[1] for p in decayed["params"]} == {"weight"}

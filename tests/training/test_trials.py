@@ -1,11 +1,15 @@
 """Several models at equal settings."""
 
 import csv
+import os
+import pickle
+import signal
 
 import pytest
 
-from physicsnemo_flarepp.training.run_directory import read_metrics
-from physicsnemo_flarepp.training.trials import Trial, compare
+from physicsnemo_flarepp.training.metrics import read_metrics
+from physicsnemo_flarepp.training.step import TrainStep
+from physicsnemo_flarepp.training.trials import Trial, TrialStopped, compare
 
 
 @pytest.fixture
@@ -46,6 +50,7 @@ def test_table_holds_what_the_runs_reported(make_trials, tmp_path, jobs):
     assert f"| flare | {means[0]:.2f} ± " in table and f"| flarepp | {means[1]:.2f} ± " in table
     assert (tmp_path / "table" / "comparison.md").read_text() == table
     assert (tmp_path / "flare0" / "log.txt").exists() == (jobs > 1)
+    assert table.count("- Recipe ") == 1 and f"- Recipe A: {rows[0]['recipe']}" in table
 
 
 def test_failing_trial_starts_no_further_one(make_trials, tmp_path):
@@ -60,3 +65,25 @@ def test_ranks_are_refused(make_trials, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="under 2 ranks; start it as one process"):
         compare(make_trials(), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
+def test_a_signal_stops_the_comparison_with_its_own_exit_code(
+    make_trials, tmp_path, monkeypatch, name
+):
+    original = TrainStep.__call__
+
+    def step(self, batches):
+        os.kill(os.getpid(), getattr(signal, name))
+        return original(self, batches)
+
+    monkeypatch.setattr(TrainStep, "__call__", step)
+    with pytest.raises(TrialStopped, match=f"flare0 was stopped by {name}") as stopped:
+        compare(make_trials(), tmp_path / "table")
+    assert stopped.value.exit_code == 128 + getattr(signal, name)
+    assert not (tmp_path / "flare1").exists()
+
+
+def test_a_stop_travels_whole_from_a_worker():
+    stopped = pickle.loads(pickle.dumps(TrialStopped("run was stopped by SIGTERM", 143)))
+    assert (stopped.message, stopped.exit_code) == ("run was stopped by SIGTERM", 143)

@@ -1,0 +1,123 @@
+import copy
+
+import pytest
+from omegaconf import OmegaConf
+
+from physicsnemo_flarepp.training.config import check_same_config, config_difference
+
+CONFIG = {
+    "model": {"_target_": "a.FlarePP", "n_hidden": 128, "structured_shape": [85, 85]},
+    "data": {
+        "builtin": "cars",
+        "batch_size": 1,
+        "num_workers": 2,
+        "prefetch": 2,
+        "pin_memory": False,
+        "device": None,
+        "reader": {},
+        "normalization": {"fields": "gaussian"},
+    },
+    "training": {
+        "epochs": 10,
+        "learning_rate": 1e-3,
+        "tf32": True,
+        "log_every": 10,
+        "keep_checkpoints": 3,
+        "evaluate_every": 1,
+        "checkpoint_every": 1,
+    },
+    "parallel": {"context": 1},
+    "seed": 0,
+    "device": "auto",
+    "label": "cars",
+    "run_dir": "outputs/a",
+    "restart": False,
+}
+
+
+def changed(name, value):
+    config = OmegaConf.create(copy.deepcopy(CONFIG))
+    OmegaConf.update(config, name, value, force_add=True)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("model.n_hidden", 64, "model.n_hidden: 128 in the checkpoint, 64 now"),
+        ("model.n_head", 4, "model.n_head: absent in the checkpoint, 4 now"),
+        (
+            "model.structured_shape",
+            [85, 43],
+            "model.structured_shape: [85, 85] in the checkpoint, [85, 43] now",
+        ),
+        (
+            "data.normalization.fields",
+            "none",
+            "data.normalization.fields: 'gaussian' in the checkpoint, 'none' now",
+        ),
+        ("data.reader", {"name": "x"}, "data.reader.name: absent in the checkpoint, 'x' now"),
+        ("training.epochs", 11, "training.epochs: 10 in the checkpoint, 11 now"),
+        ("training.tf32", 1, "training.tf32: True in the checkpoint, 1 now"),
+        ("parallel.context", 2, "parallel.context: 1 in the checkpoint, 2 now"),
+        ("seed", 1, "seed: 0 in the checkpoint, 1 now"),
+    ],
+)
+def test_what_would_change_the_run_is_shown_and_refused(name, value, line):
+    assert config_difference(CONFIG, changed(name, value)) == [line]
+    with pytest.raises(ValueError) as caught:
+        check_same_config(CONFIG, changed(name, value))
+    assert line in str(caught.value).splitlines()[1]
+    assert "run_dir" in str(caught.value) and "restart=true" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "training.log_every",
+        "training.keep_checkpoints",
+        "training.evaluate_every",
+        "training.checkpoint_every",
+        "data.num_workers",
+        "data.prefetch",
+        "data.pin_memory",
+        "data.device",
+        "device",
+        "label",
+        "run_dir",
+        "restart",
+    ],
+)
+def test_what_changes_no_number_may_differ(name):
+    assert config_difference(CONFIG, changed(name, "other")) == []
+    check_same_config(CONFIG, changed(name, "other"))
+
+
+def test_several_differences_come_in_order():
+    current = changed("seed", 5)
+    current.model.n_hidden = 32
+    del current.data.batch_size
+    assert config_difference(CONFIG, current) == [
+        "data.batch_size: 1 in the checkpoint, absent now",
+        "model.n_hidden: 128 in the checkpoint, 32 now",
+        "seed: 0 in the checkpoint, 5 now",
+    ]
+
+
+def test_a_config_read_from_its_file_is_the_same(tmp_path):
+    config = OmegaConf.create(CONFIG)
+    config.training.learning_rate = 1e-05
+    config.model.n_head = "${seed}"
+    OmegaConf.save(config, tmp_path / "config.yaml", resolve=True)
+    saved = OmegaConf.load(tmp_path / "config.yaml")
+    assert config_difference(saved, config) == []
+
+
+def test_equal_values_of_other_types_are_equal():
+    saved = {"model": {"shape": (1, 2), "ratio": 2.0, "limit": float("nan"), "options": [{"a": 1}]}}
+    now = {"model": {"shape": [1, 2], "ratio": 2, "limit": float("nan"), "options": [{"a": 1}]}}
+    assert config_difference(saved, now) == []
+    now["model"]["options"] = [{"a": 2}]
+    assert config_difference(saved, now) == [
+        "model.options: [{'a': 1}] in the checkpoint, [{'a': 2}] now"
+    ]
