@@ -29,6 +29,7 @@ def darcy_run(tmp_path_factory):
     return making.write_run(root / "run", making.darcy_data(making.write_darcy(root / "set")))
 
 
+@pytest.mark.slow
 def test_predict_runs_as_a_command(car_run, tmp_path):
     making.body(11).save(tmp_path / "car.stl")
     command = [
