@@ -16,6 +16,7 @@ from tests.evaluation import making
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_predict_runs_as_a_command(car_run, tmp_path):
     making.body(11).save(tmp_path / "car.stl")
     command = [
