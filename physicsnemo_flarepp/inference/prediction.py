@@ -156,7 +156,8 @@ def decode_state(
     Each row depends on its own point and the state only, so points have no weights. At the points
     of the cloud it is the prediction of the whole cloud. If ``fx`` or ``embedding`` is a tensor
     that requires a gradient, the result is differentiable with respect to it (the latents count
-    as constants).
+    as constants): once, or any number of times inside
+    :func:`~physicsnemo_flarepp.ops.plain_operators`.
 
     Parameters
     ----------

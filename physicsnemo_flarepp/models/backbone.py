@@ -40,7 +40,8 @@ class MixerBackbone(Module):
 
     In-projection, ``n_layers`` residual blocks ``x + mixer(norm x)``, ``x + ffn(norm x)``,
     out-projection. Everything but the mixer acts on each token alone. The constructor and
-    ``forward`` accept what ``physicsnemo.models.flare.FLARE`` does, in the same order.
+    ``forward`` accept what ``physicsnemo.models.flare.FLARE`` does, in the same order. Second
+    derivatives need :func:`~physicsnemo_flarepp.ops.plain_operators` around the call.
 
     Parameters
     ----------
@@ -132,6 +133,7 @@ class MixerBackbone(Module):
     torch.Size([2, 100, 1])
     """
 
+    mixers: tuple[str, ...] = tuple(MIXERS)
     in_projection: nn.Module
     blocks: Sequence[AnyBlock]
     out_projection: nn.Module
@@ -182,7 +184,7 @@ class MixerBackbone(Module):
         )
         check_integers(0, {"io_layers": io_layers})
         check_ratios(mlp_ratio, dropout)
-        check_architecture(n_hidden, n_head, mixer)
+        check_architecture(n_hidden, n_head, mixer, self.mixers)
         check_grid(structured_shape, unified_pos)
         if use_te:
             raise ValueError(
