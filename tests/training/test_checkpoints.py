@@ -352,7 +352,6 @@ def test_an_old_checkpoint_that_cannot_be_removed_does_not_stop_the_run(tmp_path
 
 def run_alone(function, tmp_path):
     """Run a case in a fork of a server that has PhysicsNeMo loaded; return what it stored."""
-    multiprocessing.set_forkserver_preload(["physicsnemo_flarepp.models"])
     (tmp_path / "run").mkdir()
     process = multiprocessing.get_context("forkserver").Process(
         target=function, args=(str(tmp_path / "run"), str(tmp_path / "result"))
