@@ -41,6 +41,7 @@ def test_every_option_and_mixer_with_time_broadcast_and_mask(name):
     assert (got[~mask] == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_mixer_with_weights(name, masked):

@@ -271,6 +271,7 @@ def _interrupt():
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [_full, _interrupt])
 @pytest.mark.parametrize("step", [2, 3], ids=["again", "new"])
 def test_a_failure_at_any_call_leaves_the_earlier_checkpoints(tmp_path, monkeypatch, act, step):

@@ -20,6 +20,8 @@ from physicsnemo_flarepp.training.run_directory import RunDirectory
 from physicsnemo_flarepp.training.step import TrainStep
 from physicsnemo_flarepp.training.trainer import NonFiniteLoss
 
+pytestmark = pytest.mark.slow
+
 
 def rows(directory, kind):
     return [row for row in read_metrics(directory) if row["kind"] == kind]
