@@ -69,7 +69,7 @@ class Run:
 
     @cached_property
     def adapter(self):
-        """Returns the keyword arguments of ``model.forward`` for a batch."""
+        """Return the keyword arguments of ``model.forward`` for a batch."""
         return input_adapter(self.model)
 
     @cached_property
