@@ -12,7 +12,7 @@ from jaxtyping import Float
 from tensordict import TensorDict
 from torch import Tensor
 
-from ..datapipes import PadCollator, plot_mesh
+from ..datapipes import plot_mesh
 from ..datapipes.channels import Channels
 from ..files import reading
 from ..inference import predict
@@ -209,14 +209,18 @@ def predict_sample(
     progress : bool, optional
         As in :func:`predict_case`.
     """
-    sample = TensorDict(dict(sample))
-    batch = PadCollator()([(run.normalizer(sample), {"index": 0})])
+    arguments = model_inputs(run, sample)
     if can_stream(run.model):
-        result = predict(run.model, **run.adapter(batch), progress=progress)
+        result = predict(run.model, **arguments, progress=progress)
     else:
-        result = run.model(**run.adapter(batch.to(run.device)))
+        result = run.model(**{name: value.to(run.device) for name, value in arguments.items()})
     result = result.reshape(len(sample["coordinates"]), -1).float().cpu()
     return run.normalizer.inverse(result, sample.get("tokens", None), key="fields").numpy()
+
+
+def model_inputs(run: Run, sample: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what the model of a run is called with: a batch of one sample in physical units."""
+    return run.adapter(run.normalizer(TensorDict(dict(sample))).unsqueeze(0))
 
 
 def can_stream(model: torch.nn.Module) -> bool:
