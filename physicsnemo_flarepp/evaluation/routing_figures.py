@@ -22,7 +22,7 @@ from ..visualization import (
 from ..visualization.cameras import ALL_AROUND
 from ..visualization.spectrum import effective_rank
 from .figures import preset_of
-from .predictions import find_case, model_inputs, read_case
+from .predictions import find_case, read_case
 from .trained_run import Run, distinct_names
 
 _USUAL_ROUTES = 4
@@ -31,7 +31,7 @@ _USUAL_ROUTES = 4
 def _case_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:
     """Return what the model of a run is called with on a test case: fx, embedding, time."""
     sample, _ = run.test_set.reader[find_case(run, case)]
-    arguments = model_inputs(run, sample)
+    arguments = run.inputs(sample)
     return {key: arguments[key] for key in ("fx", "embedding", "time") if key in arguments}
 
 
