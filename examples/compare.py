@@ -1,4 +1,4 @@
-"""Train several models on one set at equal settings and tabulate error, size and step time.
+"""Train several models on one set and tabulate error, size, step time and optimisation.
 
 python examples/compare.py experiment=quick/darcy 'compare.models=[flare,flarepp]'
 """

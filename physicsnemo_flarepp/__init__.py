@@ -3,7 +3,7 @@
 from importlib import import_module
 
 __version__ = "0.2.0"
-__all__ = ["FlarePP", "MixerBackbone"]
+__all__ = ["GNOT", "LNO", "FlarePP", "MixerBackbone", "PerceiverIO", "SetTransformer"]
 
 
 def __getattr__(name: str):

@@ -25,6 +25,7 @@ from physicsnemo_flarepp.training.feeding import InputLayout, build_model, input
 
 CONF = config_directory()
 MIXERS = ("flarepp", "flare", "attention", "transolver", "transolver_plus", "transolver3")
+COMPLETE = ("perceiver_io", "set_transformer", "gnot", "lno")
 THEIRS = ("flare", "transolver", "geotransolver")
 PAPER_SETS = ("elasticity", "darcy", "airfoil", "pipe", "plasticity", "drivaerml_40k")
 TINY = ["model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4"]
@@ -45,7 +46,7 @@ def composed(*overrides, entry=None):
     Without an entry it is that of train.py with the experiment given, or none.
     """
     if entry is None and not any(text.startswith("experiment=") for text in overrides):
-        overrides = ("~experiment", *overrides)
+        overrides = ("experiment=none", *overrides)
     with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
         whole = compose(entry or "train", list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(whole)
@@ -158,19 +159,22 @@ def open_small(data, root, monkeypatch):
 def test_groups_offer_what_the_documentation_names():
     published = {name if name == "drivaerml_40k" else f"{name}_published" for name in PAPER_SETS}
     built_in = {"cars", "darcy", "elasticity", "pipe", "airfoil"}
-    assert set(options("model")) == {*MIXERS, *(f"physicsnemo_{name}" for name in THEIRS)}
+    theirs = (f"physicsnemo_{name}" for name in THEIRS)
+    assert set(options("model")) == {*MIXERS, *COMPLETE, *theirs}
+    assert set(options("recipe")) == set(COMPLETE)
     assert set(options("data")) == built_in | published | {"drivaerml_raw", "drivaerml_curated"}
     assert set(options("training")) == {"default", "cars", "quick"}
     quick = {f"quick/{name}" for name in (*PAPER_SETS, "cars")}
     surfaces = {"drivaerml_raw", "drivaerml_curated"}
-    assert set(options("experiment")) == {*PAPER_SETS, *quick, *surfaces}
+    assert set(options("experiment")) == {*PAPER_SETS, *quick, *surfaces, "none"}
 
 
 @pytest.mark.parametrize("grid", [None, (3, 4)])
 @pytest.mark.parametrize("name", options("model"))
 def test_model_is_built_and_predicts(name, grid):
     shape = "null" if grid is None else "grid"
-    cfg = composed(f"model={name}", *TINY, f"model.structured_shape={shape}").model
+    tiny = TINY[:-1] if name == "gnot" else TINY
+    cfg = composed(f"model={name}", *tiny, f"model.structured_shape={shape}").model
     batch = {"coordinates": torch.rand(2, 12, 2), "features": torch.rand(2, 12, 1)}
     model = build_model(cfg, InputLayout(2, 1, 0, 3, grid))
     assert model(**input_adapter(model)(batch)).shape == (2, 12, 3)
@@ -179,7 +183,7 @@ def test_model_is_built_and_predicts(name, grid):
         assert kind == f"{name.replace('_', '')}mixer"
 
 
-@pytest.mark.parametrize("name", options("model"))
+@pytest.mark.parametrize("name", [name for name in options("model") if name not in COMPLETE])
 def test_models_have_the_size_of_the_paper(name):
     cfg = composed(f"model={name}").model
     sizes = (cfg.n_layers, cfg.n_hidden, cfg.n_head, cfg.slice_num, cfg.mlp_ratio)
@@ -281,7 +285,7 @@ def test_entry_is_a_whole_run(entry):
 
 def group_choices(experiment):
     """The overrides of groups that an experiment file makes, as on a command line."""
-    entries = plain(OmegaConf.load(CONF / "experiment" / f"{experiment}.yaml").defaults)
+    entries = plain(OmegaConf.load(CONF / "experiment" / f"{experiment}.yaml")).get("defaults", [])
     chosen = {k: v for entry in entries if isinstance(entry, dict) for k, v in entry.items()}
     return [f"{group.removeprefix('override /')}={name}" for group, name in chosen.items()]
 
@@ -300,12 +304,12 @@ def test_experiment_states_only_differences(name):
     shared = ["experiment=quick/_small"] if name.startswith("quick/") else []
     before = leaves(plain(composed(*group_choices(name), *shared)))
     own = plain(OmegaConf.load(CONF / "experiment" / f"{name}.yaml"))
-    del own["defaults"]
+    own.pop("defaults", None)
     for path, value in leaves(own).items():
         assert before.get(path, "absent") != value, f"{'.'.join(path)} is {value} already"
 
 
-# B, M, batch, weight decay as FACTS.md has them; plasticity has no row and follows elasticity.
+# B, M, batch, weight decay of the published runs; plasticity has no row and follows elasticity.
 @pytest.mark.parametrize(
     "name, blocks, latents, batch, decay, derivative",
     [
@@ -354,6 +358,77 @@ def test_quick_darcy_is_the_measured_comparison(tmp_path, monkeypatch):
     assert (cfg.training.epochs, cfg.training.ema_decay) == (12, 0.99)
     write_darcy(tmp_path)
     assert open_small(data, tmp_path, monkeypatch).train.dataset.reader.grid == (43, 43)
+
+
+# Batch and weight decay of the complete architectures, and their parameters on the data.
+BATCHES = {
+    "perceiver_io": (2, 2, 2, 2, 1),
+    "set_transformer": (1, 4, 4, 4, 1),
+    "gnot": (2, 4, 4, 4, 1),
+    "lno": (4, 4, 4, 4, 1),
+}
+DECAYS = {"perceiver_io": 1e-5, "set_transformer": 1e-5, "gnot": 1e-5, "lno": 5e-5}
+# pct_start, div_factor, clip_norm, beta2
+SCHEDULES = {
+    "perceiver_io": (0.1, 25, 1, 0.999),
+    "set_transformer": (0.3, 25, 0.1, 0.999),
+    "gnot": (0.3, 25, 0.1, 0.999),
+    "lno": (0.2, 1e4, 1000, 0.99),
+}
+PARAMETERS = {
+    "perceiver_io": (1_864_833, 1_864_961, 1_864_833, 1_864_833, 1_864_961),
+    "set_transformer": (1_761_793, 1_761_921, 1_761_793, 1_761_793, 1_761_921),
+    "gnot": (4_870_553, 4_904_345, 4_902_297, 4_902_297, 4_873_113),
+    "lno": (1_831_745, 762_241, 1_291_905, 1_291_905, 762_241),
+}
+COMPARED_SETS = ("elasticity", "darcy", "airfoil", "pipe", "drivaerml_40k")
+GRIDS = {"darcy": (85, 85), "airfoil": (221, 51), "pipe": (129, 129)}
+
+
+@pytest.mark.parametrize("place, data", list(enumerate(COMPARED_SETS)))
+@pytest.mark.parametrize("name", COMPLETE)
+def test_complete_architecture_has_size_and_recipe_of_the_study(name, place, data):
+    cfg = check_config(composed(f"experiment={data}", f"model={name}"))
+    training = cfg.training
+    decay = {"drivaerml_40k": 1e-4, "darcy": 5e-5 if name == "gnot" else DECAYS[name]}
+    assert (cfg.data.batch_size, training.weight_decay) == (
+        BATCHES[name][place],
+        decay.get(data, DECAYS[name]),
+    )
+    schedule = (training.pct_start, training.div_factor, training.clip_norm, training.beta2)
+    assert schedule == SCHEDULES[name] and training.final_div_factor == 1e4
+    assert (training.epochs, training.learning_rate, training.precision) == (500, 1e-3, "fp32")
+    channels = (3, 0) if data == "drivaerml_40k" else (2, int(data == "darcy"))
+    model = build_model(cfg.model, InputLayout(*channels, 0, 1, GRIDS.get(data)))
+    assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name][place]
+    assert model.unified_pos == (name == "gnot" and data in GRIDS)
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_complete_architecture_is_small_with_a_recipe_of_its_own_in_quick_experiments(name):
+    cfg = composed("experiment=quick/elasticity", f"model={name}", entry="compare")
+    assert (cfg.model.n_hidden, cfg.model.n_layers, cfg.training.epochs) == (64, 2, 60)
+    assert cfg.training.pct_start == SCHEDULES[name][0]
+    model = build_model(cfg.model, InputLayout(2, 0, 0, 1, None))
+    assert model(torch.rand(1, 7, 2)).shape == (1, 7, 1)
+
+
+@pytest.mark.parametrize("name", [*MIXERS, *(f"physicsnemo_{name}" for name in THEIRS)])
+def test_other_models_keep_the_settings_of_the_experiment(name):
+    assert composed("experiment=darcy", f"model={name}").training == (
+        composed("experiment=darcy").training
+    )
+
+
+def test_every_recipe_is_for_an_experiment_and_a_model():
+    for choice in options("experiment_recipe"):
+        experiment, model = choice.rsplit("/", 1)
+        assert experiment in COMPARED_SETS and model in COMPLETE
+
+
+def test_the_command_line_overrules_a_recipe():
+    cfg = composed("experiment=darcy", "model=gnot", "model.unified_pos=false", "data.batch_size=3")
+    assert (cfg.model.unified_pos, cfg.data.batch_size) == (False, 3)
 
 
 def test_any_model_can_be_chosen_for_any_experiment():

@@ -4,8 +4,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..evaluation.conventions import force_settings
-from ..evaluation.forces import ORIENTATIONS, ForceSettings
+from ..evaluation.force_conventions import (
+    ORIENTATIONS,
+    ForceSettings,
+    force_settings,
+    target_settings,
+)
 from ..evaluation.trained_run import CHECKPOINTS, Run, load_run
 
 _FORCE_OPTIONS = {
@@ -32,7 +36,9 @@ def add_run_options(parser: argparse.ArgumentParser, *, data: bool = True) -> No
         "run code here; see SECURITY.md",
     )
     if data:
-        parser.add_argument("--data-root", help="other data in the layout of the run's")
+        parser.add_argument(
+            "--data-root", help="other data in the layout of the run's, with test cases of its own"
+        )
     else:
         parser.set_defaults(data_root=None)
 
@@ -86,22 +92,34 @@ def force_overrides(arguments: argparse.Namespace) -> dict[str, object]:
     return {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
 
 
-def chosen_forces(run: Run, options: argparse.Namespace) -> ForceSettings | None:
-    """Return the conventions of a run's forces by the options of :func:`add_force_options`.
+def chosen_forces(
+    run: Run, options: argparse.Namespace, surface: Path | None = None
+) -> tuple[ForceSettings | None, ForceSettings | None]:
+    """Return the conventions of a run's forces and those of what they are compared with.
 
-    None where no forces are wanted, and for runs that are not on surfaces. So it is where the
-    conventions are not known and no option was given, which is said; with one it is an error.
+    None where no forces are wanted, for runs that are not on surfaces, and, with a line that says
+    so, where the conventions are not known and no option gives them. An option that does not fit
+    the run is an error.
+
+    Parameters
+    ----------
+    run : Run
+        The trained model.
+    options : argparse.Namespace
+        Of :func:`add_force_options`.
+    surface : Path, optional
+        As in :func:`target_settings`.
     """
     given = force_overrides(options)
     if options.no_forces or not (given or on_surfaces(run)):
-        return None
+        return None, None
     try:
-        return force_settings(run, given)
+        return force_settings(run, given), target_settings(run, given, surface=surface)
     except ValueError as reason:
         if given:
             raise
         print(f"no forces of {run.name}: {reason}")
-        return None
+        return None, None
 
 
 def on_surfaces(run: Run) -> bool:

@@ -13,12 +13,14 @@ from ..training.trials import Trial, TrialStopped, compare
 
 
 def equal_settings(cfg: DictConfig) -> list[Trial]:
-    """Compose the config of every model and seed from the same overrides."""
+    """Compose the config of every model and seed from the same overrides.
+
+    Complete architectures keep the recipes of their own, as far as the overrides leave them.
+    """
     settings = HydraConfig.get()
-    own = ("compare.", "experiment=", "~experiment", "model=", "seed=", "run_dir=")
+    own = ("compare.", "experiment=", "model=", "seed=", "run_dir=")
     shared = [text for text in settings.overrides.task if not text.startswith(own)]
-    name = settings.runtime.choices.get("experiment")
-    experiment = "~experiment" if name is None else f"experiment={name}"
+    experiment = f"experiment={settings.runtime.choices.experiment}"
     trials = []
     for model in cfg.compare.models:
         for seed in cfg.compare.seeds:

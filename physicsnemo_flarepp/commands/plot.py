@@ -11,24 +11,33 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from ..evaluation.cases import find_case
-from ..evaluation.conventions import force_settings
-from ..evaluation.curve_figures import draw_parity, draw_training
-from ..evaluation.errors import CaseErrors
-from ..evaluation.figures import FIGURES, draw_comparison, draw_gallery, export_case, file_name
-from ..evaluation.forces import ForceSettings
-from ..evaluation.reports import Report, evaluate_run
-from ..evaluation.routing_figures import draw_queries, draw_routing, draw_spectrum, has_routes
-from ..evaluation.shown_cases import (
+from ..evaluation import (
+    CaseErrors,
+    Report,
+    Run,
     chosen_case,
-    directory_names,
-    errors_for_choice,
+    draw_comparison,
+    draw_gallery,
+    draw_parity,
+    draw_queries,
+    draw_routing,
+    draw_spectrum,
+    draw_training,
+    evaluate_run,
+    export_case,
+    force_settings,
     predict_with_all,
-    require_surface,
+    read_case,
+    stored_errors,
+    target_settings,
 )
-from ..evaluation.trained_run import Run
+from ..evaluation.errors import CHOICES
+from ..evaluation.figures import FIGURES, file_name
+from ..evaluation.predictions import find_case
+from ..evaluation.routing_figures import has_routes
+from ..evaluation.trained_run import distinct_names
 from ..visualization import DARK, LIGHT, RenderingUnavailable, Theme, require_rendering
-from ..visualization.export import require_html
+from ..visualization.interactive import require_html
 from .arguments import (
     add_force_options,
     add_run_options,
@@ -110,7 +119,7 @@ class _Work:
     def __post_init__(self) -> None:
         self.figures = self.options.figures or usual_figures(self.runs)
         self.directory = self.options.output or self.options.runs[0] / FIGURES
-        self.labels = directory_names(self.options.runs, self.options.labels)
+        self.labels = distinct_names(self.options.runs, self.options.labels)
         theme = DARK if self.options.dark else LIGHT
         if self.options.dpi is not None:
             theme = replace(theme, dpi=self.options.dpi)
@@ -126,17 +135,14 @@ class _Work:
     @cached_property
     def errors(self) -> CaseErrors | None:
         """Of the first run, where they choose the case; evaluated once for all figures."""
-        own = self.options.checkpoint == "final" and self.options.data_root is None
-        return errors_for_choice(
-            self.runs[0], self.options.case, stored=own, known=self._reported_errors
-        )
-
-    def _reported_errors(self) -> CaseErrors | None:
-        """Those of the parity, which predicts all cases as well."""
-        if "parity" not in self.figures:
+        first, case = self.runs[0], self.options.case
+        if case in first.case_ids or case not in CHOICES:
             return None
-        first = self.runs[0]
-        return next((report.errors for run, _, report in self.reports if run is first), None)
+        if (left := stored_errors(first)) is not None:
+            return left
+        reports = self.reports if "parity" in self.figures else []
+        reported = next((report.errors for run, _, report in reports if run is first), None)
+        return evaluate_run(first).errors if reported is None else reported
 
     @cached_property
     def case(self) -> str:
@@ -188,18 +194,24 @@ class _Work:
         asked = self.options.figures is not None
         if self.options.no_forces and not asked:
             return []
-        chosen: list[tuple[Run, str, ForceSettings]] = []
+        given, reports = force_overrides(self.options), []
         for run, label in zip(self.runs, self.labels, strict=True):
             try:
-                settings = force_settings(run, force_overrides(self.options))
-                require_surface(run)
+                settings = force_settings(run, given), target_settings(run, given)
+                _ = read_case(run, 0).polygons  # told before all cases are predicted
             except ValueError as reason:
                 if asked:
                     raise
                 print(f"no parity of {label}: {reason}")
+                continue
+            report = evaluate_run(run, *settings)
+            if report.forces is not None:
+                reports.append((run, label, report))
+            elif asked:
+                raise ValueError(f"run {run.name}: {'; '.join(report.notes)}")
             else:
-                chosen.append((run, label, settings))
-        return [(run, label, evaluate_run(run, settings)) for run, label, settings in chosen]
+                print(f"no parity of {label}: {'; '.join(report.notes)}")
+        return reports
 
     def parity(self) -> list[Path]:
         if not self.reports:
@@ -208,7 +220,7 @@ class _Work:
         return list(draw_parity(reports, self.directory, labels=labels, **self.look).paths)
 
     def _with_routes(self, figure: str) -> list[tuple[Run, str]]:
-        """Give the runs whose models have routes with their labels, and name the others."""
+        """Return the runs whose models have routes with their labels, and name the others."""
         pairs = list(zip(self.runs, self.labels, strict=True))
         for run, label in pairs:
             if not has_routes(run):
@@ -243,11 +255,10 @@ class _Work:
         return paths
 
     def _other_case(self) -> str | None:
-        """Give the second case of the queries: as named, or the first that is not shown."""
+        """Return the second case of the queries: as named, or the first that is not shown."""
         named = self.options.other_case
         if named is None:
-            ids = self.runs[0].loaders.test.dataset.reader.case_ids
-            return next((name for name in ids if name != self.case), None)
+            return next((name for name in self.runs[0].case_ids if name != self.case), None)
         find_case(self.runs[0], named)
         if named == self.case:
             raise ValueError(f"--other-case {named} is the case that is shown; name another one")

@@ -7,15 +7,13 @@
 Surfaces (.vtp, .stl, .ply, .obj, .vtk) are predicted at every cell by exact streaming and written
 to this folder as the same mesh with its own data and <field>_predicted, in the original order of
 the cells; forces are printed. A .npz file holds coordinates (N, d) and, if the model takes them,
-features (N, f) and globals (g,); a .npy file the coordinates. Test cases are written with target,
-prediction and error of each field. Points and cases go to predictions/ in the run directory, grids
+features (N, f) and globals (g,); a .npy file the coordinates. Test cases are written with <field>,
+<field>_predicted and <field>_error. Points and cases go to predictions/ in the run directory, grids
 as .vts, other points as .vtp. Only test cases need the data of training.
 """
 
 import argparse
 from pathlib import Path
-
-import pyvista as pv
 
 from ..evaluation import (
     Run,
@@ -24,9 +22,9 @@ from ..evaluation import (
     predict_case,
     predict_points,
     predict_surface,
-    save_mesh,
 )
-from ..meshes.writing import mesh_suffix
+from ..meshes import save_mesh
+from ..meshes.export import export_mesh
 from .arguments import (
     add_force_options,
     add_run_options,
@@ -70,10 +68,12 @@ def run(options: argparse.Namespace) -> list[Path]:
             written.append(_predict_surface(trained, path, outputs[path], options))
         else:
             mesh = predict_points(trained, path)
-            written.append(_save(mesh, directory, f"{path.stem}_predicted"))
+            written.append(export_mesh(mesh, directory, f"{path.stem}_predicted"))
+            print(written[-1])
     for name in options.cases:
         case = predict_case(trained, int(name) if name.lstrip("-").isdigit() else name)
-        written.append(_save(case_mesh(case), directory, case.case_id))
+        written.append(export_mesh(case_mesh({trained.name: case}), directory, case.case_id))
+        print(written[-1])
     return written
 
 
@@ -89,7 +89,7 @@ def _surface_output(surface: Path, options: argparse.Namespace) -> Path:
 
 
 def _predict_surface(run: Run, path: Path, output: Path, options: argparse.Namespace) -> Path:
-    settings = chosen_forces(run, options)
+    settings = chosen_forces(run, options, path)
     prediction = predict_surface(
         run,
         path,
@@ -101,13 +101,5 @@ def _predict_surface(run: Run, path: Path, output: Path, options: argparse.Names
         output.parent.mkdir(parents=True, exist_ok=True)
     save_mesh(prediction.surface, output)
     print(f"{output}: {len(prediction.values)} {prediction.association}s")
-    print(*describe_prediction(run, prediction, settings), sep="\n")
+    print(*describe_prediction(run, prediction, *settings), sep="\n")
     return output
-
-
-def _save(mesh: pv.DataSet, directory: Path, stem: str) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{stem}{mesh_suffix(mesh)}"
-    save_mesh(mesh, path)
-    print(path)
-    return path

@@ -17,6 +17,7 @@ _HOMES = {
     "Loaders": "loaders",
     "Normalizer": "normalization",
     "PadCollator": "collate",
+    "ReaderOptions": "readers",
     "build_dataloaders": "loaders",
     "build_test_loader": "loaders",
     "data_elsewhere": "loaders",

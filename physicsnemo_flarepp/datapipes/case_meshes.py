@@ -12,7 +12,7 @@ from physicsnemo.mesh.io import from_zarr, to_pyvista
 
 from ..files import reading
 from ..meshes import read_surface
-from .readers.surfaces import check_codecs, load_domain
+from .readers.stores import check_codecs, load_domain
 
 
 def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSet:

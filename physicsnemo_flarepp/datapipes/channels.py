@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..files import Fingerprint, replace_text
+from ..meshes import ASSOCIATIONS
 from .readers import CaseReader
 from .readers.base import channel_names
 
 FILE_NAME = "channels.json"
-_ASSOCIATIONS = ("point", "cell")
 # Files that hold a list of cell centres: on a mesh their tokens are its cells.
 _CELL_CENTRE_LAYOUTS = ("presampled", "zarr")
 
@@ -112,7 +112,7 @@ class Channels:
                     raise ValueError(f"the widths of {name} are {stored[name]}")
             grid = stored.pop("grid")
             channels = cls(**stored, grid=None if grid is None else tuple(grid))
-            if type(channels.coordinates) is not int or channels.association not in _ASSOCIATIONS:
+            if type(channels.coordinates) is not int or channels.association not in ASSOCIATIONS:
                 raise ValueError(
                     f"coordinates are {channels.coordinates!r} and the association is "
                     f"{channels.association!r}"

@@ -16,13 +16,16 @@ from physicsnemo.datapipes import COMPONENT_REGISTRY, DataLoader, Dataset
 from .collate import PadCollator
 from .config import LoaderConfig, ParallelConfig
 from .normalization import Normalizer, paper_normalizer
-from .readers import CaseReader, GeoFNOReader
+from .readers import CaseReader, DarcyReader, GeoFNOReader, ReaderOptions
+from .readers.geofno import stored_cases
 from .readers.splits import says_its_split
 from .sampling import CaseSampler
 from .specs import BenchmarkSpec, benchmark
 from .statistics import fit_normalizer
 from .synthetic.stamp import read_stamp
 
+# Arguments of readers that have their own place in the config.
+_SET_BY_DATA = ("root", "split", "n_train", "n_test", "options")
 # Of the draws of test cases: runs that differ in their seed are tested on the same tokens.
 _TEST_SEED = 0
 
@@ -90,8 +93,9 @@ def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dic
     """Return the config of the data in another directory, in the layout of `cfg`.
 
     Which of its cases are for testing is what the directory itself says: its ``stamp.json`` (a
-    built-in set), its ``manifest.json``, or its directory ``test``. Where it says nothing, lists,
-    manifest and counts of `cfg` hold, as for data that was only moved.
+    built-in set), its ``manifest.json``, its directory ``test``, or its file of test cases (Darcy).
+    Where it says nothing, lists, manifest and counts of `cfg` hold, as for data that was only
+    moved; arrays with fewer cases than these counts are other data, all for testing.
 
     Parameters
     ----------
@@ -113,11 +117,24 @@ def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dic
         moved |= {count: stamp[count] for count in ("n_train", "n_test")}
     elif says_its_split(Path(root)):
         moved |= {"n_train": None, "n_test": None}
+    elif name is not None and _holds_only_tests(benchmark(name), moved):
+        return moved | {"n_train": 0, "n_test": None}
     else:
         return moved
     listed = ("train_cases", "test_cases", "manifest")
     reader = {key: value for key, value in cfg.get("reader", {}).items() if key not in listed}
     return moved | {"reader": reader}
+
+
+def _holds_only_tests(spec: BenchmarkSpec, data: Mapping[str, Any]) -> bool:
+    """Return whether the arrays from which testing takes its cases are for testing alone."""
+    if spec.reader == DarcyReader.__name__:
+        return True  # training cases have a file of their own
+    root = Path(data["root"])
+    if spec.reader != GeoFNOReader.__name__ or not root.is_dir():
+        return False
+    counts = [data.get(count) or getattr(spec, count) for count in ("n_train", "n_test")]
+    return stored_cases(root, spec) < sum(counts)
 
 
 @dataclass(frozen=True)
@@ -140,13 +157,14 @@ class _Data:
             arguments["cases"] = listed[split]
         if reader is GeoFNOReader and self.spec is not None:
             arguments.setdefault("name", self.spec.name)
-        accepted = inspect.signature(reader.__init__).parameters
+        accepted = list(inspect.signature(reader).parameters)
+        accepted = [name for name in accepted if name not in _SET_BY_DATA]
         unknown = [name for name in arguments if name not in accepted]
         if unknown:
             raise ValueError(
                 f"data.reader has {', '.join(unknown)}, but {reader.__name__} takes "
-                f"{', '.join(list(accepted)[1:])}. An experiment made for other data may have set "
-                "it: choose data by experiment=..., or leave the experiment out with ~experiment"
+                f"{', '.join(accepted) or 'nothing'} there. An experiment made for other data may "
+                "have set it: choose data by experiment=..., or leave it out with experiment=none"
             )
         context = (cfg.parallel.context_rank, cfg.parallel.context_size)
         return reader(
@@ -154,11 +172,13 @@ class _Data:
             split=split,
             n_train=cfg.n_train,
             n_test=cfg.n_test,
-            n_points=cfg.n_points if split == "train" else cfg.n_points_test,
-            sampling=cfg.sampling if split == "train" else "fixed",
-            shard=(0, 1) if whole_cases else context,
-            seed=cfg.seed if split == "train" else _TEST_SEED,
-            pin_memory=cfg.pin_memory,
+            options=ReaderOptions(
+                n_points=cfg.n_points if split == "train" else cfg.n_points_test,
+                sampling=cfg.sampling if split == "train" else "fixed",
+                shard=(0, 1) if whole_cases else context,
+                seed=cfg.seed if split == "train" else _TEST_SEED,
+                pin_memory=cfg.pin_memory,
+            ),
             **arguments,
         )
 
@@ -293,10 +313,10 @@ def _make_normalizer(data: _Data, train: CaseReader) -> Normalizer:
             f"normalization is {choice!r}, expected 'fit', 'paper', 'none', a mapping from sample "
             "key to kind, or {'load': path}"
         )
-    if "per_point" in kinds.values() and train.n_points is not None:
+    if "per_point" in kinds.values() and train.options.n_points is not None:
         raise ValueError(
             "per-point statistics need every point of the grid, but n_points is "
-            f"{train.n_points}; set n_points to null or choose 'gaussian'"
+            f"{train.options.n_points}; set n_points to null or choose 'gaussian'"
         )
     parallel = data.cfg.parallel
     if _running_ranks() is not None:

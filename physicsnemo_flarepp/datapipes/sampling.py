@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 from torch.utils.data import Sampler
 
-Rows = slice | np.ndarray
+from ..meshes.polygons import Rows
+from ..parallel.tokens import split_bounds
 
 
 def check_shard(name: str, shard: tuple[int, int]) -> tuple[int, int]:
@@ -27,17 +28,6 @@ def check_shard(name: str, shard: tuple[int, int]) -> tuple[int, int]:
             "0 <= rank < size"
         )
     return rank, size
-
-
-def shard_bounds(n: int, rank: int, size: int) -> tuple[int, int]:
-    """Return the half-open range of `n` items that `rank` of `size` owns, sizes differing by <= 1.
-
-    Examples
-    --------
-    >>> [shard_bounds(10, rank, 4) for rank in range(4)]
-    [(0, 2), (2, 5), (5, 7), (7, 10)]
-    """
-    return rank * n // size, (rank + 1) * n // size
 
 
 def token_rows(n_tokens: int, n_points: int | None, shard: tuple[int, int], seed: int) -> Rows:
@@ -69,10 +59,11 @@ def token_rows(n_tokens: int, n_points: int | None, shard: tuple[int, int], seed
     >>> len(token_rows(10, 4, (0, 1), seed=0))
     4
     """
+    rank, size = shard
     if n_points is None or n_points >= n_tokens:
-        return slice(*shard_bounds(n_tokens, *shard))
+        return slice(*split_bounds(n_tokens, size, rank))
     drawn = np.random.default_rng(seed).choice(n_tokens, n_points, replace=False, shuffle=False)
-    start, stop = shard_bounds(n_points, *shard)
+    start, stop = split_bounds(n_points, size, rank)
     return np.sort(drawn)[start:stop]
 
 

@@ -220,7 +220,7 @@ def fit_normalizer(
         )
     merged: dict[str, Moments] = {}
     counted = dict(kinds)
-    if group is not None and reader.shard[0] != 0:
+    if group is not None and reader.options.shard[0] != 0:
         # All ranks of a context group read the globals of a case; its first rank counts them.
         counted.pop("globals", None)
     ranges = InputRanges()

@@ -1,33 +1,46 @@
-"""Trained runs: their errors, predictions on any mesh, and forces."""
+"""Trained runs: their predictions on test cases, surfaces and points, errors, forces, figures."""
 
-from ..meshes import read_surface
-from ..meshes.writing import save_mesh
-from .cases import CasePrediction, predict_case
-from .conventions import force_settings
-from .curve_figures import draw_parity, draw_training
-from .errors import CaseErrors, case_errors
-from .figures import draw_comparison, draw_gallery, draw_run, export_case
-from .forces import ForceSettings, surface_areas, surface_forces
-from .points import case_mesh, predict_points
+from .errors import CaseErrors, relative_l2, stored_errors
+from .figures import (
+    chosen_case,
+    draw_comparison,
+    draw_gallery,
+    draw_parity,
+    draw_run,
+    draw_training,
+    export_case,
+)
+from .force_conventions import ForceSettings, force_settings, target_settings
+from .forces import surface_areas, surface_forces
+from .predictions import (
+    Case,
+    CasePrediction,
+    case_mesh,
+    predict_case,
+    predict_points,
+    predict_with_all,
+    read_case,
+)
 from .reports import Report, evaluate_run, format_report, report_runs, write_report
-from .routing_figures import draw_routing, draw_spectrum
-from .shown_cases import stored_errors
-from .summaries import describe_prediction
-from .surfaces import predict_surface
+from .routing_figures import draw_queries, draw_routing, draw_spectrum
+from .surfaces import SurfacePrediction, describe_prediction, predict_surface
 from .trained_run import Run, load_run
 
 __all__ = [
+    "Case",
     "CaseErrors",
     "CasePrediction",
     "ForceSettings",
     "Report",
     "Run",
-    "case_errors",
+    "SurfacePrediction",
     "case_mesh",
+    "chosen_case",
     "describe_prediction",
     "draw_comparison",
     "draw_gallery",
     "draw_parity",
+    "draw_queries",
     "draw_routing",
     "draw_run",
     "draw_spectrum",
@@ -40,11 +53,13 @@ __all__ = [
     "predict_case",
     "predict_points",
     "predict_surface",
-    "read_surface",
+    "predict_with_all",
+    "read_case",
+    "relative_l2",
     "report_runs",
-    "save_mesh",
     "stored_errors",
     "surface_areas",
     "surface_forces",
+    "target_settings",
     "write_report",
 ]

@@ -1,13 +1,44 @@
-"""Relative L2 errors of a run, per case and field."""
+"""Relative L2 errors of predicted cases, per case and field."""
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from jaxtyping import Float
 
-from ..progress import progress_bar
-from .cases import predict_case
+from ..ops.errors import field_errors
 from .trained_run import Run
+
+CHOICES = ("median", "worst", "best")
+
+
+def relative_l2(
+    prediction: Float[np.ndarray, "N O"],
+    target: Float[np.ndarray, "N O"],
+    widths: Mapping[str, int],
+) -> dict[str, float]:
+    """Return ||p - y|| / ||y|| of each field of a case, in fp64.
+
+    A target that is 0 everywhere gives infinity, or 0 where the prediction is 0 too.
+
+    Parameters
+    ----------
+    prediction, target : numpy.ndarray
+        In physical units.
+    widths : Mapping[str, int]
+        Channels of each field, in the order of the O columns.
+
+    Examples
+    --------
+    >>> target = np.array([[3.0, 0.0, 0.0], [4.0, 0.0, 2.0]])
+    >>> relative_l2(target + [[0, 1, 0], [1, 0, 0]], target, {"p": 1, "u": 2})
+    {'p': 0.2, 'u': 0.5}
+    """
+    both = (torch.from_numpy(values.astype(np.float64))[None] for values in (prediction, target))
+    errors = field_errors(*both, tuple(widths.values()))
+    return dict(zip(widths, errors[0].tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -60,21 +91,42 @@ class CaseErrors:
         """Return the case ids from best to worst by the mean over their fields."""
         return [self.case_ids[i] for i in np.argsort(self.per_case, kind="stable")]
 
+    def choose(self, choice: str) -> str:
+        """Return the id of the ``median`` (lower of an even number), ``worst`` or ``best`` case.
 
-def case_errors(run: Run, *, progress: bool = True) -> CaseErrors:
-    """Return the errors of all test cases of a run at full resolution.
+        Examples
+        --------
+        >>> errors = CaseErrors(tuple("abcd"), ("p",), np.array([[0.3], [0.1], [0.4], [0.2]]))
+        >>> [errors.choose(choice) for choice in CHOICES]
+        ['d', 'c', 'b']
+        """
+        if choice not in CHOICES:
+            raise ValueError(f"choice is {choice!r}, expected one of {CHOICES}")
+        undefined = np.flatnonzero(np.isnan(self.per_case))
+        if len(undefined):
+            raise ValueError(
+                f"the error of case {self.case_ids[undefined[0]]!r} is NaN; name a case by its id"
+            )
+        ranked = self.ranked()
+        return ranked[{"median": (len(ranked) - 1) // 2, "worst": -1, "best": 0}[choice]]
+
+
+def stored_errors(run: Run) -> CaseErrors | None:
+    """Return the errors that training left in ``errors.csv``; None if they are not this run's.
+
+    They are those of the final model on the data of training, at the resolution of its test loader,
+    and spare a prediction of every test case at full resolution.
 
     Parameters
     ----------
     run : Run
-        From :func:`~physicsnemo_flarepp.evaluation.load_run`.
-    progress : bool, optional
-        Show a bar if stderr is a terminal.
+        None is returned for one with the weights of a checkpoint or with other data.
     """
-    ids = run.loaders.test.dataset.reader.case_ids
-    rows = []
-    with progress_bar(f"evaluate {run.name}", len(ids), progress) as advance:
-        for index in range(len(ids)):
-            rows.append(predict_case(run, index, progress=False).errors)
-            advance()
-    return CaseErrors.of_rows(ids, rows)
+    path = run.directory / "errors.csv"
+    if run.checkpoint != "final" or run.data_root is not None or not path.is_file():
+        return None
+    with open(path, newline="") as file:
+        (_, *fields), *rows = csv.reader(file)
+    values = np.array([[float(value) for value in row[1:]] for row in rows])
+    errors = CaseErrors(tuple(row[0] for row in rows), tuple(fields), values)
+    return errors if set(errors.case_ids) == set(run.case_ids) else None

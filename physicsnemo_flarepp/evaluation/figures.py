@@ -4,40 +4,72 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
+from ..meshes.export import export_mesh
+from ..training.metrics import read_metrics
 from ..training.run_manifest import record_written
 from ..visualization import (
     LIGHT,
     Comparison,
     Exhibit,
     Gallery,
+    Parity,
+    Preset,
     RenderingUnavailable,
     Theme,
-    export_fields,
+    TrainingCurves,
     export_html,
-    fields_of_comparison,
     plot_comparison,
     plot_gallery,
+    plot_parity,
+    plot_training,
+    preset_for,
     require_rendering,
     with_units,
 )
 from ..visualization.canvases import is_flat
-from .cases import CasePrediction, predict_case
-from .curve_figures import draw_training
-from .errors import CaseErrors
-from .shown_cases import (
-    chosen_case,
-    errors_for_choice,
-    field_error,
-    field_values,
-    predict_with_all,
-    preset_of,
-    run_names,
-)
-from .trained_run import Run, load_run
+from .errors import CHOICES, CaseErrors, stored_errors
+from .predictions import Case, CasePrediction, case_mesh, predict_with_all, read_case
+from .reports import COEFFICIENTS, Report, evaluate_run
+from .trained_run import Run, distinct_names, load_run
 
 FIGURES = "figures"
+
+
+def chosen_case(run: Run, case: str, errors: CaseErrors | None = None) -> str:
+    """Return the id of the test case to show.
+
+    Parameters
+    ----------
+    run : Run
+        The run whose errors choose.
+    case : str
+        ``median``, ``worst``, ``best`` or an id.
+    errors : CaseErrors, optional
+        Of this run. By default those that training left, or else those of all test cases,
+        predicted now.
+    """
+    ids = run.case_ids
+    if case in ids:
+        return case
+    if case not in CHOICES:
+        some = ", ".join(ids[:20]) + (", ..." if len(ids) > 20 else "")
+        raise ValueError(
+            f"run {run.name!r}: case {case!r} is not known; choose one of {CHOICES} or one of the "
+            f"{len(ids)} ids {some}"
+        )
+    if errors is None:
+        errors = stored_errors(run) or evaluate_run(run).errors
+    try:
+        return errors.choose(case)
+    except ValueError as error:
+        raise ValueError(f"run {run.name!r}: {error}") from None
+
+
+def preset_of(run: Run, case: Case) -> Preset:
+    """Return how the data of a run is shown."""
+    data = run.config.data
+    name, builtin = data.get("benchmark") or data.get("builtin"), data.get("builtin")
+    return preset_for(name, builtin=builtin is not None, dimension=case.coordinates.shape[1])
 
 
 def draw_comparison(
@@ -56,7 +88,7 @@ def draw_comparison(
     """Draw one test case as all runs predict it, and write its fields for ParaView.
 
     Writes ``comparison_<case>_<field>.png`` (and further `formats`) and ``case_<id>.vtp`` or
-    ``.vtu``.
+    ``.vts``, with arrays as in :mod:`physicsnemo_flarepp.meshes.export`.
 
     Parameters
     ----------
@@ -72,8 +104,7 @@ def draw_comparison(
     labels : sequence of str, optional
         Names of the runs in the figure.
     errors : CaseErrors, optional
-        Of the first run, if they are known already (:func:`stored_errors`); otherwise all test
-        cases are predicted at full resolution, unless `case` is an id.
+        Of the first run, as in :func:`chosen_case`.
     cameras : sequence of str, optional
         Views of a surface, instead of the usual four.
     formats : sequence of str
@@ -88,7 +119,7 @@ def draw_comparison(
     list of Comparison
         One per field.
     """
-    names = run_names(runs, labels)
+    names = distinct_names([run.directory for run in runs], labels)
     require_rendering()
     directory = Path(directory or runs[0].directory / FIGURES)
     case_id = chosen_case(runs[0], case, errors)
@@ -99,10 +130,10 @@ def draw_comparison(
     drawn = []
     for field in fields or list(one.channels.fields):
         stem = file_name(f"comparison_{case}_{field}")
-        reference = field_values(one, field, one.target)
-        shown = {n: field_values(c, field, c.prediction) for n, c in found.items()}
+        reference = one.scalars(field, one.target)
+        shown = {n: c.scalars(field, c.prediction) for n, c in found.items()}
         vector = field not in one.field_names
-        vector_errors = {n: field_error(c, field) for n, c in found.items()} if vector else None
+        vector_errors = {n: c.error(field) for n, c in found.items()} if vector else None
         if cameras is None:
             cameras = None if is_flat(mesh) else preset.cameras
         label = preset.labels.get(field, field)
@@ -141,26 +172,17 @@ def draw_comparison(
 
 
 def export_case(found: Mapping[str, CasePrediction], directory: str | os.PathLike) -> Path:
-    """Write targets, predictions and errors of a case, all fields, for ParaView.
+    """Write targets, predictions and errors of a case for ParaView; return the file.
 
     Parameters
     ----------
     found : Mapping[str, CasePrediction]
         The case as predicted by each run, by the names of the runs.
     directory : path-like
-        Where ``case_<id>.vtp`` or ``.vtu`` goes.
+        Where ``case_<id>.vtp`` or ``.vts`` goes.
     """
     one = next(iter(found.values()))
-    arrays: dict[str, np.ndarray] = {}
-    for field in one.channels.fields:
-        columns = one.channels.columns(field)
-        arrays |= fields_of_comparison(
-            field, one.target[:, columns], {n: c.prediction[:, columns] for n, c in found.items()}
-        )
-    for i, name in enumerate(one.feature_names):
-        arrays.setdefault(name, one.features[:, i])
-    path = Path(directory) / file_name(f"case_{one.case_id}")
-    return export_fields(path, one.mesh, arrays, association=one.association)
+    return export_mesh(case_mesh(found), Path(directory), file_name(f"case_{one.case_id}"))
 
 
 def draw_gallery(
@@ -185,8 +207,9 @@ def draw_gallery(
         As in :func:`draw_comparison`.
     """
     exhibits = []
-    for run, name in zip(runs, run_names(runs, labels), strict=True):
-        case = predict_case(run, 0, progress=False)
+    names = distinct_names([run.directory for run in runs], labels)
+    for run, name in zip(runs, names, strict=True):
+        case = read_case(run, 0)
         preset = preset_of(run, case)
         field = next(iter(case.channels.fields))
         source = None
@@ -197,7 +220,7 @@ def draw_gallery(
                 title=name,
                 case=case.case_id,
                 mesh=case.mesh,
-                target=field_values(case, field, case.target),
+                target=case.scalars(field, case.target),
                 target_label=with_units(preset.labels.get(field, field), preset.units.get(field)),
                 source=source,
                 source_label=preset.labels.get(preset.source, preset.source or "geometry"),
@@ -209,11 +232,90 @@ def draw_gallery(
     return plot_gallery(exhibits, theme=theme, path=paths)
 
 
+def draw_training(
+    directories: Sequence[str | os.PathLike],
+    directory: str | os.PathLike,
+    *,
+    labels: Sequence[str] | None = None,
+    formats: Sequence[str] = ("png",),
+    theme: Theme = LIGHT,
+) -> TrainingCurves:
+    """Draw the curves of runs, finished or not, to ``training.png``.
+
+    Parameters
+    ----------
+    directories : sequence of path-like
+        Run directories.
+    directory : path-like
+        Where to write.
+    labels, formats, theme
+        As in :func:`draw_comparison`.
+    """
+    names = distinct_names(directories, labels)
+    return plot_training(
+        {name: read_metrics(run) for name, run in zip(names, directories, strict=True)},
+        theme=theme,
+        path=[Path(directory) / f"training.{suffix}" for suffix in formats],
+    )
+
+
+def draw_parity(
+    reports: Sequence[Report],
+    directory: str | os.PathLike,
+    *,
+    labels: Sequence[str] | None = None,
+    formats: Sequence[str] = ("png",),
+    theme: Theme = LIGHT,
+) -> Parity:
+    """Draw predicted over true drag and lift coefficients to ``parity.png``.
+
+    Parameters
+    ----------
+    reports : sequence of Report
+        From :func:`evaluate_run` with force settings, of runs on the same test cases.
+    directory : path-like
+        Where to write.
+    labels : sequence of str, optional
+        Names of the runs in the figure; by default those of the reports.
+    formats, theme
+        As in :func:`draw_comparison`.
+    """
+    if not reports:
+        raise ValueError("reports is empty; give the report of at least one run")
+    names = list(labels) if labels is not None else [report.name for report in reports]
+    if len(names) != len(reports) or len(set(names)) < len(names):
+        raise ValueError(
+            f"{len(reports)} reports have the names {names}; give each a label of its own"
+        )
+    for report in reports:
+        if report.forces is None:
+            raise ValueError(
+                f"the report of run {report.name!r} holds no forces; evaluate it with force "
+                "settings, on surfaces"
+            )
+        if report.errors.case_ids != reports[0].errors.case_ids:
+            raise ValueError(
+                f"run {report.name!r} was evaluated on other cases than {reports[0].name!r}"
+            )
+    columns = {
+        f"{name} coefficient": COEFFICIENTS.index(symbol)
+        for name, symbol in (("drag", "Cd"), ("lift", "Cl"))
+    }
+    return plot_parity(
+        {name: reports[0].forces.true[:, i] for name, i in columns.items()},
+        {
+            label: {name: report.forces.predicted[:, i] for name, i in columns.items()}
+            for label, report in zip(names, reports, strict=True)
+        },
+        theme=theme,
+        path=[Path(directory) / f"parity.{suffix}" for suffix in formats],
+    )
+
+
 def draw_run(directory: str | os.PathLike) -> list[Path]:
     """Draw what a finished run leaves in its ``figures``: training curves and the median case.
 
-    Where no OpenGL can be had, the curves are drawn, and a message says why the rest is missing.
-    So it is with any figure that fails: the run is trained all the same.
+    Where no OpenGL can be had, or a figure fails, a message says why it is missing.
 
     Parameters
     ----------
@@ -233,8 +335,7 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
         written += draw_training([directory], target).paths
         require_rendering()
         run = load_run(directory, trust=True)  # what it names, the training has just imported
-        errors = errors_for_choice(run, "median", stored=True)
-        for picture in draw_comparison([run], "median", target, errors=errors):
+        for picture in draw_comparison([run], "median", target):
             written += picture.paths
     except RenderingUnavailable as reason:
         print(f"no figures of fields: {reason}")
@@ -247,7 +348,7 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
 
 
 def file_name(words: str) -> str:
-    """Give words as a name of a file, with what is not safe there replaced.
+    """Return words as a name of a file, with what is not safe there replaced.
 
     Examples
     --------

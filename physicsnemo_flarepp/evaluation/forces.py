@@ -13,87 +13,22 @@ along the flow (the built-in cars); -1 for OpenFOAM's `wallShearStress`, which p
 flow (DrivAerML, AhmedML).
 """
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ..datapipes.readers.meshes import ASSOCIATIONS, PolygonMesh
+from ..datapipes.channels import Channels
+from ..datapipes.readers.surfaces import reference_values_beside
+from ..meshes import ASSOCIATIONS, PolygonMesh
 from ..meshes.polygons import polygon_geometry, vertex_area_vectors
+from ..meshes.silhouettes import frontal_area
+from .force_conventions import ORIENTATIONS, ForceSettings
 
-ORIENTATIONS = ("auto", "outward", "inward")
 # A closed surface has area vectors that sum to 0; stored single precision leaves about 1e-6.
 _CLOSED = 1e-4
 # Below this share of area^(3/2) the enclosed volume does not tell inside from outside.
 _FLAT = 1e-5
-
-
-@dataclass(frozen=True)
-class ForceSettings:
-    """Conventions of a data set that forces depend on.
-
-    Parameters
-    ----------
-    pressure : str
-        Field with the pressure: kinematic (p / density) with ``density=1``, in Pa with the
-        density of the fluid, or a coefficient with ``speed=2**0.5`` and ``density=1``.
-    shear : str or None
-        Field with the wall shear stress in the same units, None for pressure forces only.
-    shear_sign : int
-        +1 if the stored stress is the force on the body, -1 for OpenFOAM's sign.
-    speed, density : float
-        Of the free stream.
-    reference_area : float or None
-        None takes ``aRef`` of ``geo_ref_*.csv`` beside the surface, else its frontal area.
-    drag_axis, lift_axis : tuple[float, float, float]
-        Directions, orthogonal; the side force is along lift x drag.
-    orientation : str
-        Which way the stored cells face: ``auto`` asks the enclosed volume.
-    """
-
-    pressure: str
-    shear: str | None
-    shear_sign: int
-    speed: float
-    density: float = 1.0
-    reference_area: float | None = None
-    drag_axis: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    lift_axis: tuple[float, float, float] = (0.0, 0.0, 1.0)
-    orientation: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.shear_sign not in (1, -1):
-            raise ValueError(
-                f"shear_sign is {self.shear_sign!r}; give 1 if the stored wall shear stress points "
-                "along the flow, -1 for OpenFOAM's sign"
-            )
-        for name in ("speed", "density", "reference_area"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} is {value}, expected a positive number")
-        if self.orientation not in ORIENTATIONS:
-            raise ValueError(f"orientation is {self.orientation!r}, expected one of {ORIENTATIONS}")
-        drag, lift = np.array(self.drag_axis), np.array(self.lift_axis)
-        lengths = np.linalg.norm(drag) * np.linalg.norm(lift)
-        if lengths == 0 or abs(drag @ lift) > 1e-6 * lengths:
-            raise ValueError(
-                f"drag_axis {self.drag_axis} and lift_axis {self.lift_axis} must be orthogonal and "
-                "not zero"
-            )
-
-    @property
-    def dynamic_pressure(self) -> float:
-        """Half density times speed squared."""
-        return 0.5 * self.density * self.speed**2
-
-    @property
-    def axes(self) -> np.ndarray:
-        """Unit vectors of drag, side force and lift as rows, (3, 3)."""
-        drag, lift = (
-            np.array(axis) / np.linalg.norm(axis) for axis in (self.drag_axis, self.lift_axis)
-        )
-        return np.stack([drag, np.cross(lift, drag), lift])
 
 
 @dataclass(frozen=True)
@@ -238,7 +173,7 @@ def surface_forces(
     settings: ForceSettings,
     reference_area: float,
 ) -> Forces:
-    """Integrate fields over a surface.
+    """Return the force coefficients of fields over a surface.
 
     Parameters
     ----------
@@ -276,30 +211,61 @@ def surface_forces(
     return Forces(pressure_part, settings.axes @ stress / scale)
 
 
-def read_row(path: Path) -> dict[str, float]:
-    """Return the first row of numbers of a CSV file by column, as DrivAerML writes them."""
-    with path.open(newline="") as file:
-        rows = list(csv.reader(file))
-    if len(rows) < 2 or len(rows[0]) != len(rows[1]):
-        raise ValueError(f"{path} must have a header and a row of as many numbers; repair it")
-    return {name.strip(" #"): float(value) for name, value in zip(rows[0], rows[1], strict=True)}
-
-
 def stored_reference_area(source: str | Path) -> float | None:
     """Return ``aRef`` of the only ``geo_ref_*.csv`` beside a surface file, None without one."""
-    tables = sorted(Path(source).parent.glob("geo_ref_*.csv"))
-    return read_row(tables[0]).get("aRef") if len(tables) == 1 else None
+    return reference_values_beside(source).get("aRef")
 
 
-def r_squared(prediction: np.ndarray, target: np.ndarray) -> float:
-    """Return the coefficient of determination, NaN for fewer than 2 or equal targets.
+@dataclass(frozen=True)
+class ForceSurface:
+    """A surface ready for integration.
 
-    Examples
-    --------
-    >>> r_squared(np.array([1.0, 2.0, 4.0]), np.array([1.0, 2.0, 3.0]))
-    0.5
+    Parameters
+    ----------
+    areas : SurfaceAreas
+        Outward area vectors of its cells or points.
+    reference_area : float
+        What coefficients are divided by.
+    area_source : str
+        Where the reference area comes from.
     """
-    spread = np.square(target - target.mean()).sum()
-    if len(target) < 2 or spread == 0:
-        return float("nan")
-    return float(1 - np.square(prediction - target).sum() / spread)
+
+    areas: SurfaceAreas
+    reference_area: float
+    area_source: str
+
+
+def force_surface(mesh: PolygonMesh, association: str, settings: ForceSettings) -> ForceSurface:
+    """Return outward area vectors and the reference area of a surface.
+
+    Parameters
+    ----------
+    mesh : PolygonMesh
+        The whole surface; its ``source`` is where ``geo_ref_*.csv`` is looked for.
+    association : str
+        Whether values are at its ``cell`` or ``point``.
+    settings : ForceSettings
+        Conventions.
+    """
+    areas = surface_areas(mesh, association, settings.orientation)
+    if settings.reference_area is not None:
+        return ForceSurface(areas, settings.reference_area, "given")
+    stored = stored_reference_area(mesh.source)
+    if stored is not None:
+        return ForceSurface(areas, stored, "aRef of geo_ref")
+    area = frontal_area(mesh, np.array(settings.drag_axis))
+    if not area > 0:
+        raise ValueError(
+            f"{mesh.source} has no area across the drag axis {settings.drag_axis}; give "
+            "reference_area"
+        )
+    return ForceSurface(areas, area, "frontal area of the silhouette")
+
+
+def field_forces(
+    surface: ForceSurface, values: np.ndarray, channels: Channels, settings: ForceSettings
+) -> Forces:
+    """Return the forces of the fields of a run, (N, O) in the order of its channels."""
+    pressure = values[:, channels.columns(settings.pressure)][:, 0]
+    shear = None if settings.shear is None else values[:, channels.columns(settings.shear)]
+    return surface_forces(surface.areas, pressure, shear, settings, surface.reference_area)

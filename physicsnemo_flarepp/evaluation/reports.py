@@ -1,4 +1,4 @@
-"""What evaluation tells: errors per case and field, forces, and what the training mean gives."""
+"""Evaluation of runs on all of their test cases: errors, forces, and the error of a constant."""
 
 import csv
 import io
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyvista as pv
 import torch
 
+from ..datapipes.normalization import centres_fields
 from ..files import replace_text
-from ..meshes.writing import polygon_mesh
+from ..ops.errors import r_squared
 from ..progress import progress_bar
-from .cases import CasePrediction, field_relative_l2, predict_case
-from .conventions import describe_settings, field_forces, force_surface
-from .errors import CaseErrors
-from .forces import ForceSettings, r_squared
+from .errors import CaseErrors, relative_l2
+from .force_conventions import ForceSettings, describe_settings, sign_doubt
+from .forces import Forces, field_forces, force_surface
+from .predictions import CasePrediction, predict_case
 from .trained_run import Run
 
 COEFFICIENTS = ("Cd", "Cs", "Cl")
@@ -39,10 +39,19 @@ class ForceTable:
     true: np.ndarray
     reference_areas: np.ndarray
 
+    @classmethod
+    def of_cases(cls, forces: Sequence["_CaseForces"]) -> "ForceTable":
+        """Return the table of the forces of each case."""
+        return cls(
+            np.array([case.predicted.total for case in forces]),
+            np.array([case.true.total for case in forces]),
+            np.array([case.reference_area for case in forces]),
+        )
+
     def r_squared(self, name: str) -> float:
         """Return the coefficient of determination of one coefficient over the cases."""
         column = COEFFICIENTS.index(name)
-        return r_squared(self.predicted[:, column], self.true[:, column])
+        return r_squared(*(torch.from_numpy(x[:, column]) for x in (self.predicted, self.true)))
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,7 @@ class Report:
     errors : CaseErrors
         Of the model.
     mean_errors : CaseErrors or None
-        Of predicting the training mean; None where the normaliser does not hold a mean.
+        Of predicting the training mean; None where the normaliser does not hold it.
     forces : ForceTable or None
         Rows as in `errors`; None without surfaces.
     notes : tuple[str, ...]
@@ -71,47 +80,59 @@ class Report:
 
 
 def evaluate_run(
-    run: Run, settings: ForceSettings | None = None, *, progress: bool = True
+    run: Run,
+    settings: ForceSettings | None = None,
+    target_settings: ForceSettings | None = None,
+    *,
+    progress: bool = True,
 ) -> Report:
-    """Predict all test cases at full resolution and compare with their targets.
+    """Return the errors and forces of all test cases, predicted at full resolution.
 
     Parameters
     ----------
     run : Run
         From :func:`~physicsnemo_flarepp.evaluation.load_run`.
     settings : ForceSettings, optional
-        Conventions of the forces; None integrates none.
+        Conventions of the forces; None integrates none. Where a case has none, a note says why.
+    target_settings : ForceSettings, optional
+        Those of the targets, where the data evaluated follows others than that of training.
     progress : bool, optional
         Show a bar if stderr is a terminal.
     """
-    ids = run.loaders.test.dataset.reader.case_ids
-    has_mean = run.normalization_kind("fields") in ("gaussian", "per_point")
-    errors, mean_errors, rows, notes = [], [], [], {}
+    ids = run.case_ids
+    has_mean = centres_fields(run.config.data)
+    errors, mean_errors, forces, notes = [], [], [], {}
+    no_forces = None
     with progress_bar(f"evaluate {run.name}", len(ids), progress) as advance:
         for index in range(len(ids)):
             case = predict_case(run, index, progress=False)
             errors.append(case.errors)
             if has_mean:
                 mean = _training_mean(run, case)
-                mean_errors.append(field_relative_l2(mean, case.target, case.channels))
-            if settings is not None:
-                row = _case_forces(case, settings, notes)
-                if row is not None:
-                    rows.append(row)
+                mean_errors.append(relative_l2(mean, case.target, case.channels.norms))
+            if settings is not None and no_forces is None:
+                try:
+                    forces.append(_case_forces(case, settings, target_settings or settings, notes))
+                except ValueError as reason:  # the errors stand
+                    no_forces = f"no forces: {reason}"
             advance()
-    if settings is not None and rows:
-        notes = {describe_settings(settings): None, **notes}
+    table = None
+    if settings is not None:
+        table = ForceTable.of_cases(forces) if no_forces is None else None
+        described = _force_notes(forces, settings, target_settings or settings)
+        notes = [no_forces] if table is None else [*described, *notes]
     return Report(
         run.name,
         CaseErrors.of_rows(ids, errors),
         CaseErrors.of_rows(ids, mean_errors) if has_mean else None,
-        ForceTable(*map(np.array, zip(*rows, strict=True))) if rows else None,
+        table,
         tuple(notes),
     )
 
 
 def report_runs(
-    runs: Iterable[Run], settings: Callable[[Run], ForceSettings | None] | None = None
+    runs: Iterable[Run],
+    settings: Callable[[Run], tuple[ForceSettings | None, ForceSettings | None]] | None = None,
 ) -> list[Report]:
     """Evaluate runs one after the other, print their reports, and write one CSV file each.
 
@@ -120,11 +141,12 @@ def report_runs(
     runs : Iterable[Run]
         The runs; ``evaluation.csv`` goes to their directories.
     settings : Callable, optional
-        Gives the conventions of a run's forces; without it none are integrated.
+        Gives the conventions of a run's forces and those of its targets; without it no forces are
+        integrated.
     """
     reports = []
     for run in runs:
-        report = evaluate_run(run, None if settings is None else settings(run))
+        report = evaluate_run(run, *((None, None) if settings is None else settings(run)))
         path = run.directory / "evaluation.csv"
         write_report(report, path)
         print(format_report(report), f"cases: {path}", "", sep="\n")
@@ -140,44 +162,66 @@ def _training_mean(run: Run, case: CasePrediction) -> np.ndarray:
     return run.normalizer.inverse(zeros, torch.arange(len(zeros)), key="fields").numpy()
 
 
+@dataclass(frozen=True)
+class _CaseForces:
+    predicted: Forces
+    true: Forces
+    reference_area: float
+
+
 def _case_forces(
-    case: CasePrediction, settings: ForceSettings, notes: dict[str, None]
-) -> tuple[np.ndarray, np.ndarray, float] | None:
-    mesh = case.mesh
-    if not isinstance(mesh, pv.PolyData) or mesh.GetPolys().GetNumberOfCells() == 0:
-        notes["the cases are points without a surface: no forces"] = None
-        return None
-    polygons = polygon_mesh(mesh, case.metadata["source"])
-    surface = force_surface(polygons, case.association, settings)
+    case: CasePrediction,
+    settings: ForceSettings,
+    target_settings: ForceSettings,
+    notes: dict[str, None],
+) -> _CaseForces:
+    surface = force_surface(case.polygons, case.association, settings)
     notes[f"reference area: {surface.area_source}"] = None
     notes.update(dict.fromkeys(surface.areas.warnings))
-    predicted, true = (
-        field_forces(surface, values, case.channels, settings).total
-        for values in (case.prediction, case.target)
+    return _CaseForces(
+        field_forces(surface, case.prediction, case.channels, settings),
+        field_forces(surface, case.target, case.channels, target_settings),
+        surface.reference_area,
     )
-    return predicted, true, surface.reference_area
+
+
+def _force_notes(
+    forces: Sequence[_CaseForces], settings: ForceSettings, target_settings: ForceSettings
+) -> list[str]:
+    notes = [describe_settings(settings)]
+    if target_settings != settings:
+        notes.append(
+            f"the targets follow another convention than training: "
+            f"{describe_settings(target_settings)}"
+        )
+    friction = [case.true.shear[0] for case in forces if case.true.shear is not None]
+    if friction and (odd := sign_doubt(target_settings, float(np.mean(friction)))):
+        notes.append(odd)
+    return notes
 
 
 def format_report(report: Report) -> str:
     """Return a report as text: errors in percent per field, then forces, then notes."""
     errors, mean = report.errors, report.mean_errors
-    columns = {field: errors.values[:, i] for i, field in enumerate(errors.fields)}
-    references = {} if mean is None else dict(zip(mean.fields, mean.values.T, strict=True))
-    if len(columns) > 1:
-        columns["all fields"] = errors.per_case
-        if mean is not None:
-            references["all fields"] = mean.per_case
-    rows = [["relative L2 error, %", "mean", "median", "worst", "(case)", "training mean"]]
-    for name, values in columns.items():
+    rows = [["relative L2 error, %", "mean", "median", "worst", "(case)"]]
+    for name, values in _columns(errors).items():
         worst = int(np.argmax(values))
-        reference = f"{100 * references[name].mean():.2f}" if name in references else "-"
         numbers = (values.mean(), np.median(values), values[worst])
-        rows.append([name, *(f"{100 * x:.2f}" for x in numbers), errors.case_ids[worst], reference])
+        rows.append([name, *(f"{100 * x:.2f}" for x in numbers), errors.case_ids[worst]])
+    if mean is not None:
+        last = ["training mean", *(f"{100 * v.mean():.2f}" for v in _columns(mean).values())]
+        rows = [[*row, text] for row, text in zip(rows, last, strict=True)]
     blocks = [f"{report.name}: {len(errors.case_ids)} test cases", _table(rows)]
     if report.forces is not None:
         blocks.append(_table(_force_rows(report)))
     blocks += [f"note: {note}" for note in report.notes]
     return "\n".join(blocks)
+
+
+def _columns(errors: CaseErrors) -> dict[str, np.ndarray]:
+    """Return the errors of all cases by field, and of several fields together."""
+    columns = dict(zip(errors.fields, errors.values.T, strict=True))
+    return columns if len(columns) == 1 else {**columns, "all fields": errors.per_case}
 
 
 def _force_rows(report: Report) -> list[list[str]]:
@@ -212,22 +256,21 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_comparison(reports: Sequence[Report]) -> str:
-    """Return one line per run: mean error over cases and fields, and R^2 of drag and lift."""
-    with_forces = any(report.forces is not None for report in reports)
-    rows = [["run", "mean error, %", "training mean, %", *(_REPORTED if with_forces else ())]]
-    if with_forces:
-        rows[0][-2:] = [f"R^2 of {name}" for name in _REPORTED]
-    for report in reports:
-        mean = "-" if report.mean_errors is None else f"{100 * report.mean_errors.mean:.2f}"
-        row = [report.name, f"{100 * report.errors.mean:.2f}", mean]
-        if with_forces:
-            scores = [
-                "-" if report.forces is None else f"{report.forces.r_squared(name):.4g}"
-                for name in _REPORTED
-            ]
-            row += scores
-        rows.append(row)
-    return _table(rows)
+    """Return one line per run: mean error over cases and fields, and R^2 of drag and lift.
+
+    Columns that no run has numbers for are left out.
+    """
+    columns = {"mean error, %": [f"{100 * report.errors.mean:.2f}" for report in reports]}
+    columns["training mean, %"] = [
+        "-" if r.mean_errors is None else f"{100 * r.mean_errors.mean:.2f}" for r in reports
+    ]
+    for name in _REPORTED:
+        columns[f"R^2 of {name}"] = [
+            "-" if r.forces is None else f"{r.forces.r_squared(name):.4g}" for r in reports
+        ]
+    shown = {name: texts for name, texts in columns.items() if set(texts) != {"-"}}
+    names = [report.name for report in reports]
+    return _table([["run", *shown], *zip(names, *shown.values(), strict=True)])
 
 
 def write_report(report: Report, path: str | Path) -> None:

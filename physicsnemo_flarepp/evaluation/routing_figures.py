@@ -22,34 +22,34 @@ from ..visualization import (
 )
 from ..visualization.cameras import ALL_AROUND
 from ..visualization.spectrum import effective_rank
-from .cases import find_case, predict_case
-from .shown_cases import preset_of, run_names
-from .trained_run import Run
+from .figures import preset_of
+from .predictions import find_case, read_case
+from .trained_run import Run, distinct_names
 
 _USUAL_ROUTES = 4
 
 
 def model_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:
-    """Give what the model of a run is called with on a test case: fx, embedding, time."""
-    sample, _ = run.loaders.test.dataset[find_case(run, case)]
+    """Return what the model of a run is called with on a test case: fx, embedding, time."""
+    sample, _ = run.test_set[find_case(run, case)]
     arguments = run.adapter(PadCollator()([(sample, {"index": 0})]))
     return {key: arguments[key] for key in ("fx", "embedding", "time") if key in arguments}
 
 
 def has_routes(run: Run) -> bool:
-    """Whether all mixers of a run's model are FLARE or FLARE++ of this package."""
+    """Return whether all mixers of a run's model are FLARE or FLARE++ of this package."""
     mixers = [module for module in run.model.modules() if isinstance(module, Mixer)]
     return bool(mixers) and all(isinstance(m, FlareMixer | FlarePPMixer) for m in mixers)
 
 
 def n_routes(run: Run) -> int:
-    """Give the number of routes of each head, the least of all blocks."""
+    """Return the number of routes of each head, the least of all blocks."""
     mixers = [m for m in run.model.modules() if isinstance(m, FlareMixer | FlarePPMixer)]
     return min((m.seeds if isinstance(m, FlarePPMixer) else m.queries).shape[1] for m in mixers)
 
 
 def telling_heads(spectra: np.ndarray) -> list[tuple[int, int]]:
-    """Give (block, head) of the head of each block that spreads over the most routes.
+    """Return (block, head) of the head of each block that spreads over the most routes.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def draw_routing(
     if routes is None:
         routes = min(_USUAL_ROUTES, n_routes(run))
     inputs = model_inputs(run, case)
-    shown = predict_case(run, case, progress=False)
+    shown = read_case(run, case)
     if heads is None:
         heads = telling_heads(routing_spectra(run.model, **inputs).cpu().numpy())
     weights = []
@@ -148,8 +148,7 @@ def draw_queries(
     directory, label, suffix, formats, theme
         As in :func:`draw_routing`.
     """
-    ids = run.loaders.test.dataset.reader.case_ids
-    names = tuple(ids[find_case(run, case)] for case in cases)
+    names = tuple(run.case_ids[find_case(run, case)] for case in cases)
     if len(set(names)) < 2:
         raise ValueError(f"queries of case {names[0]!r} are compared with themselves; name another")
     both = [routing_queries(run.model, **model_inputs(run, name)) for name in names]
@@ -182,10 +181,11 @@ def draw_spectrum(
     directory, labels, formats, theme
         As in :func:`draw_comparison`.
     """
+    names = distinct_names([run.directory for run in runs], labels)
     spectra = {
         name: routing_spectra(run.model, **model_inputs(run, case)).cpu().numpy()
-        for name, run in zip(run_names(runs, labels), runs, strict=True)
+        for name, run in zip(names, runs, strict=True)
     }
-    case_id = runs[0].loaders.test.dataset.reader.case_ids[find_case(runs[0], case)]
+    case_id = runs[0].case_ids[find_case(runs[0], case)]
     paths = [Path(directory) / f"spectrum.{suffix}" for suffix in formats]
     return plot_spectrum(spectra, title=f"case {case_id}", theme=theme, path=paths)

@@ -1,4 +1,4 @@
-"""From any surface file to predicted fields on its whole mesh."""
+"""From any surface file to predicted fields on its whole mesh, and what they tell."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ import pyvista as pv
 import torch
 from torch import Tensor
 
-from ..datapipes.readers.meshes import GEOMETRY_FEATURES, PolygonMesh, SurfaceRequest
-from ..meshes import read_surface
-from ..meshes.polygons import polygon_geometry
-from ..meshes.writing import polygon_mesh
-from .cases import physical_prediction
-from .conventions import trained_on_builtin_cars
-from .forces import facing, read_row
-from .sizes import SizeComparison, compare_size, training_set
+from ..datapipes.readers.surface_tables import GEOMETRY_FEATURES, SurfaceRequest, surface_table
+from ..datapipes.readers.surfaces import reference_values_beside
+from ..meshes import PolygonMesh, polygon_mesh, read_surface
+from ..meshes.export import add_arrays, prediction_arrays
+from .errors import relative_l2
+from .force_conventions import ForceSettings, describe_settings, sign_doubt
+from .forces import Forces, field_forces, force_surface
+from .predictions import predict_sample
+from .surface_checks import SizeComparison, compare_size, mesh_warnings, training_ranges
 from .trained_run import Run
 
 GlobalValues = Mapping[str, float | Sequence[float]]
-SUFFIX_OF_PREDICTIONS = "_predicted"
 WARNINGS = "warnings"
 
 
@@ -100,17 +100,14 @@ def predict_surface(
     polygons = polygon_mesh(surface, path)
     association = association or channels.association
     sample = surface_sample(run, polygons, association, global_values or {})
-    warnings = _mesh_warnings(run, polygons, association)
-    known = training_set(run)
+    warnings = mesh_warnings(run, polygons, association)
+    known = training_ranges(run)
     size = SizeComparison()
     if known is not None:
         size = compare_size(known, sample["coordinates"].numpy(), path, scale=scale)
     warnings += [size.warning] if size.warning else []
-    values = physical_prediction(run, sample, progress=progress).numpy()
-    data = surface.cell_data if association == "cell" else surface.point_data
-    for field in channels.fields:
-        column = values[:, channels.columns(field)]
-        data[field + SUFFIX_OF_PREDICTIONS] = column[:, 0] if column.shape[1] == 1 else column
+    values = predict_sample(run, sample, progress=progress)
+    add_arrays(surface, prediction_arrays(channels.fields, {run.name: values}), association)
     if warnings:
         surface.field_data[WARNINGS] = warnings
     return SurfacePrediction(surface, polygons, association, values, tuple(warnings), size.doubt)
@@ -133,7 +130,7 @@ def surface_sample(
             "to the file"
         )
     request = SurfaceRequest((), tuple(channels.features), association=association)
-    table = mesh.table(request, _globals(run, mesh.source, global_values))
+    table = surface_table(mesh, request, _globals(run, mesh.source, global_values))
     rows = slice(0, table.n_tokens)
     sample = {"coordinates": table.read("coordinates", rows)}
     if channels.features:
@@ -151,9 +148,7 @@ def _globals(run: Run, source: Path, given: GlobalValues) -> dict[str, np.ndarra
             f"run {run.name} has no global value {', '.join(unknown)}; its global values are "
             f"{', '.join(wanted) or 'none'}"
         )
-    tables = sorted(source.parent.glob("geo_ref_*.csv"))
-    beside = read_row(tables[0]) if len(tables) == 1 else {}
-    values = {**beside, **given}
+    values = {**reference_values_beside(source), **given}
     absent = [name for name in wanted if name not in values]
     if absent:
         raise ValueError(
@@ -170,40 +165,81 @@ def _globals(run: Run, source: Path, given: GlobalValues) -> dict[str, np.ndarra
     return arrays
 
 
-def _mesh_warnings(run: Run, mesh: PolygonMesh, association: str) -> list[str]:
-    warnings = []
-    centres, vectors = polygon_geometry(mesh.points, mesh.connectivity, mesh.offsets)
-    flat = int(np.count_nonzero(~vectors.any(axis=1)))
-    if flat:
-        warnings.append(
-            f"{mesh.source}: {flat} cells have no area; they are predicted like any other, with a "
-            "normal of 0, and add nothing to forces"
-        )
-    if association == "point":
-        loose = len(mesh.points) - len(np.unique(mesh.connectivity))
-        if loose:
-            warnings.append(
-                f"{mesh.source}: {loose} points belong to no cell; they take part in the "
-                "prediction like any other. Remove them, for example with pyvista's clean(), "
-                "unless training had such points"
-            )
-    if "normals" in run.channels.features:
-        warnings += _normals_warnings(run, mesh, facing(centres, vectors))
-    return warnings
+def describe_prediction(
+    run: Run,
+    prediction: SurfacePrediction,
+    settings: ForceSettings | None,
+    target_settings: ForceSettings | None = None,
+) -> list[str]:
+    """Return lines about a predicted surface: warnings, errors, forces and their conventions.
+
+    Parameters
+    ----------
+    run : Run
+        What predicted it.
+    prediction : SurfacePrediction
+        From :func:`predict_surface`.
+    settings : ForceSettings or None
+        Conventions of what the run predicts; None integrates no forces.
+    target_settings : ForceSettings, optional
+        Those of the fields in the file, `settings` by default.
+    """
+    lines = [f"warning: {text}" for text in prediction.warnings]
+    truth = _stored_fields(run, prediction)
+    if truth is not None:
+        errors = relative_l2(prediction.values, truth, run.channels.norms)
+        text = ", ".join(f"{name} {100 * error:.3g} %" for name, error in errors.items())
+        lines.append(f"relative L2 error against the fields in the file: {text}")
+    if settings is None:
+        return lines
+    try:
+        return lines + _force_lines(run, prediction, truth, settings, target_settings or settings)
+    except ValueError as reason:  # the prediction stands
+        return [*lines, f"no forces: {reason}"]
 
 
-def _normals_warnings(run: Run, mesh: PolygonMesh, direction: str | None) -> list[str]:
-    """Say which way normals point, unless it is known to be that of training."""
-    direction = direction or "no definite way"
-    if not trained_on_builtin_cars(run):
-        return [
-            f"{mesh.source}: its cells face {direction}, and run {run.name} takes normals as "
-            "input. Patches that OpenFOAM writes face inward, CAD surfaces mostly outward: if the "
-            "training surfaces faced the other way, give --flip"
-        ]
-    if direction != "outward":
-        return [
-            f"{mesh.source}: its cells face {direction}, but the cars of training face outward, "
-            f"and run {run.name} takes normals as input; give --flip"
-        ]
-    return []
+def _force_lines(
+    run: Run,
+    prediction: SurfacePrediction,
+    truth: np.ndarray | None,
+    settings: ForceSettings,
+    target_settings: ForceSettings,
+) -> list[str]:
+    surface = force_surface(prediction.polygons, prediction.association, settings)
+    lines = [f"warning: {text}" for text in surface.areas.warnings]
+    doubt = f" (doubtful: {prediction.doubt})" if prediction.doubt else ""
+    forces = field_forces(surface, prediction.values, run.channels, settings)
+    lines.append(f"forces predicted{doubt}: {_format(forces)}")
+    area = f"; reference area {surface.reference_area:.6g} ({surface.area_source})"
+    conventions = [describe_settings(settings) + area]
+    if truth is not None:
+        forces = field_forces(surface, truth, run.channels, target_settings)
+        lines.append(f"forces in the file: {_format(forces)}")
+        if target_settings != settings:
+            conventions.append(f"in the file: {describe_settings(target_settings)}")
+        if odd := forces.shear is not None and sign_doubt(target_settings, forces.shear[0]):
+            lines.append(f"warning: {odd}")
+    return lines + conventions
+
+
+def _stored_fields(run: Run, prediction: SurfacePrediction) -> np.ndarray | None:
+    """Return the run's fields if the surface brought all of them, (N, O)."""
+    stored = prediction.polygons.data[prediction.association]
+    columns = []
+    for name, width in run.channels.fields.items():
+        values = stored.get(name)
+        if values is None or values.size != width * len(prediction.values):
+            return None
+        columns.append(values.reshape(-1, width))
+    truth = np.concatenate(columns, axis=1)
+    return truth if np.isfinite(truth).all() else None
+
+
+def _format(forces: Forces) -> str:
+    texts = []
+    for i, (name, value) in enumerate(forces.coefficients.items()):
+        text = f"{name} {value:.5f}"
+        if forces.shear is not None:
+            text += f" (pressure {forces.pressure[i]:.5f}, shear {forces.shear[i]:.5f})"
+        texts.append(text)
+    return ", ".join(texts)

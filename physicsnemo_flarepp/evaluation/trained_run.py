@@ -1,7 +1,8 @@
 """From a run directory to a model that predicts, with or without the data it was trained on."""
 
+import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo import Module
+from physicsnemo.datapipes import Dataset
 
-from ..datapipes import BENCHMARKS, Loaders, Normalizer, build_dataloaders
+from ..datapipes import Normalizer
 from ..datapipes.channels import FILE_NAME as CHANNELS_FILE
 from ..datapipes.channels import Channels
+from ..datapipes.loaders import build_test_loader, data_elsewhere
 from ..files import reading
 from ..training.checkpoints.store import CheckpointStore, load_model
 from ..training.feeding import input_adapter
@@ -44,7 +47,11 @@ class Run:
     device : torch.device
         Where the model computes.
     data : DictConfig
-        What the loaders are built from: the run's data at full resolution, never refitted.
+        What the test set is made from: at full resolution, statistics never refitted.
+    checkpoint : str
+        Whose weights these are: ``final``, ``best`` or ``latest``.
+    data_root : Path or None
+        Directory of the data, if it is not that of training.
     trust : bool
         Whether a reader that is not registered may be imported.
     """
@@ -56,27 +63,33 @@ class Run:
     normalizer: Normalizer
     device: torch.device
     data: DictConfig
+    checkpoint: str = "final"
+    data_root: Path | None = None
     trust: bool = False
 
     @cached_property
     def adapter(self):
-        """Give the keyword arguments of ``model.forward`` from a batch."""
+        """Returns the keyword arguments of ``model.forward`` for a batch."""
         return input_adapter(self.model)
 
     @cached_property
-    def loaders(self) -> Loaders:
-        """Loaders of the run's data, test cases with all their tokens; made when first used."""
+    def test_set(self) -> Dataset:
+        """The test cases with all their tokens, normalised; opened when first used."""
         try:
-            return build_dataloaders(self.data, trust=self.trust)
+            return build_test_loader(self.data, self.normalizer, trust=self.trust).dataset
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"the data of run {self.directory} cannot be opened: {error}. If the files are "
                 "elsewhere now, give their directory as data_root (--data-root)"
             ) from error
         except ValueError as error:
-            raise ValueError(
-                f"the data of {self.directory / 'config.yaml'} cannot be opened: {error}"
-            ) from error
+            source = self.data_root or self.directory / CONFIG
+            raise ValueError(f"the data of {source} cannot be opened: {error}") from error
+
+    @property
+    def case_ids(self) -> list[str]:
+        """Ids of the test cases."""
+        return self.test_set.reader.case_ids
 
     @cached_property
     def training_set(self) -> dict[str, Any] | None:
@@ -94,16 +107,7 @@ class Run:
         if (self.directory / CHANNELS_FILE).is_file():
             return Channels.load(self.directory)
         joint = OmegaConf.select(self.config, "training.field_norms") == "joint"
-        return Channels.of_reader(self.loaders.test.dataset.reader, joint=joint)
-
-    def normalization_kind(self, key: str) -> str | None:
-        """Return how training normalised a sample key (``gaussian``, ...), None if not told."""
-        data = self.config.data
-        kinds = data.get("normalization", "fit")
-        if kinds in ("fit", "paper"):
-            spec = BENCHMARKS.get(data.get("benchmark") or data.get("builtin"))
-            kinds = {} if spec is None else spec.normalization
-        return kinds.get(key) if isinstance(kinds, Mapping) else None
+        return Channels.of_reader(self.test_set.reader, joint=joint)
 
 
 def load_run(
@@ -116,7 +120,7 @@ def load_run(
 ) -> Run:
     """Return the trained model of a run directory, ready to predict.
 
-    The data is opened when ``run.loaders`` is first used, so that a model predicts on machines
+    The data is opened when ``run.test_set`` is first used, so that a model predicts on machines
     that do not have it. Statistics come from the run, they are never fitted again.
 
     Parameters
@@ -128,7 +132,9 @@ def load_run(
     device : torch.device or str, optional
         By default the GPU if there is one.
     data_root : str or Path, optional
-        Directory of other data in the layout of the run's, instead of its own.
+        Directory of other data in the layout of the run's, instead of its own. Its test cases are
+        those that it names itself, see :func:`~physicsnemo_flarepp.datapipes.data_elsewhere`; no
+        other is opened.
     trust : bool, optional
         Import classes that the run names and this package does not know: a reader of
         ``config.yaml``, the class of the model. Whoever wrote the run may then run code here;
@@ -149,7 +155,9 @@ def load_run(
         model=model,
         normalizer=Normalizer.load(normalizer_file),
         device=device,
-        data=_evaluation_data(config, normalizer_file, data_root),
+        data=_evaluation_data(config, data_root),
+        checkpoint=checkpoint,
+        data_root=None if data_root is None else Path(data_root),
         trust=trust,
     )
 
@@ -193,7 +201,7 @@ def _read_config(path: Path) -> DictConfig:
 
 
 def _references(value: Any) -> Iterator[str]:
-    """Give the interpolations in nested containers."""
+    """Yield the interpolations in nested containers."""
     if isinstance(value, str) and "${" in value:
         yield value
     elif isinstance(value, Mapping | list):
@@ -237,12 +245,9 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=4)
 
 
-def _evaluation_data(
-    config: DictConfig, normalizer_file: Path, data_root: str | Path | None
-) -> DictConfig:
-    """Return the data config of a run with whole test cases and the stored statistics."""
-    changes: dict[str, Any] = {
-        "normalization": {"load": str(normalizer_file)},
+def _evaluation_data(config: DictConfig, data_root: str | Path | None) -> DictConfig:
+    """Return the data config of a run, or of the data in `data_root`, for whole test cases."""
+    changes = {
         "n_points_test": None,
         "batch_size_test": 1,
         "num_workers": 0,
@@ -252,6 +257,37 @@ def _evaluation_data(
     }
     data = OmegaConf.to_container(config.data, resolve=True)
     if data_root is not None:
-        changes["benchmark"] = data.get("benchmark") or data.get("builtin")
-        changes |= {"root": str(data_root), "builtin": None}
+        data = data_elsewhere(data, data_root)
     return OmegaConf.create({**data, **changes})
+
+
+def distinct_names(
+    directories: Sequence[str | os.PathLike], labels: Sequence[str] | None = None
+) -> list[str]:
+    """Return a name of its own for each run directory.
+
+    Parameters
+    ----------
+    directories : sequence of path-like
+        Run directories.
+    labels : sequence of str, optional
+        Names to use; by default those of the directories, and where these clash with the parents
+        in which they differ.
+
+    Examples
+    --------
+    >>> distinct_names(["/a/first/flare", "/a/second/flare"])
+    ['first/flare', 'second/flare']
+    """
+    if not directories:
+        raise ValueError("runs is empty; give at least one run")
+    found = [Path(directory).resolve() for directory in directories]
+    names = list(labels) if labels is not None else [path.name for path in found]
+    if labels is None and len(set(names)) < len(names):
+        common = os.path.commonpath([path.parent for path in found])
+        names = [path.relative_to(common).as_posix() for path in found]
+    if len(names) != len(found) or len(set(names)) < len(names):
+        raise ValueError(
+            f"{len(found)} runs have the names {names}; give each run once, with a label of its own"
+        )
+    return names

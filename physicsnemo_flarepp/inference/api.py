@@ -12,7 +12,7 @@ from ..progress import progress_bar
 from .chunks import resolve_chunk_size, token_ranges
 from .inputs import ArrayLike, TokenInputs
 from .outputs import Output
-from .passes import TokenPasses, update_tokens
+from .passes import TokenPasses
 from .residual import ResidualStream
 from .state import LatentState, model_fingerprint
 from .transfers import Transfers
@@ -210,7 +210,7 @@ def decode_state(
         fx, embedding, _ = rows
         x = model.embed(fx, embedding, inputs.time)
         for block, gathered in zip(model.blocks, latents, strict=True):
-            x = update_tokens(block, x, gathered)
+            x = block.update(x, gathered)
         return model.read_out(x)
 
     with progress_bar("decode", len(ranges), progress) as advance:
@@ -283,7 +283,7 @@ def _plan(
     reserved = 0
     if place == "device":
         itemsize = (stream_dtype or inputs.dtype).itemsize
-        reserved = inputs.batch * inputs.n_tokens * model.blocks[0].mixer.dim * itemsize
+        reserved = inputs.batch * inputs.n_tokens * model.stream_width * itemsize
     chunk_size = resolve_chunk_size(chunk_size, model, inputs.batch, reserved)
     ranges = token_ranges(inputs.n_tokens, chunk_size)
     transfers = Transfers(inputs.device)

@@ -2,15 +2,16 @@
 
 import psutil
 import torch
+from torch import nn
 
 from ..models import MixerBackbone
 
 Range = tuple[int, int]
 
 # Numbers held per token at the worst moment, bounded from above: temporaries of hidden width, of
-# the feed-forward's width, and of the slice weights that the Transolver family forms.
+# the widest layer, and of the slice weights that the Transolver family forms.
 _HIDDEN_TEMPORARIES = 16
-_FEED_FORWARD_TEMPORARIES = 3
+_WIDEST_TEMPORARIES = 3
 _SLICE_TEMPORARIES = 4
 _SHARE_OF_FREE_MEMORY = 0.25
 # Beyond these, larger chunks only cost memory: a GPU is full, and on a CPU the temporaries of one
@@ -71,9 +72,10 @@ def resolve_chunk_size(
 def _auto_chunk_size(model: MixerBackbone, batch: int, reserved: int) -> int:
     parameter = next(model.parameters())
     block = model.blocks[0]
-    slices = block.mixer.heads * model._args["__args__"]["slice_num"]
-    numbers = _HIDDEN_TEMPORARIES * block.mixer.dim + _SLICE_TEMPORARIES * slices
-    numbers += _FEED_FORWARD_TEMPORARIES * block.ffn[0].out_features
+    slices = block.mixer.heads * model._args["__args__"].get("slice_num", block.mixer.head_dim)
+    widest = max(m.out_features for m in block.modules() if isinstance(m, nn.Linear))
+    numbers = _HIDDEN_TEMPORARIES * model.stream_width + _SLICE_TEMPORARIES * slices
+    numbers += _WIDEST_TEMPORARIES * widest
     per_token = numbers * batch * parameter.element_size()
     room = (free_memory(parameter.device) - reserved) * _SHARE_OF_FREE_MEMORY
     most = _MOST_TOKENS.get(parameter.device.type, _MOST_TOKENS_ELSEWHERE)

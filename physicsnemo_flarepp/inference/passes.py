@@ -26,17 +26,6 @@ from .transfers import Transfers
 Latents = tuple[Tensor, ...]
 
 
-def update_tokens(
-    block: torch.nn.Module, x: Float[Tensor, "B N C"], latents: Latents
-) -> Float[Tensor, "B N C"]:
-    """Run a block on some tokens, given what its mixer gathered from all.
-
-    Dropout is left out: streaming refuses models that have it switched on.
-    """
-    x = x + block.mixer.scatter(block.norm_mixer(x), latents)
-    return x + block.ffn(block.norm_ffn(x))
-
-
 @contextmanager
 def fail_together(group: str | None, device: torch.device) -> Iterator[None]:
     """Let an error on one rank stop all ranks of a group, instead of leaving them waiting."""
@@ -185,7 +174,7 @@ class TokenPasses:
         states = self._embedded() if number == 0 else self.stored()
         for index, x, weights in states:
             if number > 0:
-                x = update_tokens(self.model.blocks[number - 1], x, latents[number - 1])
+                x = self.model.blocks[number - 1].update(x, latents[number - 1])
             if number < len(self.model.blocks):
                 self.residual.write(index, x)
             yield index, x, weights

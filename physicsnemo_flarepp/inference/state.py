@@ -16,9 +16,19 @@ from ..files import replace_file
 from ..models import MixerBackbone
 
 _FORMAT = "flarepp-latent-state-2"
-# Arguments that change how a model is trained, not what it computes. The mixer enters by its
-# class, so that FlarePP and MixerBackbone(mixer="flarepp") with equal weights are one model.
-_NOT_IN_FINGERPRINT = {"dropout", "checkpoint_blocks", "activation_checkpointing", "mixer"}
+# Arguments that change how a model starts and is trained, not what it computes (with noise nothing
+# is streamed). The mixer enters by its class, so that FlarePP and MixerBackbone(mixer="flarepp")
+# with equal weights are one model.
+_NOT_IN_FINGERPRINT = {
+    "dropout",
+    "checkpoint_blocks",
+    "activation_checkpointing",
+    "mixer",
+    "orthogonal_slices",
+    "noise_at_evaluation",
+}
+# Raised when equal settings and weights come to compute something else (CHANGELOG.md).
+_REVISION = 2
 
 
 def model_fingerprint(model: MixerBackbone) -> str:
@@ -41,6 +51,7 @@ def model_fingerprint(model: MixerBackbone) -> str:
     True
     """
     settings = {k: v for k, v in model._args["__args__"].items() if k not in _NOT_IN_FINGERPRINT}
+    settings["revision"] = _REVISION
     settings["mixers"] = [type(block.mixer).__name__ for block in model.blocks]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=list).encode())
     for name, tensor in sorted(model.state_dict().items()):

@@ -1,5 +1,15 @@
-"""Mesh files: read by a process of its own, handed over as checked arrays."""
+"""Polygon meshes as arrays, and their files: read by a process of its own, written whole."""
 
-from .reading import SUFFIXES, RawSurface, check_vertices, read_polygons, read_surface
+from .files import SUFFIXES, mesh_suffix, polygon_mesh, read_polygons, read_surface, save_mesh
+from .polygons import ASSOCIATIONS, PolygonMesh
 
-__all__ = ["SUFFIXES", "RawSurface", "check_vertices", "read_polygons", "read_surface"]
+__all__ = [
+    "ASSOCIATIONS",
+    "SUFFIXES",
+    "PolygonMesh",
+    "mesh_suffix",
+    "polygon_mesh",
+    "read_polygons",
+    "read_surface",
+    "save_mesh",
+]

@@ -1,9 +1,34 @@
-"""Centres, area vectors and vertex shares of polygons, for chosen rows of a mesh."""
+"""Polygon meshes as arrays: centres, area vectors and vertex shares, for chosen polygons."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
-from ..datapipes.sampling import Rows
-from . import check_vertices
+Rows = slice | np.ndarray
+# Where the values of a mesh live.
+ASSOCIATIONS = ("cell", "point")
+
+
+def check_vertices(connectivity: np.ndarray, n_points: int) -> None:
+    """Raise ValueError unless all vertex numbers are from 0 to `n_points` - 1.
+
+    Examples
+    --------
+    >>> check_vertices(np.array([0, 1, -1]), 3)
+    Traceback (most recent call last):
+    ValueError: vertex numbers go from -1 to 1, expected 0 to 2, for the mesh has 3 points
+    """
+    if len(connectivity) == 0:
+        return
+    low, high = int(connectivity.min()), int(connectivity.max())
+    if low < 0 or high >= n_points:
+        raise ValueError(
+            f"vertex numbers go from {low} to {high}, expected 0 to {n_points - 1}, for the mesh "
+            f"has {n_points} points"
+        )
 
 
 def select_polygons(
@@ -107,3 +132,59 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
     """
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+
+
+@dataclass(frozen=True)
+class PolygonMesh:
+    """A surface mesh with its data, in memory or memory-mapped.
+
+    Parameters
+    ----------
+    source : Path or str
+        Where it came from, to name in errors.
+    points : numpy.ndarray
+        Vertices, (P, 3).
+    connectivity, offsets : numpy.ndarray
+        Vertex numbers one polygon after the other, and where each polygon begins, (n + 1,).
+    data : Mapping[str, Mapping[str, numpy.ndarray]]
+        Arrays by place (``cell``, ``point``; ``field`` for those of neither) and name; a lazy
+        array, such as one of zarr, will do.
+    present : Mapping[str, Collection[str]], optional
+        Names of all arrays of the source by place, where `data` has not all of them.
+
+    Examples
+    --------
+    >>> corners = np.array([[0.0, 0, 0], [2, 0, 0], [2, 2, 0], [0, 2, 0]])
+    >>> mesh = PolygonMesh("square", corners, np.arange(4), np.array([0, 4]))
+    >>> mesh.n_cells, mesh.cell_geometry(slice(0, 1))[1], mesh.vertex_areas[1]
+    (1, array([[0., 0., 4.]]), array([1., 1., 1., 1.]))
+    """
+
+    source: Path | str
+    points: np.ndarray
+    connectivity: np.ndarray
+    offsets: np.ndarray
+    data: Mapping[str, Mapping[str, np.ndarray]] = field(
+        default_factory=lambda: {place: {} for place in ASSOCIATIONS}
+    )
+    present: Mapping[str, Collection[str]] | None = None
+
+    @property
+    def n_cells(self) -> int:
+        """Number of polygons."""
+        return len(self.offsets) - 1
+
+    def array_names(self) -> Mapping[str, Collection[str]]:
+        """Return the names of the arrays of the source by place, whether they were read or not."""
+        return self.data if self.present is None else self.present
+
+    def cell_geometry(self, rows: Rows = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+        """Return centres and area vectors of the chosen polygons; see :func:`polygon_geometry`."""
+        chosen = select_polygons(self.connectivity, self.offsets, rows)
+        return polygon_geometry(self.points, *chosen)
+
+    @cached_property
+    def vertex_areas(self) -> tuple[np.ndarray, np.ndarray]:
+        """Area vectors and areas around each point; see :func:`vertex_area_vectors`."""
+        vectors = polygon_geometry(self.points, self.connectivity, self.offsets)[1]
+        return vertex_area_vectors(len(self.points), self.connectivity, self.offsets, vectors)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..datapipes.readers.meshes import PolygonMesh
+from .polygons import PolygonMesh
 
 _BLOCK = 2**18  # triangles cut at a time: bounds the memory of large surfaces
 
@@ -27,7 +27,7 @@ def frontal_area(mesh: PolygonMesh, axis: np.ndarray, *, lines: int = 2000) -> f
     --------
     >>> square = np.array([[0, 0, 0], [0, 2, 0], [0, 2, 3], [0, 0, 3]], dtype=float)
     >>> points = np.concatenate([square, square + [5, 0, 0]])  # one behind the other
-    >>> mesh = PolygonMesh("two squares", points, np.arange(8), np.array([0, 4, 8]), {})
+    >>> mesh = PolygonMesh("two squares", points, np.arange(8), np.array([0, 4, 8]))
     >>> round(frontal_area(mesh, np.array([1.0, 0.0, 0.0])), 6)
     6.0
     """

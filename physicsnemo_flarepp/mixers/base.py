@@ -3,13 +3,11 @@
 from abc import ABC, abstractmethod
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..ops import split_linear
-
-# What tokens count for in a gather: a measure of at least 0, or a mask, which is 0 and 1.
-TokenWeights = Float[Tensor, "B N"] | Bool[Tensor, "B N"]
+from ..ops.attention import TokenWeights
 
 
 class Mixer(nn.Module, ABC):

@@ -42,8 +42,8 @@ class FlarePPMixer(Mixer):
         Tie :math:`\tilde k, \tilde v` to :math:`k, v` and drop their projections.
     anchored_queries : bool, optional, default=False
         The authors' later variant: :math:`q = \mathrm{norm}(q_\mathrm{fixed}) + \sigma(g_h)\,
-        q_\mathrm{dynamic}`, with :math:`\tilde k = \tilde v` one projection, normalised without
-        affine weights, and :math:`k` normalised.
+        q_\mathrm{dynamic}`, with :math:`\tilde k = \tilde v` one projection, and :math:`k`
+        normalised. Only the norms of seeds and :math:`k` have affine weights.
     """
 
     n_gathers = 2
@@ -74,7 +74,6 @@ class FlarePPMixer(Mixer):
             self.source_weight = nn.Parameter(torch.empty(width))
         if anchored_queries:
             self.anchors = nn.Parameter(torch.empty(heads, slice_num, width))
-            self.anchor_norm = make_norm(norm, width)
             self.gate = nn.Parameter(torch.empty(heads, 1, 1))
             self.key_norm = make_norm(norm, width)
         self.reset_parameters()
@@ -119,7 +118,8 @@ class FlarePPMixer(Mixer):
         """Turn gathered queries into routing queries: themselves, or tied to the fixed ones."""
         if not self.anchored_queries:
             return q
-        return (self.anchor_norm(self.anchors) + self.gate.sigmoid() * q).to(q.dtype)
+        anchors = normalize_rows(self.norm, self.anchors[None])
+        return (anchors + self.gate.sigmoid() * q).to(q.dtype)
 
     def forward(
         self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None

@@ -18,7 +18,7 @@ class TransolverMixer(Mixer):
     ``physicsnemo.nn``'s layer, held in :attr:`layer`. Three details follow the authors'
     published runs instead of PhysicsNeMo 2.2: the temperature is clamped to [0.1, 5] (PhysicsNeMo:
     [0.5, 5]), slice sums are divided by the weight plus 1e-5 (1e-2), and the softmax runs in fp32.
-    Masks are ours.
+    Masks and token weights are ours; with weights the 1e-5 counts in 1/10,000 of their total.
 
     Parameters
     ----------
@@ -26,6 +26,8 @@ class TransolverMixer(Mixer):
         Channels C and heads H.
     slice_num : int
         Slices G.
+    orthogonal_slices : bool, optional, default=False
+        Start the slice weights orthogonal, as the original papers do, instead of N(0, 0.02).
     """
 
     n_gathers = 1
@@ -33,17 +35,21 @@ class TransolverMixer(Mixer):
     temperature_range: tuple[float, float] = (0.1, 5.0)
     epsilon = 1e-5
 
-    def __init__(self, dim: int, heads: int, slice_num: int) -> None:
+    def __init__(
+        self, dim: int, heads: int, slice_num: int, orthogonal_slices: bool = False
+    ) -> None:
         super().__init__(dim, heads)
+        self.orthogonal_slices = orthogonal_slices
         self.layer = PhysicsAttentionIrregularMesh(
             dim, heads, self.head_dim, 0.0, slice_num, use_te=False, plus=self.plus
         )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Make the slice weights orthogonal and the temperatures 0.5."""
+        """Draw the slice weights like all others, or orthogonal; make the temperatures 0.5."""
         super().reset_parameters()
-        nn.init.orthogonal_(self.layer.in_project_slice.weight)
+        if self.orthogonal_slices:
+            nn.init.orthogonal_(self.layer.in_project_slice.weight)
         nn.init.constant_(self.layer.temperature, 0.5)
 
     def project_tokens(
@@ -114,6 +120,8 @@ class TransolverPlusMixer(TransolverMixer):
         Channels C and heads H.
     slice_num : int
         Slices G.
+    orthogonal_slices : bool, optional, default=False
+        As in :class:`TransolverMixer`.
     noise_at_evaluation : bool, optional, default=False
         Draw Gumbel noise in ``eval()`` as well.
     """
@@ -121,9 +129,14 @@ class TransolverPlusMixer(TransolverMixer):
     plus = True
 
     def __init__(
-        self, dim: int, heads: int, slice_num: int, noise_at_evaluation: bool = False
+        self,
+        dim: int,
+        heads: int,
+        slice_num: int,
+        orthogonal_slices: bool = False,
+        noise_at_evaluation: bool = False,
     ) -> None:
-        super().__init__(dim, heads, slice_num)
+        super().__init__(dim, heads, slice_num, orthogonal_slices)
         self.noise_at_evaluation = noise_at_evaluation
 
     @property

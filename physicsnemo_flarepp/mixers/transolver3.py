@@ -31,14 +31,18 @@ class Transolver3Mixer(Mixer):
         Channels C and heads H.
     slice_num : int
         Slices G.
+    orthogonal_slices : bool, optional, default=False
+        Start the slice weights orthogonal, as the original paper does, instead of N(0, 0.02).
     """
 
     n_gathers = 1
-    temperature_range: tuple[float, float] = (0.1, 5.0)
     epsilon = 1e-5
 
-    def __init__(self, dim: int, heads: int, slice_num: int) -> None:
+    def __init__(
+        self, dim: int, heads: int, slice_num: int, orthogonal_slices: bool = False
+    ) -> None:
         super().__init__(dim, heads)
+        self.orthogonal_slices = orthogonal_slices
         self.address = nn.Linear(dim, dim)
         self.value = nn.Linear(dim, dim)
         self.slice = nn.Linear(self.head_dim, slice_num)
@@ -48,15 +52,16 @@ class Transolver3Mixer(Mixer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Make the slice weights orthogonal and the temperatures 0.5."""
+        """Draw the slice weights like all others, or orthogonal; make the temperatures 0.5."""
         super().reset_parameters()
-        nn.init.orthogonal_(self.slice.weight)
+        if self.orthogonal_slices:
+            nn.init.orthogonal_(self.slice.weight)
         nn.init.constant_(self.temperature, 0.5)
 
     def slice_weights(self, x: Float[Tensor, "B N C"]) -> Float[Tensor, "B N H G"]:
         """Give each token's distribution over the slices from one (C, H G) projection."""
         by_head = (self.heads, self.head_dim)
-        tau = self.temperature.clamp(*self.temperature_range)
+        tau = self.temperature  # not clamped, unlike Transolver's
         weight = self.slice.weight @ self.address.weight.unflatten(0, by_head)  # (H, G, C)
         bias = self.address.bias.unflatten(0, by_head) @ self.slice.weight.T + self.slice.bias
         logits = F.linear(x, (weight / tau).flatten(0, 1), (bias / tau[..., 0]).flatten())

@@ -2,5 +2,9 @@
 
 from .backbone import MixerBackbone
 from .flarepp import FlarePP
+from .gnot import GNOT
+from .lno import LNO
+from .perceiver_io import PerceiverIO
+from .set_transformer import SetTransformer
 
-__all__ = ["FlarePP", "MixerBackbone"]
+__all__ = ["GNOT", "LNO", "FlarePP", "MixerBackbone", "PerceiverIO", "SetTransformer"]

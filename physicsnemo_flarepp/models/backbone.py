@@ -60,7 +60,8 @@ class MixerBackbone(Module):
     n_head : int, optional, default=8
         Heads H; must divide ``n_hidden``.
     act : str, optional, default="gelu"
-        Activation, by PhysicsNeMo's names.
+        Activation, by PhysicsNeMo's names; "gelu" is the tanh approximation, as in the published
+        runs, and "gelu_exact" the other.
     mlp_ratio : float, optional, default=2.0
         Hidden width of the feed-forward over ``n_hidden``.
     slice_num : int, optional, default=64
@@ -90,6 +91,12 @@ class MixerBackbone(Module):
         PhysicsNeMo's name for ``checkpoint_blocks``; either turns it on.
     mixer : str, optional, default="flarepp"
         "flarepp", "flare", "attention", "transolver", "transolver_plus" or "transolver3".
+    orthogonal_slices : bool, optional, default=False
+        Start the slice weights of the Transolvers orthogonal, as their papers do; the published
+        runs in this backbone draw them from N(0, 0.02).
+    noise_at_evaluation : bool, optional, default=False
+        Let transolver_plus draw its Gumbel noise in ``eval()`` too, as in the published runs. Its
+        predictions are then random, and cannot be streamed.
 
     Forward
     -------
@@ -151,6 +158,8 @@ class MixerBackbone(Module):
         checkpoint_blocks: bool = False,
         activation_checkpointing: bool = False,
         mixer: str = "flarepp",
+        orthogonal_slices: bool = False,
+        noise_at_evaluation: bool = False,
     ) -> None:
         super().__init__(meta=MetaData())
         check_integers(
@@ -175,23 +184,14 @@ class MixerBackbone(Module):
                 "use_te=True is not supported: Transformer Engine does not return the "
                 "log-normaliser that exact sharding and streaming need; pass use_te=False"
             )
-        self.functional_dim = functional_dim
-        self.out_dim = out_dim
-        self.unified_pos = unified_pos
-        self.structured_shape = None if structured_shape is None else tuple(structured_shape)
         self.n_hidden = n_hidden
         self.time_input = time_input
         self.use_te = use_te
         self.checkpoint_blocks = checkpoint_blocks or activation_checkpointing
-        if unified_pos:
-            # Rebuilt from the arguments, so it need not travel in checkpoints.
-            positions = unified_positions(self.structured_shape, ref)
-            self.register_buffer("positions", positions, persistent=False)
-            embedding_dim = positions.shape[-1]
-        self.embedding_dim = embedding_dim
+        self._set_inputs(functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
 
         self.in_projection = InProjection(
-            embedding_dim or 0, functional_dim, n_hidden, io_layers, act
+            self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
         )
         if time_input:
             self.time_embedding = PositionalEmbedding(n_hidden)
@@ -205,6 +205,8 @@ class MixerBackbone(Module):
             "residual_projections": residual_projections,
             "shared_projections": shared_projections,
             "anchored_queries": anchored_queries,
+            "orthogonal_slices": orthogonal_slices,
+            "noise_at_evaluation": noise_at_evaluation,
         }
         self.blocks = nn.ModuleList(
             Block(_make_mixer(mixer, n_hidden, n_head, options), mlp_ratio, act, norm, dropout)
@@ -212,6 +214,27 @@ class MixerBackbone(Module):
         )
         self.out_projection = OutProjection(n_hidden, out_dim, io_layers, act, norm)
         self.reset_parameters()
+
+    def _set_inputs(
+        self,
+        functional_dim: int,
+        out_dim: int,
+        embedding_dim: int | None,
+        structured_shape: Sequence[int] | None,
+        unified_pos: bool,
+        ref: int,
+    ) -> None:
+        """Remember what ``forward`` takes and gives."""
+        self.functional_dim = functional_dim
+        self.out_dim = out_dim
+        self.unified_pos = unified_pos
+        self.structured_shape = None if structured_shape is None else tuple(structured_shape)
+        if unified_pos:
+            # Rebuilt from the arguments, so it need not travel in checkpoints.
+            positions = unified_positions(self.structured_shape, ref)
+            self.register_buffer("positions", positions, persistent=False)
+            embedding_dim = positions.shape[-1]
+        self.embedding_dim = embedding_dim
 
     def reset_parameters(self) -> None:
         """Draw every Linear from N(0, 0.02) with zero bias, then let the mixers set their own."""
@@ -223,6 +246,11 @@ class MixerBackbone(Module):
     def context_group(self) -> str | None:
         """Name of the group over which the tokens are spread; None when they are all here."""
         return self.blocks[0].mixer.context_group
+
+    @property
+    def stream_width(self) -> int:
+        """Channels of the hidden state that goes from block to block."""
+        return self.blocks[0].mixer.dim
 
     def forward(
         self,

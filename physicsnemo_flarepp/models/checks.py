@@ -24,13 +24,13 @@ def check_ratios(mlp_ratio: float, dropout: float) -> None:
         raise ValueError(f"dropout must lie in [0, 1), got {dropout!r}")
 
 
-def check_architecture(n_hidden: int, n_head: int, mixer: str) -> None:
-    """Raise on settings that no backbone can have."""
+def check_architecture(n_hidden: int, n_head: int, mixer: str | None = None) -> None:
+    """Raise on heads that do not divide the width, and on a mixer that no backbone has."""
     if n_hidden % n_head:
         raise ValueError(
             f"n_hidden must be divisible by n_head, got n_hidden={n_hidden}, n_head={n_head}"
         )
-    if mixer not in MIXERS:
+    if mixer is not None and mixer not in MIXERS:
         raise ValueError(f"mixer must be one of {sorted(MIXERS)}, got {mixer!r}")
 
 

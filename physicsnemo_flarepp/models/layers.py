@@ -1,4 +1,7 @@
-"""Pointwise parts of the matched backbone and one residual block."""
+"""Pointwise parts of the models, and their blocks."""
+
+import itertools
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -9,15 +12,21 @@ from torch import Tensor, nn
 from ..mixers import Mixer, make_norm
 from ..mixers.base import TokenWeights
 
+# The published runs use the approximation everywhere in the backbone.
+_GELUS = {"gelu": "tanh", "gelu_exact": "none"}
+
 
 def make_activation(act: str) -> nn.Module:
-    """Build an activation by PhysicsNeMo's name for it.
+    """Build an activation: "gelu" (tanh approximation), "gelu_exact", or a name of PhysicsNeMo's.
 
     Examples
     --------
-    >>> make_activation("silu")
-    SiLU()
+    >>> make_activation("gelu"), make_activation("gelu_exact"), make_activation("silu")
+    (GELU(approximate='tanh'), GELU(approximate='none'), SiLU())
     """
+    name = act.lower() if isinstance(act, str) else act
+    if name in _GELUS:
+        return nn.GELU(_GELUS[name])
     try:
         return get_activation(act)
     except (KeyError, AttributeError) as error:
@@ -39,7 +48,7 @@ class ResidualLayer(nn.Module):
 
 
 class InProjection(nn.Module):
-    """Lift per-token inputs to the hidden width (FACTS: Linear, act, residual layers, Linear).
+    """Lift per-token inputs to the hidden width (Linear, act, residual layers, Linear).
 
     Parameters
     ----------
@@ -91,14 +100,11 @@ class OutProjection(nn.Sequential):
 
 
 class FeedForward(nn.Sequential):
-    """Linear, act, Linear; the paper's GELU here is the tanh approximation."""
+    """Linear, act, Linear."""
 
     def __init__(self, dim: int, ratio: float, act: str) -> None:
         hidden = round(dim * ratio)
-        activation = make_activation(act)
-        if isinstance(activation, nn.GELU):
-            activation = nn.GELU("tanh")
-        super().__init__(nn.Linear(dim, hidden), activation, nn.Linear(hidden, dim))
+        super().__init__(nn.Linear(dim, hidden), make_activation(act), nn.Linear(hidden, dim))
 
 
 class Block(nn.Module):
@@ -130,3 +136,95 @@ class Block(nn.Module):
         """Mix across tokens, then transform each."""
         x = x + self.dropout(self.mixer(self.norm_mixer(x), token_weights))
         return x + self.dropout(self.ffn(self.norm_ffn(x)))
+
+    def update(
+        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
+    ) -> Float[Tensor, "B N C"]:
+        """Give the block's output for some tokens from what its mixer gathered from all.
+
+        Dropout is left out: streaming refuses models that have it switched on.
+        """
+        x = x + self.mixer.scatter(self.norm_mixer(x), latents)
+        return x + self.ffn(self.norm_ffn(x))
+
+
+class BareBlock(nn.Module):
+    """A mixer alone as a block: what is around it in :class:`Block`, it does itself or omits."""
+
+    def __init__(self, mixer: Mixer) -> None:
+        super().__init__()
+        self.norm_mixer = nn.Identity()
+        self.mixer = mixer
+
+    def forward(
+        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
+    ) -> Float[Tensor, "B N C"]:
+        """Run the mixer."""
+        return self.mixer(x, token_weights)
+
+    def update(
+        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
+    ) -> Float[Tensor, "B N C"]:
+        """Run the last stage of the mixer."""
+        return self.mixer.scatter(x, latents)
+
+
+class LatentBlock(nn.Module):
+    """Pre-norm transformer block on latents: self-attention among them, then a feed-forward.
+
+    Parameters
+    ----------
+    dim, heads : int
+        Channels C and heads H.
+    mlp_ratio : float
+        Hidden width of the feed-forward over C.
+    act : str
+        Name of its activation.
+    bias : bool
+        Whether the projections to queries, keys and values have one.
+    """
+
+    def __init__(self, dim: int, heads: int, mlp_ratio: float, act: str, bias: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_attention = make_norm("layer", dim)
+        self.project = nn.Linear(dim, 3 * dim, bias)
+        self.out = nn.Linear(dim, dim)
+        self.norm_ffn = make_norm("layer", dim)
+        self.ffn = FeedForward(dim, mlp_ratio, act)
+
+    def forward(self, z: Float[Tensor, "B M C"]) -> Float[Tensor, "B M C"]:
+        """Let every latent attend to all, then transform each."""
+        projected = self.project(self.norm_attention(z)).unflatten(-1, (3 * self.heads, -1))
+        q, k, v = projected.transpose(1, 2).chunk(3, 1)
+        z = z + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return z + self.ffn(self.norm_ffn(z))
+
+
+def linear_chain(widths: Sequence[int], act: str) -> nn.Sequential:
+    """Build Linear layers from width to width with activations between them.
+
+    Examples
+    --------
+    >>> [type(layer).__name__ for layer in linear_chain((2, 8, 1), "gelu")]
+    ['Linear', 'GELU', 'Linear']
+    """
+    first, *others = itertools.starmap(nn.Linear, itertools.pairwise(widths))
+    return nn.Sequential(
+        first, *(layer for linear in others for layer in (make_activation(act), linear))
+    )
+
+
+def join_inputs(
+    fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None
+) -> Float[Tensor, "B N W"]:
+    """Put ``embedding`` and ``fx`` side by side, a single row of ``fx`` at every token.
+
+    Examples
+    --------
+    >>> join_inputs(torch.ones(1, 1, 2), torch.zeros(1, 5, 3)).shape
+    torch.Size([1, 5, 5])
+    """
+    if embedding is None:
+        return fx
+    return torch.cat((embedding, fx.expand(-1, embedding.shape[1], -1)), -1)

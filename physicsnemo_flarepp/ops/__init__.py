@@ -3,6 +3,7 @@
 from .attention import attention_backward, attention_with_lse
 from .collectives import all_gather, all_reduce, global_sum, group_size, sum_over_group
 from .errors import field_errors, relative_l2
+from .plain import plain_operators
 from .pointwise import split_linear, unit_scale, without_autocast
 from .routing import decode, encode, merge_over_group, merge_partials
 
@@ -18,6 +19,7 @@ __all__ = [
     "group_size",
     "merge_over_group",
     "merge_partials",
+    "plain_operators",
     "relative_l2",
     "split_linear",
     "sum_over_group",

@@ -17,6 +17,10 @@ from torch import Tensor
 
 from .checks import check_attention, check_results
 from .kernels import ALIGNMENT, BACKWARD, FORWARD, accumulation_dtype, select_backend
+from .plain import is_plain
+
+# What tokens count for in a gather: a measure of at least 0, or a mask, which is 0 and 1.
+TokenWeights = Float[Tensor, "B N"] | Bool[Tensor, "B N"]
 
 
 def attention_with_lse(
@@ -26,7 +30,7 @@ def attention_with_lse(
     *,
     scale: float | None = None,
     key_mask: Bool[Tensor, "B N"] | None = None,
-    key_weights: Float[Tensor, "B N"] | None = None,
+    key_weights: TokenWeights | None = None,
 ) -> tuple[Float[Tensor, "B H M E"], Float[Tensor, "B H M"]]:
     r"""Softmax attention and the logarithm of its normaliser.
 
@@ -78,7 +82,10 @@ def attention_with_lse(
     if not torch.compiler.is_compiling():
         check_attention(q, k, v, scale, key_mask, key_weights)
     weights = join_weights(key_mask, key_weights)
-    return _attention(q, k, v, weights, q.shape[-1] ** -0.5 if scale is None else scale)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if is_plain():
+        return _attend(q, k, v, weights, scale, "math")
+    return _attention(q, k, v, weights, scale)
 
 
 def attention_backward(
@@ -91,7 +98,7 @@ def attention_backward(
     *,
     scale: float,
     key_mask: Bool[Tensor, "B N"] | None = None,
-    key_weights: Float[Tensor, "B N"] | None = None,
+    key_weights: TokenWeights | None = None,
 ) -> tuple[Float[Tensor, "B H M D"], Float[Tensor, "B H N D"], Float[Tensor, "B H N E"]]:
     r"""Gradients of attention with respect to ``q``, ``k`` and ``v``.
 
@@ -124,9 +131,9 @@ def attention_backward(
 
 
 def join_weights(
-    mask: Bool[Tensor, "B N"] | None, weights: Float[Tensor, "B N"] | None
-) -> Float[Tensor, "B N"] | Bool[Tensor, "B N"] | None:
-    """Give the weights, 0 where the mask is False; a mask alone is weights itself.
+    mask: Bool[Tensor, "B N"] | None, weights: TokenWeights | None
+) -> TokenWeights | None:
+    """Return the weights, 0 where the mask is False; a mask alone is weights itself.
 
     Examples
     --------
@@ -142,17 +149,7 @@ def join_weights(
 def _attention(
     q: Tensor, k: Tensor, v: Tensor, weights: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    # The CPU kernel dies with SIGFPE on an empty axis, so no kernel is asked.
-    if q.numel() == 0 or k.numel() == 0:
-        return _empty_result(q, v)
-    forward = FORWARD[select_backend(q, k, v, weights)]
-    log_weights = _log_weights(weights, q.dtype)
-    out, lse = forward(q, k, v, log_weights, scale)
-    if log_weights is not None:
-        # Kernels differ on rows without any key (zeros, lse = 0, or NaN): define them here.
-        empty = (log_weights == -math.inf).all(-1)[:, None, None]
-        out = out.masked_fill(empty[..., None], 0.0)
-        lse = lse.masked_fill(empty, -math.inf)
+    out, lse = _attend(q, k, v, weights, scale, select_backend(q, k, v, weights))
     return out.contiguous(), lse.contiguous()
 
 
@@ -164,8 +161,25 @@ def _(q, k, v, weights, scale):
     )
 
 
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, weights: Tensor | None, scale: float, backend: str
+) -> tuple[Tensor, Tensor]:
+    # The CPU kernel dies with SIGFPE on an empty axis, so no kernel is asked.
+    if q.numel() == 0 or k.numel() == 0:
+        return _empty_result(q, v)
+    log_weights = _log_weights(weights, q.dtype)
+    if log_weights is None:
+        return FORWARD[backend](q, k, v, None, scale)
+    # Kernels differ on rows without any key (zeros, lse = 0, or NaN), and derivatives are NaN
+    # there: let such rows see their keys, then drop what they saw.
+    empty = (log_weights == -math.inf).all(-1)
+    out, lse = FORWARD[backend](q, k, v, log_weights.masked_fill(empty[:, None], 0.0), scale)
+    empty = empty[:, None, None]
+    return out.masked_fill(empty[..., None], 0.0), lse.masked_fill(empty, -math.inf)
+
+
 def _log_weights(weights: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Give what is added to the scores of each key, in fp32 or fp64; -inf removes it."""
+    """Return what is added to the scores of each key, in fp32 or fp64; -inf removes it."""
     if weights is None:
         return None
     dtype = accumulation_dtype(dtype)
@@ -189,7 +203,8 @@ def _attention_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if q.numel() == 0 or k.numel() == 0:
-        return torch.zeros(q.shape, dtype=q.dtype, device=q.device), *map(_zeros_head_inner, (k, v))
+        zeros = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+        return zeros, _zeros_head_inner(k), _zeros_head_inner(v)
     # exp(S - inf) = 0 where exp(S + inf) would be NaN: rows that saw no key have no gradient.
     lse = lse.masked_fill(lse == -math.inf, math.inf)
     backward = BACKWARD[select_backend(q, k, v, weights)]

@@ -10,6 +10,8 @@ Everything goes through the functional collectives of torch, which ``torch.compi
 a graph break. No collective runs in half precision: such payloads travel in fp32.
 """
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
@@ -24,7 +26,7 @@ Group = dist.ProcessGroup | str
 
 
 def group_name(group: Group) -> str:
-    """Give the name under which torch knows a process group; a name is returned as it is.
+    """Return the name under which torch knows a process group; a name is returned as it is.
 
     Names can be copied, pickled and traced where process groups cannot, so modules hold names.
     """
@@ -39,7 +41,10 @@ def group_size(group: Group | None) -> int:
     >>> group_size(None)
     1
     """
-    return 1 if group is None else c10d._get_group_size_by_name(group_name(group))
+    if group is None:
+        return 1
+    name: Any = group_name(group)  # torch has a type of its own for names, in some versions
+    return c10d._get_group_size_by_name(name)
 
 
 def all_reduce(x: Tensor, op: str, group: Group) -> Tensor:
@@ -113,7 +118,9 @@ def sum_over_group(x: Float[Tensor, "*shape"], group: Group | None) -> Float[Ten
     """
     if not torch.compiler.is_compiling():
         check_floats(x=x)
-    return x if group_size(group) == 1 else _SumBothWays.apply(x, group_name(group))
+    if group is None or group_size(group) == 1:
+        return x
+    return _SumBothWays.apply(x, group_name(group))
 
 
 def global_sum(x: Float[Tensor, "*shape"], group: Group | None) -> Float[Tensor, "*shape"]:
@@ -138,11 +145,13 @@ def global_sum(x: Float[Tensor, "*shape"], group: Group | None) -> Float[Tensor,
     """
     if not torch.compiler.is_compiling():
         check_floats(x=x)
-    return x if group_size(group) == 1 else _SumForward.apply(x, group_name(group))
+    if group is None or group_size(group) == 1:
+        return x
+    return _SumForward.apply(x, group_name(group))
 
 
 def _payload(x: Tensor) -> Tensor:
-    """Give what travels for ``x``: contiguous, and never in half precision."""
+    """Return what travels for ``x``: contiguous, and never in half precision."""
     if x.is_floating_point():
         x = x.to(accumulation_dtype(x.dtype))
     return x.contiguous()

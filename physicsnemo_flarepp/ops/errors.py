@@ -1,4 +1,4 @@
-r"""The relative L2 error of fields, whole or over token shards: the only one of the package."""
+r"""How far predictions are off: the only relative L2 and the only R² of the package."""
 
 from collections.abc import Sequence
 
@@ -101,3 +101,17 @@ def field_errors(
     exact = error == 0
     ratio = error.masked_fill(exact, 1.0).sqrt() / target.masked_fill(exact, 1.0).sqrt()
     return ratio.masked_fill(exact, 0.0)
+
+
+def r_squared(prediction: Float[Tensor, " n"], target: Float[Tensor, " n"]) -> float:
+    """Return the coefficient of determination, NaN for fewer than 2 or equal targets.
+
+    Examples
+    --------
+    >>> r_squared(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1.0, 2.0, 3.0]))
+    0.5
+    """
+    spread = (target - target.mean()).square().sum().item()
+    if len(target) < 2 or spread == 0:
+        return float("nan")
+    return 1 - (prediction - target).square().sum().item() / spread

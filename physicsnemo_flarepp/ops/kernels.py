@@ -20,7 +20,7 @@ _REMOVED = -(2.0**15)
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Give the dtype in which normalisers live and partial results are merged.
+    """Return the dtype in which normalisers live and partial results are merged.
 
     Examples
     --------
@@ -90,9 +90,10 @@ def _append_columns(
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""Carry the weights in two columns of q and k, for kernels that take no bias or a half one.
 
-    The columns of k are the high and the low part of :math:`\log w / (s c)`, those of q hold c, a
-    power of two near :math:`1/s`: exact in half precision, as is what the kernel sums in fp32. The
-    columns that follow are zeros up to the alignment; v gets as many.
+    The columns of k are the high and the low part of :math:`\log w / (s c)`, which keep 16 of its
+    bits in bfloat16 and 22 in float16; those of q hold c, a power of two near :math:`1/s` and
+    exact. The kernel sums in fp32. The columns that follow are zeros up to the alignment; v gets
+    as many.
     """
     unit = 2.0 ** min(15, max(-14, -round(math.log2(scale))))
     target = (log_weights / (scale * unit)).clamp(min=_REMOVED)
@@ -139,7 +140,7 @@ def _flash_backward(grad_out, q, k, v, out, lse, log_weights, scale):
 
 
 def _efficient_bias(q: Tensor, k: Tensor, log_weights: Tensor | None) -> Tensor | None:
-    """Give fp32 log-weights in the layout that the memory-efficient kernel reads."""
+    """Return fp32 log-weights in the layout that the memory-efficient kernel reads."""
     if log_weights is None:
         return None
     # It reads rows at aligned addresses; the slice keeps the padding.

@@ -1,6 +1,7 @@
 """Per-token projections and normalisation that keep and move less than autograd's own.
 
-Both are once differentiable: asking for second derivatives raises.
+Both are once differentiable, unless inside
+:func:`~physicsnemo_flarepp.ops.plain_operators`.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -13,10 +14,11 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from .checks import check_linear, check_rows
+from .plain import is_plain
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager:
-    """Give a context in which operations on the device of ``x`` run in the dtypes they are given.
+    """Return a context in which operations on the device of ``x`` keep the dtypes they are given.
 
     Examples
     --------
@@ -65,6 +67,8 @@ def split_linear(
     """
     if not torch.compiler.is_compiling():
         check_linear(x, weight, bias, parts)
+    if is_plain():
+        return F.linear(x, weight, bias).chunk(parts, -1)
     return _SplitLinear.apply(x, weight, bias, parts)
 
 
@@ -103,7 +107,7 @@ class _SplitLinear(Function):
 
 
 def _linear_dtype(x: Tensor) -> torch.dtype:
-    """Give the dtype in which ``F.linear`` would run on ``x`` under the present autocast."""
+    """Return the dtype in which ``F.linear`` would run on ``x`` under the present autocast."""
     if x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype
@@ -137,6 +141,9 @@ def unit_scale(x: Float[Tensor, "*rows D"], eps: float, center: bool) -> Float[T
     """
     if not torch.compiler.is_compiling():
         check_rows(x, eps)
+    if is_plain():
+        centered = x - x.mean(-1, keepdim=True) if center else x
+        return centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + eps)
     return _UnitScale.apply(x, eps, center)
 
 

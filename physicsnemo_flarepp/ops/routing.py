@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .attention import attention_backward, attention_with_lse
+from .attention import TokenWeights, attention_backward, attention_with_lse
 from .checks import check_attention, check_pair
 from .collectives import Group, all_gather, all_reduce, group_name, group_size
 
@@ -109,7 +109,7 @@ def merge_over_group(
     if not torch.compiler.is_compiling():
         check_pair(out, lse)
     size = group_size(group)
-    if size == 1:
+    if group is None or size == 1:
         return out, lse
     payload = torch.cat((out.to(lse.dtype), lse[..., None]), -1)
     if size == 2 or size * payload.numel() * payload.element_size() <= GATHER_LIMIT:
@@ -144,10 +144,10 @@ def encode(
     *,
     scale: float | None = None,
     key_mask: Bool[Tensor, "B N"] | None = None,
-    key_weights: Float[Tensor, "B N"] | None = None,
+    key_weights: TokenWeights | None = None,
     group: Group | None = None,
 ) -> Float[Tensor, "B H M D"]:
-    r"""Gather N tokens into M latents: softmax over the tokens (paper, eq. encode).
+    r"""Gather N tokens into M latents: softmax over the tokens.
 
     With weights it is the quadrature of an integral over what the tokens were drawn from,
     :math:`z = \int e^{s q \cdot k} v\, d\mu / \int e^{s q \cdot k} d\mu`: a token that is split
@@ -186,7 +186,7 @@ def encode(
     >>> encode(torch.zeros(1, 1, 1, 2), k, v, key_weights=torch.tensor([[3.0, 0.0, 1.0]]))
     tensor([[[[1., 2.]]]])
     """
-    if group_size(group) > 1:
+    if group is not None and group_size(group) > 1:
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         return _EncodeOverGroup.apply(q, k, v, key_mask, key_weights, scale, group_name(group))
     if key_mask is not None or key_weights is not None:
@@ -206,7 +206,7 @@ def decode(
     *,
     scale: float | None = None,
 ) -> Float[Tensor, "B H N D"]:
-    r"""Return M latents to N tokens: softmax over the routes (paper, eq. decode).
+    r"""Return M latents to N tokens: softmax over the routes.
 
     Parameters
     ----------

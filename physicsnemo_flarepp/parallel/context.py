@@ -28,8 +28,9 @@ def enable_context_parallel(
     Parameters
     ----------
     model : torch.nn.Module
-        A model whose mixers are flarepp, flare, transolver, transolver_plus or transolver3, bare
-        or wrapped. Full attention raises: its cost in traffic grows with the number of tokens.
+        A model whose mixers are flarepp, flare, transolver, transolver_plus or transolver3, or a
+        PerceiverIO, SetTransformer, GNOT or LNO, bare or wrapped. Full attention raises: its cost
+        in traffic grows with the number of tokens.
     group : ProcessGroup or None
         The ranks that share each sample, ``mesh["context"].get_group()``. None turns it off.
     debug : bool, optional

@@ -139,10 +139,10 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     settings: TrainingConfig = cfg.training
     reader = loaders.train.dataset.reader
     channels = Channels.of_reader(reader, joint=settings.field_norms == "joint")
-    whole = reader.n_points is None
+    whole = reader.options.n_points is None
     grid = reader.grid if whole else None
     torch.manual_seed(cfg.seed)
-    model = build_model(cfg.model, _input_layout(channels, grid))
+    model = build_model(cfg.model, _input_layout(channels, grid), settings.precision)
     model = model.to(ranks.device)
     if ranks.context_group is not None:
         enable_context_parallel(model, ranks.context_group)

@@ -48,6 +48,8 @@ class TrainingConfig:
         Shape of the one-cycle schedule, as torch names it.
     clip_norm : float or None
         Largest norm of the gradient; None does not clip.
+    beta2 : float
+        AdamW's; its beta_1 is cycled by the schedule.
     ema_decay : float
         Decay of the moving average of the weights that is evaluated; 0 evaluates the weights.
     precision : str
@@ -59,7 +61,8 @@ class TrainingConfig:
     accumulate : int
         Batches per optimisation step.
     derivative_weight : float
-        Weight of the relative L2 loss of the fields' finite differences, on grids.
+        Weight of the relative L2 loss of the fields' finite differences, on grids, for fields that
+        are 0 on the boundary.
     field_norms : str
         ``separate``: relative L2 of each field, averaged. ``joint``: one norm over all channels.
     evaluate_every : int
@@ -79,6 +82,7 @@ class TrainingConfig:
     div_factor: float = 1e4
     final_div_factor: float = 1e4
     clip_norm: float | None = 1.0
+    beta2: float = 0.999
     ema_decay: float = 0.999
     precision: str = "fp32"
     tf32: bool = False
@@ -189,6 +193,8 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
             f"training.learning_rate is {training.learning_rate} and training.ema_decay "
             f"{training.ema_decay}; expected a positive rate and a decay of at least 0, below 1"
         )
+    if not 0 <= training.beta2 < 1:
+        raise ValueError(f"training.beta2 is {training.beta2}, expected at least 0 and below 1")
     return cfg
 
 

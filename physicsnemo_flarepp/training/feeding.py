@@ -81,12 +81,16 @@ class Feed:
     inputs: Callable[[Module, TensorDict], dict[str, Tensor]]
 
 
-def build_model(cfg: Mapping[str, Any] | DictConfig, layout: InputLayout) -> Module:
+def build_model(
+    cfg: Mapping[str, Any] | DictConfig, layout: InputLayout, precision: str = "fp32"
+) -> Module:
     """Build the model of a config for data of a given layout.
 
     Sizes that follow from the data (``functional_dim``, ``embedding_dim``, ``out_dim``, ...) are
     filled in; a size in the config must agree with the data. ``structured_shape: grid`` stands
-    for the grid of the data.
+    for the grid of the data. An argument that the class does not have must be null, and is left
+    out. Where a class has a ``norm`` and the config does not choose one, it is LayerNorm for fp32
+    and RMSNorm for mixed precision, as in the published runs.
 
     Parameters
     ----------
@@ -94,6 +98,8 @@ def build_model(cfg: Mapping[str, Any] | DictConfig, layout: InputLayout) -> Mod
         ``_target_``, the path of a class in :data:`FEEDS` or of a subclass, and its arguments.
     layout : InputLayout
         Layout of the batches.
+    precision : str, optional
+        What the model will run in, a value of ``training.precision``.
 
     Returns
     -------
@@ -110,7 +116,9 @@ def build_model(cfg: Mapping[str, Any] | DictConfig, layout: InputLayout) -> Mod
     arguments = OmegaConf.to_container(OmegaConf.create(cfg), resolve=True)
     cls = _model_class(arguments.pop("_target_", None))
     feed = _feed(cls)
-    _check_known(cls, arguments)
+    arguments = _known_arguments(cls, arguments)
+    if "norm" in inspect.signature(cls.__init__).parameters and arguments.get("norm") is None:
+        arguments["norm"] = "layer" if precision == "fp32" else "rms"
     if arguments.get("time_input"):
         raise ValueError(
             "model.time_input is True, but batches carry no time of their own: time is a feature "
@@ -242,6 +250,10 @@ _TRANSOLVER = Feed(_transolver_sizes, _transolver_inputs)
 FEEDS: dict[str, Feed] = {
     "physicsnemo_flarepp.models.flarepp.FlarePP": _BACKBONE,
     "physicsnemo_flarepp.models.backbone.MixerBackbone": _BACKBONE,
+    "physicsnemo_flarepp.models.perceiver_io.PerceiverIO": _BACKBONE,
+    "physicsnemo_flarepp.models.set_transformer.SetTransformer": _BACKBONE,
+    "physicsnemo_flarepp.models.gnot.GNOT": _BACKBONE,
+    "physicsnemo_flarepp.models.lno.LNO": _BACKBONE,
     "physicsnemo.models.flare.flare.FLARE": _TRANSOLVER,
     "physicsnemo.models.transolver.transolver.Transolver": _TRANSOLVER,
     "physicsnemo.models.geotransolver.geotransolver.GeoTransolver": Feed(
@@ -325,10 +337,10 @@ def _feed(cls: type[Module]) -> Feed:
     )
 
 
-def _check_known(cls: type[Module], arguments: Mapping[str, Any]) -> None:
-    """Raise on arguments that the constructor does not have."""
+def _known_arguments(cls: type[Module], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that the constructor has; raise on others unless they are None."""
     accepted = list(inspect.signature(cls.__init__).parameters)[1:]
-    unknown = [name for name in arguments if name not in accepted]
+    unknown = [n for n, value in arguments.items() if n not in accepted and value is not None]
     if unknown:
         close = {name: difflib.get_close_matches(name, accepted, n=3) for name in unknown}
         hints = "; ".join(
@@ -338,6 +350,7 @@ def _check_known(cls: type[Module], arguments: Mapping[str, Any]) -> None:
         raise ValueError(
             f"model: {cls.__name__} has no argument {hints}. Its arguments are {accepted}"
         )
+    return {name: value for name, value in arguments.items() if name in accepted}
 
 
 def _grid_shape(given: Any, layout: InputLayout) -> tuple[int, ...]:

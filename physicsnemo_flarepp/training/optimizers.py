@@ -1,9 +1,13 @@
 """AdamW, its schedule, and the moving average of the weights."""
 
+from collections.abc import Callable, Sequence
+
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from ..mixers import Mixer
 from .config import TrainingConfig
 
 # The layers whose weights are matrices. Norms, biases, seeds, queries and temperatures are not
@@ -31,12 +35,81 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     ]
 
 
-def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.AdamW:
+class ResidualAdamW(torch.optim.AdamW):
+    r"""AdamW whose decay leaves the identity in residual projections.
+
+    A projection :math:`x + W x` is stored as one weight :math:`I + W`. Decay belongs to W:
+    :math:`(I + W) - \eta\lambda W` is what AdamW gives plus :math:`\eta\lambda I`, so that much is
+    added to the diagonals after its step. State and checkpoints are those of AdamW.
+
+    Parameters
+    ----------
+    groups : list[dict]
+        From :func:`parameter_groups`, the decayed first.
+    residual : Sequence[torch.Tensor]
+        Stored weights, of several times C rows and C columns, each C rows a residual projection.
+    **options
+        Of AdamW.
+
+    Examples
+    --------
+    >>> weight = nn.Parameter(3 * torch.eye(2))
+    >>> optimizer = ResidualAdamW([{"params": [weight], "weight_decay": 0.5}], [weight], lr=1.0)
+    >>> weight.grad = torch.zeros(2, 2)
+    >>> optimizer.step()
+    >>> weight.diagonal().tolist()
+    [2.0, 2.0]
+    """
+
+    def __init__(self, groups: list[dict], residual: Sequence[Tensor], **options) -> None:
+        super().__init__(groups, **options)
+        self._residual = list(residual)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Update the parameters."""
+        loss = super().step(closure)
+        group = self.param_groups[0]
+        amount = group["lr"] * group["weight_decay"]
+        diagonals = [_diagonals(weight) for weight in self._residual if weight.grad is not None]
+        if diagonals and amount > 0:
+            # A gradient scaler leaves the verdict on the device; a skipped step adds nothing.
+            found_inf = getattr(self, "found_inf", None)
+            if found_inf is not None:
+                amount = amount * (1 - found_inf).squeeze()
+            torch._foreach_add_(diagonals, amount)
+        return loss
+
+
+def _diagonals(weight: Float[Tensor, "rows C"]) -> Float[Tensor, "projections C"]:
+    width = weight.shape[1]
+    return weight.detach().view(-1, width, width).diagonal(dim1=1, dim2=2)
+
+
+def residual_weights(model: nn.Module) -> list[Tensor]:
+    """Return the weights in which mixers store residual projections as I + W.
+
+    Examples
+    --------
+    >>> from physicsnemo_flarepp import FlarePP
+    >>> model = FlarePP(2, 1, n_layers=3, n_hidden=16, n_head=2, slice_num=4)
+    >>> [tuple(weight.shape) for weight in residual_weights(model)]
+    [(64, 16), (64, 16), (64, 16)]
+    """
+    return [
+        mixer.project.weight
+        for mixer in model.modules()
+        if isinstance(mixer, Mixer) and getattr(mixer, "residual_projections", False)
+    ]
+
+
+def make_optimizer(model: nn.Module, settings: TrainingConfig) -> ResidualAdamW:
     """Return AdamW as the paper sets it; the fused kernel needs no host synchronisation."""
-    return torch.optim.AdamW(
+    return ResidualAdamW(
         parameter_groups(model, settings.weight_decay),
+        [weight for weight in residual_weights(model) if weight.requires_grad],
         lr=settings.learning_rate,
-        betas=(0.9, 0.999),
+        betas=(0.9, settings.beta2),
         eps=1e-8,
         fused=True,
     )

@@ -1,4 +1,4 @@
-"""Train several models at equal settings, over several seeds, and tabulate them."""
+"""Train several models, over several seeds, and tabulate them with their recipes."""
 
 import contextlib
 import csv
@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import statistics
+import string
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from omegaconf import DictConfig
 
 from ..files import replace_text
 from ..progress import progress_bar
+from .config import check_config
 from .metrics import read_metrics
 from .run import train
 
@@ -73,6 +75,8 @@ class TrialResult:
         Median duration of an optimisation step.
     directory : str
         The run.
+    recipe : str
+        How it was optimised; see :func:`recipe_of`.
     """
 
     model: str
@@ -81,6 +85,7 @@ class TrialResult:
     parameters: int
     step_seconds: float
     directory: str
+    recipe: str
 
 
 def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> str:
@@ -162,6 +167,28 @@ def run_trial(trial: Trial) -> TrialResult:
         run.parameters,
         statistics.median(seconds),
         str(run.directory),
+        recipe_of(trial.config),
+    )
+
+
+def recipe_of(cfg: DictConfig) -> str:
+    """Return what the optimisation of a run has that models may differ in.
+
+    Examples
+    --------
+    >>> from omegaconf import OmegaConf
+    >>> cfg = {"model": {}, "data": {"batch_size": 4}, "run_dir": "", "training": {"beta2": 0.99}}
+    >>> recipe_of(OmegaConf.create(cfg))
+    'batch 4, lr 0.001, decay 1e-05, pct_start 0.1, div_factor 1e+04, clip 1, beta2 0.99, fp32'
+    """
+    cfg = check_config(cfg)
+    training = cfg.training
+    clip = "none" if training.clip_norm is None else f"{training.clip_norm:g}"
+    return (
+        f"batch {cfg.data.get('batch_size', 1) * training.accumulate}, "
+        f"lr {training.learning_rate:.3g}, decay {training.weight_decay:.3g}, "
+        f"pct_start {training.pct_start:.3g}, div_factor {training.div_factor:.3g}, "
+        f"clip {clip}, beta2 {training.beta2:g}, {training.precision}"
     )
 
 
@@ -173,30 +200,38 @@ def _run_quietly(trial: Trial) -> TrialResult:
 
 
 def comparison_table(results: Sequence[TrialResult]) -> str:
-    """Return the models as a Markdown table: error and spread over seeds, size, step time.
+    """Return the models as a Markdown table: error and spread over seeds, size, step time, recipe.
 
     Examples
     --------
-    >>> errors = {0: 0.2, 1: 0.22}
-    >>> results = [TrialResult("flare", seed, errors[seed], 1000, 0.1, "") for seed in errors]
-    >>> print(comparison_table([*results, TrialResult("flarepp", 0, 0.1, 1500, 0.13, "")]))
-    | model | test error, % | by seed | / flare | parameters | step, ms | / flare |
-    |---|---|---|---|---|---|---|
-    | flare | 21.00 ± 1.41 | 20.00, 22.00 | 1.00 | 1,000 | 100 | 1.00 |
-    | flarepp | 10.00 | 10.00 | 0.48 | 1,500 | 130 | 1.30 |
+    >>> results = [
+    ...     TrialResult("flare", seed, error, 1000, 0.1, "", "batch 2")
+    ...     for seed, error in ((0, 0.2), (1, 0.22))
+    ... ]
+    >>> print(comparison_table([*results, TrialResult("lno", 0, 0.1, 1500, 0.13, "", "batch 4")]))
+    | model | test error, % | by seed | / flare | parameters | step, ms | / flare | recipe |
+    |---|---|---|---|---|---|---|---|
+    | flare | 21.00 ± 1.41 | 20.00, 22.00 | 1.00 | 1,000 | 100 | 1.00 | A |
+    | lno | 10.00 | 10.00 | 0.48 | 1,500 | 130 | 1.30 | B |
     <BLANKLINE>
     Mean and standard deviation over seeds (0, 1) of the relative L2 error on the test set.
+    <BLANKLINE>
+    - Recipe A: batch 2
+    - Recipe B: batch 4
     <BLANKLINE>
     """
     models = {result.model: [] for result in results}
     for result in results:
         models[result.model].append(result)
     first = next(iter(models))
+    recipes = dict.fromkeys(result.recipe for result in results)
+    letters = dict(zip(recipes, string.ascii_uppercase, strict=False))
     means = {name: statistics.mean(o.error for o in runs) for name, runs in models.items()}
     steps = {name: statistics.median(o.step_seconds for o in runs) for name, runs in models.items()}
     lines = [
-        f"| model | test error, % | by seed | / {first} | parameters | step, ms | / {first} |",
-        "|---" * 7 + "|",
+        f"| model | test error, % | by seed | / {first} | parameters | step, ms | / {first} "
+        "| recipe |",
+        "|---" * 8 + "|",
     ]
     for name, runs in models.items():
         percent = [100 * result.error for result in runs]
@@ -205,13 +240,16 @@ def comparison_table(results: Sequence[TrialResult]) -> str:
             f"| {name} | {100 * means[name]:.2f}{spread} | "
             f"{', '.join(f'{value:.2f}' for value in percent)} | "
             f"{means[name] / means[first]:.2f} | {runs[0].parameters:,} | "
-            f"{1e3 * steps[name]:.0f} | {steps[name] / steps[first]:.2f} |"
+            f"{1e3 * steps[name]:.0f} | {steps[name] / steps[first]:.2f} | "
+            f"{letters[runs[0].recipe]} |"
         )
     seeds = ", ".join(str(seed) for seed in sorted({result.seed for result in results}))
     lines += [
         "",
         f"Mean and standard deviation over seeds ({seeds}) of the relative L2 error on the test "
         "set.",
+        "",
+        *(f"- Recipe {letter}: {recipe}" for recipe, letter in letters.items()),
         "",
     ]
     return "\n".join(lines)

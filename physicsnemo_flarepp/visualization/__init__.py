@@ -1,11 +1,10 @@
 """Figures of fields, errors and routing; arrays and pyvista meshes in, images and numbers out."""
 
 from .cameras import CAMERAS, Camera
-from .cases import choose_case
 from .clouds import triangulate_cloud
 from .comparison import Comparison, plot_comparison
-from .export import MissingExtra, export_fields, export_html, fields_of_comparison
 from .gallery import Exhibit, Gallery, plot_gallery
+from .interactive import MissingExtra, export_html
 from .parity import Parity, plot_parity
 from .presets import Preset, preset_for
 from .queries import QueryChange, plot_query_change
@@ -33,10 +32,7 @@ __all__ = [
     "Spectrum",
     "Theme",
     "TrainingCurves",
-    "choose_case",
-    "export_fields",
     "export_html",
-    "fields_of_comparison",
     "plot_comparison",
     "plot_gallery",
     "plot_parity",

@@ -31,7 +31,7 @@ class Camera:
     up: tuple[float, float, float] = (0.0, 0.0, 1.0)
 
     def axes(self) -> Float[np.ndarray, "3 3"]:
-        """Give the unit vectors to the right, up, and towards the viewer."""
+        """Return the unit vectors to the right, up, and towards the viewer."""
         toward = np.asarray(self.direction, float)
         right = np.cross(self.up, toward)
         if not np.linalg.norm(right) > 1e-9 * max(np.linalg.norm(toward), 1e-300):
@@ -44,7 +44,7 @@ class Camera:
         return np.stack([right, np.cross(toward, right), toward])
 
     def extent(self, points: Float[np.ndarray, "N 3"]) -> Float[np.ndarray, "3 2"]:
-        """Give the least and greatest coordinate of the points along each of :meth:`axes`."""
+        """Return the least and greatest coordinate of the points along each of :meth:`axes`."""
         # Axis by axis: a million points need no second copy of themselves.
         along = (points @ axis.astype(points.dtype) for axis in self.axes())
         return np.array([(values.min(), values.max()) for values in along], float)
@@ -73,7 +73,7 @@ CAR_CAMERAS = ("three-quarter", "side", "top", "front")
 
 
 def resolve_cameras(cameras: Sequence[str | Camera]) -> tuple[Camera, ...]:
-    """Give the cameras of these names; cameras pass through.
+    """Return the cameras of these names; cameras pass through.
 
     Examples
     --------

@@ -104,7 +104,7 @@ class Canvas:
     bare: bool
 
     def values(self, tokens: Float[np.ndarray, " N"]) -> Float[np.ndarray, " n"]:
-        """Give the value of each point or cell of `faces` from one value per token."""
+        """Return the value of each point or cell of `faces` from one value per token."""
         return tokens if self.rows is None else tokens[self.rows]
 
 

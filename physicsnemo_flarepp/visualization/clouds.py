@@ -70,7 +70,7 @@ def triangulate_cloud(
 
 
 def _spacing(plane: Float[np.ndarray, "N 2"]) -> Float[np.ndarray, " N"]:
-    """Give the mean distance of each point to its nearest neighbours."""
+    """Return the mean distance of each point to its nearest neighbours."""
     distances, _ = cKDTree(plane).query(plane, k=min(_NEIGHBOURS + 1, len(plane)))
     return np.maximum(distances[:, 1:].mean(1), np.finfo(float).tiny)  # points may coincide
 

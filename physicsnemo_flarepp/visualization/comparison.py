@@ -6,13 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pyvista as pv
+import torch
 from jaxtyping import Bool, Float, UInt8
 
+from ..ops.errors import relative_l2
 from .cameras import Camera
 from .canvases import Canvas, Crop, association_of, make_canvas
 from .files import Paths, check_paths
 from .pages import ComparisonPage, Panel
-from .scales import Limits, check_values, error_limits, field_limits, outside, relative_l2
+from .scales import Limits, check_values, error_limits, field_limits, outside
 from .sheets import styled, with_units
 from .theme import LIGHT, Theme
 from .views import View, make_views, open_renderer, pixels_per_unit
@@ -48,7 +50,7 @@ class Comparison:
     paths: tuple[Path, ...]
 
     def panel(self, kind: str, name: str, camera: str | None = None) -> UInt8[np.ndarray, "h w 3"]:
-        """Give the pixels of one panel; the first view by default."""
+        """Return the pixels of one panel; the first view by default."""
         camera = camera or self.cameras[0]
         for panel in self.panels:
             if (panel.kind, panel.name, panel.camera) == (kind, name, camera):
@@ -165,7 +167,11 @@ def plot_comparison(
     fields = {"reference": reference, **predictions}
     limits = field_range or field_limits(reference[shown])
     bounds = error_limits(in_view)
-    errors = {n: relative_l2(v[known], reference[known]) for n, v in predictions.items()}
+    truth = torch.from_numpy(reference[known])[None, :, None]
+    errors = {
+        name: relative_l2(torch.from_numpy(values[known])[None, :, None], truth).item()
+        for name, values in predictions.items()
+    }
     headings = {n: (f" error, rel. L2 {error:.2%}",) for n, error in errors.items()}
     if vector_errors is not None:
         if set(vector_errors) != set(predictions):
@@ -202,7 +208,7 @@ def _render(
     views: Sequence[View],
     theme: Theme,
 ) -> dict[tuple[str, str, str], np.ndarray]:
-    """Give the picture of every (kind, name, camera)."""
+    """Return the picture of every (kind, name, camera)."""
     per_unit = pixels_per_unit(views, theme)
     jobs = [("field", name, values, theme.fields(), limits) for name, values in fields.items()]
     jobs += [("error", n, values, theme.errors(), bounds) for n, values in differences.items()]

@@ -35,7 +35,7 @@ def axes_in_a_row(
     key: Mapping[str, Mapping[str, Any]] | None = None,
     notes: Sequence[str] = (),
 ) -> tuple[Sheet, list[Axes]]:
-    """Give a sheet with `n` empty axes, and with words above and below where no curve can be.
+    """Return a sheet with `n` empty axes, and with words above and below where no curve can be.
 
     Use within :func:`~physicsnemo_flarepp.visualization.sheets.styled`.
 
@@ -85,7 +85,7 @@ def axes_in_a_row(
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Give at least four round numbers between two positive ones, for a logarithmic axis.
+    """Return at least four round numbers between two positive ones, for a logarithmic axis.
 
     Examples
     --------

@@ -165,7 +165,7 @@ def plot_gallery(
 
 
 def _render(exhibit: Exhibit, theme: Theme, tallest: float) -> list[tuple]:
-    """Give picture, limits, label and values beyond the limits, of input and target."""
+    """Return picture, limits, label and values beyond the limits, of input and target."""
     n_tokens = len(exhibit.target)
     canvas = make_canvas(exhibit.mesh, n_tokens, association=exhibit.association, crop=exhibit.crop)
     views = make_views(canvas, None if canvas.flat else [exhibit.camera], exhibit.crop)

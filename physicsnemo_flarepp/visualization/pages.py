@@ -102,7 +102,7 @@ class ComparisonPage:
         return self.left + column * (self.cell + self.gap)
 
     def _rows(self) -> list[int]:
-        """Give the top of each row of panels."""
+        """Return the top of each row of panels."""
         if self.stacked:
             first = self.top + self.line
             return [first, first + self.heights[0] + self.strip + self.head]

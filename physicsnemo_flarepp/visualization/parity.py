@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from jaxtyping import Float, UInt8
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from ..ops.errors import r_squared
 from .curves import axes_in_a_row
 from .files import Paths, check_paths
 from .sheets import Sheet, styled
@@ -29,7 +31,7 @@ class Parity:
         The page, (height, width, 3).
     r_squared : dict
         For each model and quantity, one minus the squared errors over the squared deviations from
-        the mean; NaN where all true values are equal.
+        the mean; NaN for a single case and where all true values are equal.
     paths : tuple of Path
         Files written.
     """
@@ -37,20 +39,6 @@ class Parity:
     image: UInt8[np.ndarray, "height width 3"]
     r_squared: dict[str, dict[str, float]]
     paths: tuple[Path, ...]
-
-
-def r_squared(prediction: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"]) -> float:
-    """Give the coefficient of determination.
-
-    Examples
-    --------
-    >>> r_squared(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0]))
-    1.0
-    >>> r_squared(np.array([2.0, 2.0, 2.0]), np.array([1.0, 2.0, 3.0]))
-    0.0
-    """
-    spread = float(((truth - truth.mean()) ** 2).sum())
-    return 1.0 - float(((prediction - truth) ** 2).sum()) / spread if spread else float("nan")
 
 
 def plot_parity(
@@ -94,7 +82,7 @@ def plot_parity(
                 if quantity not in values:
                     raise ValueError(f"{model!r} predicts {sorted(values)}, not {quantity!r}")
                 predicted = _checked(f"{quantity} of {model!r}", values[quantity], len(true))
-                score = r_squared(predicted, true)
+                score = r_squared(torch.from_numpy(predicted), torch.from_numpy(true))
                 scores.setdefault(model, {})[quantity] = score
                 seen.append(predicted)
                 axis.plot(

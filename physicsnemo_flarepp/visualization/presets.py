@@ -65,7 +65,7 @@ PRESETS: Mapping[str, Preset] = {
 def preset_for(
     benchmark: str | None, *, builtin: bool = False, dimension: int | None = None
 ) -> Preset:
-    """Give the preset of a benchmark; of its dimension for sets without one.
+    """Return the preset of a benchmark; of its dimension for sets without one.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ class QueryChange:
 def query_change(
     first: Float[np.ndarray, "blocks heads M D"], second: Float[np.ndarray, "blocks heads M D"]
 ) -> Float[np.ndarray, "blocks heads M"]:
-    """Give how far each query moves between two cases, relative to its mean length.
+    """Return how far each query moves between two cases, relative to its mean length.
 
     Examples
     --------

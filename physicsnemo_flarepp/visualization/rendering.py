@@ -46,7 +46,7 @@ class RenderingUnavailable(RuntimeError):
 
 @functools.cache
 def _probe_failure() -> str | None:
-    """Give why a child process could not render, None if it could."""
+    """Return why a child process could not render, None if it could."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _PROBE],
@@ -88,7 +88,7 @@ def require_rendering() -> None:
 
 
 def _default_theme() -> pv.themes.Theme:
-    """Give pyvista's own defaults, whatever the user has set."""
+    """Return pyvista's own defaults, whatever the user has set."""
     theme = pv.themes.Theme()
     theme.multi_samples = _SAMPLES
     return theme
@@ -106,7 +106,7 @@ def _load_triton_first() -> None:
 
 
 def lookup_table(colors: Colormap, limits: Limits, no_data: str) -> pv.LookupTable:
-    """Give VTK's table of a colour map over `limits`; NaN gets the colour `no_data`.
+    """Return VTK's table of a colour map over `limits`; NaN gets the colour `no_data`.
 
     Examples
     --------
@@ -243,7 +243,7 @@ class MeshRenderer:
     def picture(
         self, camera: Camera, window: tuple[float, float, float, float], size: tuple[int, int]
     ) -> UInt8[np.ndarray, "height width 3"]:
-        """Give what `camera` sees in a window of its picture plane.
+        """Return what `camera` sees in a window of its picture plane.
 
         Parameters
         ----------

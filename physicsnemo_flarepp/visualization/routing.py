@@ -108,7 +108,7 @@ def plot_routing(
 
 
 def _checked_maps(weights: Sequence[HeadWeights], n_tokens: int) -> dict[tuple, np.ndarray]:
-    """Give relative encode and decode weights by (block, head, route, kind)."""
+    """Return relative encode and decode weights by (block, head, route, kind)."""
     maps = {}
     for entry in weights:
         for kind, factor in (("encode", n_tokens), ("decode", 1)):
@@ -136,7 +136,7 @@ def _render(
     views: Sequence[View],
     theme: Theme,
 ) -> dict[tuple, np.ndarray]:
-    """Give the picture of every map, its views one below the other."""
+    """Return the picture of every map, its views one below the other."""
     per_unit = pixels_per_unit(views, theme, theme.panel_width * theme.dpi)
     widest = max(view.pixels(per_unit)[0] for view in views)
     pictures = {}

@@ -1,4 +1,4 @@
-"""Checked values, their colour limits and their errors: the numbers behind a figure."""
+"""Checked values and their colour limits: the numbers behind a figure."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ ERROR_PERCENTILE = 99.5
 def check_values(
     name: str, values: np.ndarray, n_tokens: int, mask: Bool[np.ndarray, " N"] | None = None
 ) -> Float[np.ndarray, " N"]:
-    """Give one float per token, or raise with the name of the array.
+    """Return one float per token, or raise with the name of the array.
 
     Parameters
     ----------
@@ -57,23 +57,8 @@ def check_values(
     return values.astype(np.float64)
 
 
-def relative_l2(prediction: Float[np.ndarray, " N"], reference: Float[np.ndarray, " N"]) -> float:
-    """Give the relative L2 error as a fraction.
-
-    A reference that is 0 everywhere gives infinity, or 0 where the prediction is 0 too.
-
-    Examples
-    --------
-    >>> relative_l2(np.array([3.0, 5.0]), np.array([3.0, 4.0]))
-    0.2
-    """
-    size = float(np.linalg.norm(reference))
-    error = float(np.linalg.norm(prediction - reference))
-    return error / size if size else float("inf" if error else 0.0)
-
-
 def field_limits(values: Float[np.ndarray, " N"]) -> Limits:
-    """Give the shared limits of field panels: percentiles 0.5 and 99.5 of the reference.
+    """Return the shared limits of field panels: percentiles 0.5 and 99.5 of the reference.
 
     Examples
     --------
@@ -91,7 +76,7 @@ def field_limits(values: Float[np.ndarray, " N"]) -> Limits:
 
 
 def error_limits(errors: Mapping[str, Float[np.ndarray, " N"]]) -> Limits:
-    """Give the shared limits of error panels: the 99.5th percentile of the larger |error|.
+    """Return the shared limits of error panels: the 99.5th percentile of the larger |error|.
 
     Symmetric about 0. At most 0.5 % of the points of any panel lie beyond.
 

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 from PIL import Image
 
-from .files import Paths, check_paths, whole_file
+from ..files import whole_file
+from .files import Paths, check_paths
 from .theme import Theme
 
 # Height of a colour bar, of its ticks and of its label, in inches.
@@ -30,7 +31,7 @@ def styled(theme: Theme) -> AbstractContextManager:
 
 
 def with_units(name: str, units: str | None) -> str:
-    """Give the label of a quantity.
+    """Return the label of a quantity.
 
     Examples
     --------
@@ -47,7 +48,7 @@ def _split_units(label: str) -> tuple[str, str]:
 
 
 def decimal_exponent(limits: tuple[float, float]) -> int:
-    """Give the power of ten to take out of tick labels: 0 where plain numbers are short enough.
+    """Return the power of ten to take out of tick labels: 0 where plain numbers are short enough.
 
     Examples
     --------
@@ -61,7 +62,7 @@ def decimal_exponent(limits: tuple[float, float]) -> int:
 
 
 def common_offset(limits: tuple[float, float]) -> float:
-    """Give the number to take off tick labels: 0 unless they would differ in late digits only.
+    """Return the number to take off tick labels: 0 unless they would differ in late digits only.
 
     Examples
     --------
@@ -76,7 +77,7 @@ def common_offset(limits: tuple[float, float]) -> float:
 
 
 def tick_labels(ticks: Sequence[float], exponent: int, offset: float = 0.0) -> list[str]:
-    """Give the labels of evenly spaced ticks, with the digits that their distance needs.
+    """Return the labels of evenly spaced ticks, with the digits that their distance needs.
 
     Examples
     --------
@@ -97,7 +98,7 @@ def tick_labels(ticks: Sequence[float], exponent: int, offset: float = 0.0) -> l
 
 
 def _inches_of(label: str, font_size: float) -> float:
-    """Give the width of a number in the default font, where a digit is 0.64 of its size."""
+    """Return the width of a number in the default font, where a digit is 0.64 of its size."""
     ems = {"\N{MINUS SIGN}": 0.84, ".": 0.32}
     return sum(ems.get(sign, 0.64) for sign in label) * font_size / 72
 
@@ -110,7 +111,7 @@ def ticks_that_fit(
     offset: float = 0.0,
     font_size: float = 7.5,
 ) -> list[float]:
-    """Give round numbers within `limits` whose labels fit side by side.
+    """Return round numbers within `limits` whose labels fit side by side.
 
     Examples
     --------
@@ -277,15 +278,16 @@ class Sheet:
         )
 
     def pixels(self) -> UInt8[np.ndarray, "height width 3"]:
-        """Give the page as an image."""
+        """Return the page as an image."""
         self.canvas.draw()
         return np.asarray(self.canvas.buffer_rgba())[..., :3].copy()
 
     def finish(self, path: Paths) -> tuple[UInt8[np.ndarray, "height width 3"], tuple[Path, ...]]:
-        """Give the page as an image and write it to one or several files."""
+        """Return the page as an image and write it to one or several files."""
         pixels = self.pixels()
         paths = check_paths(path)
         for target in paths:
+            target.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(target) as draft:
                 if target.suffix == ".png":
                     image = Image.fromarray(pixels)

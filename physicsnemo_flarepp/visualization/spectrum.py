@@ -40,7 +40,7 @@ class Spectrum:
 
 
 def effective_rank(values: Float[np.ndarray, "... M"]) -> np.ndarray:
-    """Give how many of the largest singular values hold 99 % of the sum of squares.
+    """Return how many of the largest singular values hold 99 % of the sum of squares.
 
     Examples
     --------

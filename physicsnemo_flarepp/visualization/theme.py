@@ -76,22 +76,22 @@ class Theme:
     error_shading: float = 0.12
 
     def fields(self) -> Colormap:
-        """Give the colour map of fields, with ``N_COLORS`` entries."""
+        """Return the colour map of fields, with ``N_COLORS`` entries."""
         return matplotlib.colormaps[self.field_map].resampled(N_COLORS)
 
     def errors(self) -> Colormap:
-        """Give the colour map of signed errors, neutral in the middle."""
+        """Return the colour map of signed errors, neutral in the middle."""
         return LinearSegmentedColormap.from_list(
             "signed_errors", list(self.error_colors), N=N_COLORS
         )
 
     def weights(self) -> Colormap:
-        """Give the colour map of non-negative weights, from the surface's colour to full ones."""
+        """Return the colour map of non-negative weights, from the surface's colour to full ones."""
         colors = [self.surface, *self.weight_colors]
         return LinearSegmentedColormap.from_list("weights", colors, N=N_COLORS)
 
     def settings(self) -> dict[str, object]:
-        """Give the settings of Matplotlib that differ from its defaults."""
+        """Return the settings of Matplotlib that differ from its defaults."""
         return {
             "font.family": self.font,
             "font.size": self.font_size,
@@ -119,7 +119,7 @@ class Theme:
         }
 
     def line_colors(self) -> tuple[str, ...]:
-        """Give the cycle without colours that vanish on the background."""
+        """Return the cycle without colours that vanish on the background."""
         page = np.array(to_rgb(self.background))
         return tuple(c for c in self.cycle if np.abs(np.array(to_rgb(c)) - page).max() > 0.3)
 

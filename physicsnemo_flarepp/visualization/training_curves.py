@@ -1,10 +1,9 @@
 """Loss and test error of runs as they trained."""
 
-import json
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -14,7 +13,6 @@ from .files import Paths, check_paths
 from .sheets import styled
 from .theme import LIGHT, Theme
 
-FILE_NAME = "metrics.jsonl"
 _SMOOTHED_TO = 200  # points of a loss curve
 
 
@@ -38,39 +36,8 @@ class TrainingCurves:
     paths: tuple[Path, ...]
 
 
-def read_metrics(path: str | os.PathLike) -> list[dict]:
-    """Give the records of a ``metrics.jsonl`` in order of steps.
-
-    A run that was resumed from an earlier checkpoint repeats steps: the later record counts. A
-    last line that was cut off when the run was killed is left out; any other broken line is an
-    error.
-
-    Parameters
-    ----------
-    path : path-like
-        The file, or the run directory that holds it.
-    """
-    path = Path(path)
-    path = path / FILE_NAME if path.is_dir() else path
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; training writes it")
-    lines = path.read_text().splitlines()
-    records: dict[tuple[int, str], dict] = {}
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            records[int(record["step"]), str(record["kind"])] = record
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines) and isinstance(error, json.JSONDecodeError):
-                break
-            raise ValueError(
-                f"{path}, line {number} is no record with step and kind: {line[:80]!r}"
-            ) from error
-    return [records[key] for key in sorted(records)]
-
-
 def plot_training(
-    runs: Mapping[str, str | os.PathLike],
+    histories: Mapping[str, Sequence[Mapping[str, Any]]],
     *,
     title: str | None = None,
     theme: Theme = LIGHT,
@@ -80,8 +47,10 @@ def plot_training(
 
     Parameters
     ----------
-    runs : Mapping[str, path-like]
-        Run directories (or their ``metrics.jsonl``) by the names of their curves.
+    histories : Mapping[str, sequence of Mapping]
+        For each curve, by its name, rows in the order of steps: ``{"kind": "step", "step": 1,
+        "loss": 0.9}`` and ``{"kind": "evaluation", "step": 1, "error": 0.8}``, the latter with
+        ``mean_predictor_error`` where it is known.
     title, theme, path
         As in :func:`plot_comparison`.
 
@@ -90,11 +59,17 @@ def plot_training(
     TrainingCurves
         Loss curves are means over equal numbers of steps where a run has many; the dotted line is
         the error of predicting the training mean.
+
+    Examples
+    --------
+    >>> rows = [{"kind": "step", "step": 1, "loss": 0.9}]
+    >>> rows.append({"kind": "evaluation", "step": 1, "error": 0.25})
+    >>> plot_training({"FLARE++": rows}, theme=Theme(dpi=50)).final_error
+    {'FLARE++': 0.25}
     """
     paths = check_paths(path)
-    if not runs:
-        raise ValueError("runs is empty; give at least one run directory by its name")
-    histories = {name: read_metrics(source) for name, source in runs.items()}
+    if not histories:
+        raise ValueError("histories is empty; give the rows of at least one run by its name")
     final, best = {}, {}
     with styled(theme):
         colors = theme.line_colors()
@@ -126,15 +101,15 @@ def plot_training(
     return TrainingCurves(image, final, best, paths)
 
 
-def _series(records: list[dict], kind: str, key: str) -> np.ndarray:
-    """Give steps and finite values, (n, 2)."""
+def _series(records: Sequence[Mapping[str, Any]], kind: str, key: str) -> np.ndarray:
+    """Return steps and finite values, (n, 2)."""
     pairs = [(r["step"], r[key]) for r in records if r["kind"] == kind and r.get(key) is not None]
     series = np.array(pairs, float).reshape(-1, 2)
     return series[np.isfinite(series).all(1)]
 
 
 def _thinned(series: np.ndarray) -> np.ndarray:
-    """Give means over consecutive steps, at most about 200 of them."""
+    """Return means over consecutive steps, at most about 200 of them."""
     n = max(1, len(series) // _SMOOTHED_TO)
     starts = np.arange(0, len(series), n)
     if not len(starts):

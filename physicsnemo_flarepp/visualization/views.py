@@ -41,7 +41,7 @@ class View:
         return right - left, top - bottom
 
     def pixels(self, per_unit: float) -> tuple[int, int]:
-        """Give width and height in pixels."""
+        """Return width and height in pixels."""
         width, height = self.span
         return max(1, round(width * per_unit)), max(1, round(height * per_unit))
 
@@ -49,7 +49,7 @@ class View:
 def make_views(
     canvas: Canvas, cameras: Sequence[str | Camera] | None, crop: Crop | None
 ) -> list[View]:
-    """Give each camera the window that shows everything, or the crop.
+    """Return the views of the cameras, with windows that show everything, or the crop.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def _window(canvas: Canvas, camera: Camera) -> tuple[float, float, float, float]
 
 
 def pixels_per_unit(views: Sequence[View], theme: Theme, height: float | None = None) -> float:
-    """Give pixels per unit of length: the widest view fills a panel, all share one scale.
+    """Return pixels per unit of length: the widest view fills a panel, all share one scale.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def pixels_per_unit(views: Sequence[View], theme: Theme, height: float | None = 
 def open_renderer(
     canvas: Canvas, views: Sequence[View], per_unit: float, theme: Theme
 ) -> MeshRenderer:
-    """Give the renderer of a canvas; bare points are about as large as closes the surface."""
+    """Return the renderer of a canvas; bare points are about as large as closes the surface."""
     area = max(view.span[0] * view.span[1] for view in views) * per_unit**2
     # Half of the points face the viewer.
     spacing = np.sqrt(area / max(1, canvas.faces.n_points / 2))

@@ -50,7 +50,7 @@ def test_trials_differ_in_model_and_seed_only(equal_settings):
 def test_data_and_experiment_can_be_chosen(equal_settings):
     (trial, *_) = equal_settings("experiment=quick/pipe", "compare.seeds=[0]")
     assert trial.config.data.builtin == "pipe"
-    (trial, *_) = equal_settings("~experiment", "data=airfoil", "compare.seeds=[0]")
+    (trial, *_) = equal_settings("experiment=none", "data=airfoil", "compare.seeds=[0]")
     assert (trial.config.data.builtin, trial.config.model.n_hidden) == ("airfoil", 128)
 
 

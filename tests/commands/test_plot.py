@@ -11,7 +11,7 @@ import pyvista as pv
 from PIL import Image
 
 from physicsnemo_flarepp.commands import plot
-from physicsnemo_flarepp.evaluation import case_errors, load_run, predict_case
+from physicsnemo_flarepp.evaluation import evaluate_run, load_run, predict_case
 from physicsnemo_flarepp.visualization import DARK, MissingExtra, RenderingUnavailable
 from tests.commands.calling import verb
 from tests.evaluation import making
@@ -47,13 +47,19 @@ def darcy_run(tmp_path_factory):
     return trained(root / "darcy", making.darcy_data(making.write_darcy(root / "set")))
 
 
+@pytest.mark.slow
 def test_usual_figures_of_cars_go_to_the_first_run(car_runs, monkeypatch):
-    def refuse(*_, **__):
-        raise AssertionError("the cases were predicted for their choice and for the parity")
+    evaluated = []
 
-    monkeypatch.setattr("physicsnemo_flarepp.evaluation.shown_cases.case_errors", refuse)
+    def counted(run, *settings):
+        evaluated.append(run.name)
+        return evaluate_run(run, *settings)
+
+    monkeypatch.setattr(plot, "evaluate_run", counted)
     flarepp, flare, _ = map(str, car_runs)
     written = draw([flarepp, flare, *SMALL, "--fields", "pMeanTrim"])
+    # Once for the choice of the case and for the parity.
+    assert evaluated == ["cars-flarepp", "cars-flare"]
     assert [path.name for path in written] == [
         "comparison_median_pMeanTrim.png",
         "training.png",
@@ -67,13 +73,15 @@ def test_usual_figures_of_cars_go_to_the_first_run(car_runs, monkeypatch):
     assert {path.parent for path in written} == {car_runs[0] / "figures"}
     assert all(Image.open(path).width > 100 for path in written)
     run = load_run(flarepp, device="cpu")
-    table = case_errors(run, progress=False)
+    table = evaluate_run(run, progress=False).errors
     shown = table.case_ids[int(np.argsort(table.per_case)[(len(table.case_ids) - 1) // 2])]
     (exported,) = (car_runs[0] / "figures").glob("case_*.vtp")
     assert exported.stem == f"case_{shown}"
     case = predict_case(run, shown)
     np.testing.assert_allclose(
-        pv.read(exported).cell_data["pMeanTrim (cars-flarepp)"], case.prediction[:, 0], rtol=1e-5
+        pv.read(exported).cell_data["pMeanTrim_predicted_cars-flarepp"],
+        case.prediction[:, 0],
+        rtol=1e-5,
     )
 
 
@@ -92,9 +100,10 @@ def test_labels_case_fields_formats_and_theme_work_together(car_runs, tmp_path):
     # All fields are exported, whichever are drawn.
     arrays = set(pv.read(tmp_path / "case_run_4.vtp").cell_data)
     for field in making.SURFACE_FIELDS:
-        assert {field, f"{field} (FLARE)", f"{field} error (FLARE++)"} <= arrays
+        assert {field, f"{field}_predicted_FLARE", f"{field}_error_FLARE++"} <= arrays
 
 
+@pytest.mark.slow
 def test_models_without_routes_are_named_and_left_out(car_runs, tmp_path, capsys):
     flarepp, _, attention = map(str, car_runs)
     options = [*SMALL, "--output", str(tmp_path), "--figures", "routing", "spectrum"]
@@ -155,23 +164,23 @@ def test_forces_are_left_out_where_there_is_no_surface(
     assert "C, R²" in written.read_text()
     options = [str(darcy_run), *SMALL, *output, "--figures", "parity", "--speed", "1"]
     options += ["--pressure-field", "u", "--shear-sign", "1"]
-    with pytest.raises(ValueError, match="run darcy are points without a surface"):
+    with pytest.raises(ValueError, match="has points without a surface"):
         draw(options)
 
 
 def test_errors_of_training_choose_the_case_of_all_figures(darcy_run, tmp_path, monkeypatch):
     directory = tmp_path / "run"
     shutil.copytree(darcy_run, directory)
-    ids = load_run(directory, device="cpu").loaders.test.dataset.reader.case_ids
+    ids = load_run(directory, device="cpu").case_ids
     rows = "".join(f"{name},{error}\n" for name, error in zip(ids, (3, 1, 2), strict=True))
     (directory / "errors.csv").write_text("case,u\n" + rows)
     calls = []
 
     def counted(run, **_):
         calls.append(run.name)
-        return case_errors(run, progress=False)
+        return evaluate_run(run, progress=False)
 
-    monkeypatch.setattr("physicsnemo_flarepp.evaluation.shown_cases.case_errors", counted)
+    monkeypatch.setattr(plot, "evaluate_run", counted)
     options = [str(directory), *SMALL, "--output", str(tmp_path), "--formats", "svg"]
     written = draw([*options, "--figures", "comparison"])
     assert f"case {ids[2]}, median error of run" in written[0].read_text() and not calls
@@ -190,7 +199,7 @@ def test_without_opengl_the_rest_is_drawn(darcy_run, tmp_path, monkeypatch, caps
         draw([str(darcy_run), *SMALL, "--output", str(tmp_path)])
     names = {path.name for path in tmp_path.iterdir() if path.suffix == ".png"}
     assert names == {"training.png", "queries.png", "spectrum.png"}
-    assert len(list(tmp_path.glob("case_*.vtu"))) == 1
+    assert len(list(tmp_path.glob("case_*.vts"))) == 1
     assert capsys.readouterr().out.count("install libegl1") == 1
 
 

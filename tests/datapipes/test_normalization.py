@@ -14,10 +14,10 @@ class Nodes(dict):
     """A graph in the style of PyG."""
 
 
-def grid_reader(values, **options):
+def grid_reader(values, **arguments):
     """One graph per row of `values` (cases, points, channels), on a fixed set of points."""
     positions = torch.rand(values.shape[1], 2)
-    return GraphReader([Nodes(pos=positions, y=case) for case in values], **options)
+    return GraphReader([Nodes(pos=positions, y=case) for case in values], **arguments)
 
 
 def test_channel_statistics_equal_those_of_all_training_points(ragged_set):
@@ -50,7 +50,8 @@ def test_per_point_statistics_and_their_shards(size):
     np.testing.assert_allclose(affine.shift, values.mean(0), rtol=1e-6)
     np.testing.assert_allclose(affine.scale, values.std(0), rtol=1e-6)
     for rank in range(size):
-        reader = grid_reader(values, shard=(rank, size), n_points=7, features=["y"])
+        options = {"shard": (rank, size), "n_points": 7}
+        reader = grid_reader(values, options=options, features=["y"])
         sample = reader[4][0]
         normal = normalizer(sample)
         rows = sample["tokens"]
@@ -75,7 +76,8 @@ def test_constant_targets_are_predicted_exactly_and_constant_inputs_are_only_shi
 
 def test_points_in_no_training_case_are_an_error():
     with pytest.raises(ValueError, match="points were in no training case"):
-        fit_normalizer(grid_reader(np.ones((1, 50, 1)), n_points=3), {"fields": "per_point"})
+        reader = grid_reader(np.ones((1, 50, 1)), options={"n_points": 3})
+        fit_normalizer(reader, {"fields": "per_point"})
 
 
 def test_batches_normalise_like_samples_and_gradients_flow_back():

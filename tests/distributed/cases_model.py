@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from physicsnemo_flarepp import MixerBackbone
+from physicsnemo_flarepp import GNOT, LNO, MixerBackbone, PerceiverIO, SetTransformer
 from physicsnemo_flarepp.parallel import enable_context_parallel
 from physicsnemo_flarepp.parallel.gradients import sum_in_buckets
 
@@ -20,6 +20,12 @@ MODELS = {
     "transolver_plus": {},
     "transolver3": {},
 }
+COMPLETE = {
+    "perceiver_io": PerceiverIO,
+    "set_transformer": SetTransformer,
+    "gnot": GNOT,
+    "lno": LNO,
+}
 
 
 def bounds(layout: str, ranks: int, n_tokens: int = TOKENS) -> list[int]:
@@ -34,9 +40,14 @@ def bounds(layout: str, ranks: int, n_tokens: int = TOKENS) -> list[int]:
 
 def make_model(name: str, dtype: torch.dtype = torch.float64, **options) -> MixerBackbone:
     torch.manual_seed(0)
-    sizes = {"n_layers": 2, "n_hidden": 32, "n_head": 4, "slice_num": 5}
-    options = {**sizes, **MODELS[name], **options, "mixer": name.split("-")[0]}
-    model = MixerBackbone(3, 2, embedding_dim=4, time_input=True, **options)
+    sizes = {"n_layers": 2, "n_hidden": 32, "n_head": 4}
+    if name != "gnot":
+        sizes["slice_num"] = 5
+    if name in COMPLETE:
+        model = COMPLETE[name](3, 2, embedding_dim=4, **sizes, **options)
+    else:
+        options = {**sizes, **MODELS[name], **options, "mixer": name.split("-")[0]}
+        model = MixerBackbone(3, 2, embedding_dim=4, time_input=True, **options)
     for p in model.parameters():  # away from the zeros and ones of the initialisation
         torch.nn.init.normal_(p, std=0.3)
     return model.to(dtype).eval()  # eval: no Gumbel noise in transolver_plus
@@ -105,6 +116,8 @@ def compare(rank, model, edges, kind, group, expected=None) -> dict[str, float]:
     start, stop = edges[rank], edges[rank + 1]
     dtype = next(model.parameters()).dtype
     inputs = make_inputs(dtype, kind=kind)
+    if not model.time_input:
+        del inputs["time"]
     cotangent = torch.randn(BATCH, TOKENS, 2, generator=torch.Generator().manual_seed(2)).to(dtype)
     if expected is None:
         expected = outputs_and_gradients(model, inputs, cotangent)
@@ -121,7 +134,7 @@ def cases() -> list[tuple[str, int, str, str, str]]:
     for ranks in (2, 3, 4):
         layouts = [(layout, kind) for layout in LAYOUTS for kind in KINDS]
         grid += [("flarepp", ranks, *layout) for layout in layouts]
-    others = [name for name in MODELS if name != "flarepp"]
+    others = [name for name in (*MODELS, *COMPLETE) if name != "flarepp"]
     grid += [(name, 3, "none", "ragged") for name in others]
     grid += [(name, 4, "none", "weighted") for name in others]
     grid += [(name, 4, "one", "whole") for name in others]

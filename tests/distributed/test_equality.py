@@ -6,8 +6,11 @@ from cases_model import cases
 pytestmark = pytest.mark.distributed
 
 # In fp32 some gradients nearly cancel, and one process is itself that far from fp64: up to 3.5e-5
-# for the slice temperatures of the Transolvers, 1.3e-5 for the norms of anchored queries.
-SINGLE = {"trans": 1e-4, "flarepp-anchored": 3e-5}
+# for the slice temperatures of the Transolvers, 1.3e-5 for the norms of anchored queries, 2.3e-5
+# for what makes the scores of GNOT, LNO and PerceiverIO.
+SINGLE = {"trans": 1e-4, "flarepp-anchored": 3e-5} | dict.fromkeys(
+    ("perceiver_io", "gnot", "lno"), 1e-4
+)
 
 
 def tolerance(name: str, dtype: str) -> float:

@@ -44,3 +44,15 @@ def darcy_run(tmp_path_factory):
 @pytest.fixture
 def loaded(surface_run):
     return load_run(surface_run, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def other_run(tmp_path_factory, surfaces):
+    """FLARE on the same surfaces."""
+    directory = tmp_path_factory.mktemp("runs") / "surfaces-flare"
+    return making.write_run(directory, making.surface_data(surfaces), {"mixer": "flare"})
+
+
+@pytest.fixture
+def both(surface_run, other_run):
+    return [load_run(run, device="cpu") for run in (surface_run, other_run)]

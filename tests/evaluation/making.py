@@ -77,6 +77,7 @@ def darcy_data(root, n_train=4, n_test=3):
         "reader": {"stride": 1},
         "n_train": n_train,
         "n_test": n_test,
+        "normalization": {"features": "per_point", "fields": "per_point"},
     }
 
 

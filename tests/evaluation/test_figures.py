@@ -7,40 +7,30 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.evaluation import (
-    case_errors,
+    chosen_case,
     draw_comparison,
     draw_gallery,
     draw_parity,
-    draw_routing,
     draw_run,
-    draw_spectrum,
     evaluate_run,
     figures,
     force_settings,
     load_run,
     predict_case,
+    predictions,
 )
-from physicsnemo_flarepp.evaluation.shown_cases import chosen_case, field_error
 from physicsnemo_flarepp.visualization import RenderingUnavailable, Theme
 from tests.evaluation import making
 
 SMALL = Theme(dpi=50, panel_width=1.2)
 
 
-@pytest.fixture(scope="module")
-def other_run(tmp_path_factory, surfaces):
-    """FLARE on the same surfaces."""
-    directory = tmp_path_factory.mktemp("runs") / "surfaces-flare"
-    return making.write_run(directory, making.surface_data(surfaces), {"mixer": "flare"})
-
-
-@pytest.fixture
-def both(surface_run, other_run):
-    return [load_run(run, device="cpu") for run in (surface_run, other_run)]
+def refuse(*_, **__):
+    raise AssertionError("cases were predicted")
 
 
 def test_both_models_are_shown_on_the_first_ones_median_case(both, tmp_path):
-    table = case_errors(both[0], progress=False)
+    table = evaluate_run(both[0], progress=False).errors
     expected = table.ranked()[(len(table.case_ids) - 1) // 2]
     pressure, shear = draw_comparison(both, directory=tmp_path, formats=("png", "svg"), theme=SMALL)
     svg = shear.paths[1].read_text()
@@ -66,14 +56,14 @@ def test_both_models_are_shown_on_the_first_ones_median_case(both, tmp_path):
     exported = pv.read(tmp_path / f"case_{expected}.vtp")
     assert exported.n_cells == len(true)
     np.testing.assert_allclose(exported.cell_data["pMeanTrim"].ravel(), true, rtol=1e-6)
-    shear_error = exported.cell_data[f"wallShearStressMeanTrim error ({names[1]})"]
+    shear_error = exported.cell_data[f"wallShearStressMeanTrim_error_{names[1]}"]
     np.testing.assert_allclose(
         shear_error, (cases[1].prediction - cases[1].target)[:, 1:4], atol=1e-6
     )
 
 
 def test_case_may_be_named_and_fields_chosen(both, tmp_path):
-    ids = both[0].loaders.test.dataset.reader.case_ids
+    ids = both[0].case_ids
     (drawn,) = draw_comparison(
         both[:1],
         ids[-1],
@@ -96,14 +86,14 @@ def test_case_may_be_named_and_fields_chosen(both, tmp_path):
 
 
 def test_runs_on_other_data_are_refused(both, darcy_run, tmp_path, tmp_path_factory):
-    ids = both[0].loaders.test.dataset.reader.case_ids
+    ids = both[0].case_ids
     root = making.write_surfaces(tmp_path_factory.mktemp("others") / "set", first=0)
     for index, name in enumerate(sorted(path.name for path in root.glob("run_*"))):
         file = next((root / name).glob("*.vtp"))
         pv.read(file).scale((1.0, 1.0, 1.1 + index)).save(file)
     changed = making.write_run(tmp_path / "changed", making.surface_data(root))
     runs = [both[0], load_run(changed, device="cpu")]
-    with pytest.raises(ValueError, match="other coordinates in run 'changed' than in run 'surf"):
+    with pytest.raises(ValueError, match="another set of coordinates in run 'changed' than"):
         draw_comparison(runs, ids[0], tmp_path)
     with pytest.raises(ValueError, match="run darcy has no test case"):
         draw_comparison([both[0], load_run(darcy_run, device="cpu")], ids[0], tmp_path)
@@ -115,46 +105,25 @@ def test_planar_sets_have_one_view(darcy_run, tmp_path):
     run = load_run(darcy_run, device="cpu")
     (drawn,) = draw_comparison([run], "worst", tmp_path, theme=SMALL)
     assert drawn.cameras == ("plan",)
-    table = case_errors(run, progress=False)
+    table = evaluate_run(run, progress=False).errors
     assert drawn.relative_l2[run.name] == pytest.approx(table.per_case.max(), rel=1e-5)
-    assert len(list(tmp_path.glob("case_*.vtu"))) == 1
+    assert len(list(tmp_path.glob("case_*.vts"))) == 1
 
 
-def test_gallery_takes_the_input_from_the_features(both, darcy_run, tmp_path):
+def test_gallery_takes_the_input_from_the_features_and_predicts_nothing(
+    both, darcy_run, tmp_path, monkeypatch
+):
     darcy = load_run(darcy_run, device="cpu")
+    coefficient = predict_case(darcy, 0).features[:, 0]
+    monkeypatch.setattr(predictions, "predict", refuse)
     look = {"formats": ("svg",), "theme": SMALL}
     drawn = draw_gallery([darcy, both[0]], tmp_path, labels=["Darcy", "Bodies"], **look)
     for run in (darcy, both[0]):
-        shown = run.loaders.test.dataset.reader.case_ids[0]
+        shown = run.case_ids[0]
         assert f">case {shown}<" in drawn.paths[0].read_text()
-    coefficient = predict_case(darcy, 0).features[:, 0]
     expected = np.percentile(coefficient, (0.5, 99.5))
     assert drawn.limits["Darcy", "input"] == pytest.approx(tuple(expected), rel=1e-5)
     assert drawn.limits["Bodies", "input"] is None
-
-
-def test_routing_of_a_run(both, tmp_path):
-    maps, change = draw_routing(
-        both[0], 0, tmp_path, heads=[(0, 1)], routes=2, other_case=1, theme=SMALL
-    )
-    assert len(maps.rectangles) == 4 and change.change.max() > 0
-    _, fixed = draw_routing(
-        both[1], 0, tmp_path, routes=1, other_case=1, formats=("svg",), theme=SMALL
-    )
-    assert (fixed.change == 0).all()
-    assert ">surfaces-flare<" in fixed.paths[0].read_text()
-    drawn = draw_spectrum(both, 0, tmp_path, formats=("png", "svg"), theme=SMALL)
-    first = both[0].loaders.test.dataset.reader.case_ids[0]
-    assert f">case {first}<" in drawn.paths[1].read_text()
-    assert {name: len(ranks) for name, ranks in drawn.effective_rank.items()} == {
-        "surfaces": 2,
-        "surfaces-flare": 2,
-    }
-    assert {path.name for path in tmp_path.glob("*.png")} == {
-        "routing.png",
-        "queries.png",
-        "spectrum.png",
-    }
 
 
 def test_parity_of_reports(both, tmp_path):
@@ -192,20 +161,17 @@ def test_finished_run_gets_curves_and_its_median_case(finished):
     names = {path.name for path in written}
     assert names == {"training.png", "comparison_median_u.png"}
     assert all(path.parent == finished / "figures" and path.stat().st_size for path in written)
-    assert len(list((finished / "figures").glob("case_*.vtu"))) == 1
+    assert len(list((finished / "figures").glob("case_*.vts"))) == 1
 
 
 def test_errors_left_by_training_choose_the_case(finished, monkeypatch):
-    ids = load_run(finished, device="cpu").loaders.test.dataset.reader.case_ids
+    ids = load_run(finished, device="cpu").case_ids
     rows = "".join(f"{name},{error}\n" for name, error in zip(ids, (0.3, 0.2, 0.1), strict=True))
     (finished / "errors.csv").write_text("case,u\n" + rows)
 
-    def refuse(*_, **__):
-        raise AssertionError("all cases were predicted again")
-
-    monkeypatch.setattr("physicsnemo_flarepp.evaluation.shown_cases.case_errors", refuse)
+    monkeypatch.setattr(figures, "evaluate_run", refuse)
     draw_run(finished)
-    (exported,) = (finished / "figures").glob("case_*.vtu")
+    (exported,) = (finished / "figures").glob("case_*.vts")
     assert exported.stem == f"case_{ids[1]}"
 
 
@@ -246,28 +212,15 @@ def test_planar_surface_in_space_has_one_view(tmp_path):
         draw_comparison([run], "run_2", tmp_path, cameras=["side"], **options)
 
 
-def test_models_with_few_routes_show_them_all(tmp_path, surfaces):
-    data = making.surface_data(surfaces)
-    directory = making.write_run(tmp_path / "few", data, {"slice_num": 3})
-    run = load_run(directory, device="cpu")
-    maps, _ = draw_routing(run, 0, tmp_path, heads=[(0, 0)], theme=SMALL)
-    assert len(maps.rectangles) == 6
-    with pytest.raises(ValueError, match="compared with themselves"):
-        draw_routing(run, 0, tmp_path, heads=[(0, 0)], other_case=0, theme=SMALL)
-
-
 def test_fields_of_a_joint_norm_have_errors_of_their_own(both):
     case = predict_case(both[0], 0)
     joint = replace(case, channels=replace(case.channels, joint=True))
     assert len(joint.errors) == 1
     for field, error in case.errors.items():
-        assert field_error(joint, field) == pytest.approx(error, rel=1e-6)
+        assert joint.error(field) == pytest.approx(error, rel=1e-6)
 
 
 def test_unknown_case_is_refused_before_any_is_predicted(both, monkeypatch):
-    def refuse(*_, **__):
-        raise AssertionError("all cases were predicted")
-
-    monkeypatch.setattr("physicsnemo_flarepp.evaluation.shown_cases.case_errors", refuse)
+    monkeypatch.setattr(figures, "evaluate_run", refuse)
     with pytest.raises(ValueError, match="case 'medain' is not known; choose one of"):
         chosen_case(both[0], "medain")

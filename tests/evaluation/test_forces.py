@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 import pyvista as pv
 
+from physicsnemo_flarepp.datapipes.readers.surfaces import read_reference_values
 from physicsnemo_flarepp.datapipes.synthetic.sets.car_body import sample_shape
 from physicsnemo_flarepp.datapipes.synthetic.sets.cars import solve_shape, write_run
+from physicsnemo_flarepp.evaluation.force_conventions import ForceSettings, force_settings
 from physicsnemo_flarepp.evaluation.forces import (
-    ForceSettings,
-    r_squared,
-    read_row,
+    force_surface,
     stored_reference_area,
     surface_areas,
     surface_forces,
 )
+from physicsnemo_flarepp.meshes import polygon_mesh
 from physicsnemo_flarepp.meshes.silhouettes import frontal_area
-from physicsnemo_flarepp.meshes.writing import polygon_mesh
 
 X = np.array([1.0, 0.0, 0.0])
 
@@ -157,7 +157,7 @@ def test_true_fields_of_a_car_give_the_forces_its_solver_wrote(tmp_path):
         chosen,
         stored_reference_area(source),
     ).coefficients
-    written = read_row(folder / "force_mom_3.csv")
+    written = read_reference_values(folder / "force_mom_3.csv")
     assert found["Cd"] == pytest.approx(written["Cd"], abs=2e-6)
     assert found["Cl"] == pytest.approx(written["Cl"], abs=2e-6)
     assert found["Cs"] == pytest.approx(0, abs=2e-6)
@@ -171,28 +171,10 @@ def test_reference_area_is_none_without_a_table(tmp_path):
     assert stored_reference_area(tmp_path / "car.stl") is None
 
 
-def test_silhouette_of_a_sphere_from_any_side():
-    sphere = polygon_mesh(pv.Icosphere(radius=2.0, nsub=5, center=(9, 9, 9)), "sphere")
-    for axis in (X, np.array([0.0, 0.0, -2.0]), np.array([1.0, 1.0, 1.0])):
-        assert frontal_area(sphere, axis) == pytest.approx(4 * np.pi, rel=1e-3)
-
-
-def test_silhouette_counts_hidden_parts_once_and_holes_not_at_all():
-    ring = pv.ParametricTorus(ringradius=2.0, crosssectionradius=0.5, u_res=200, v_res=100)
-    mesh = polygon_mesh(ring.triangulate(), "ring")
-    through = frontal_area(mesh, np.array([0.0, 0.0, 1.0]))
-    assert through == pytest.approx(np.pi * (2.5**2 - 1.5**2), rel=2e-3)
-    side = frontal_area(mesh, X)
-    assert side == pytest.approx(4.0 + np.pi * 0.5**2, rel=2e-3)
-
-
-def test_silhouette_takes_polygons():
-    box = polygon_mesh(pv.Box((0, 1, 0, 2, 0, 3)).merge(pv.Box((4, 5, 1, 4, 0, 3))), "boxes")
-    assert frontal_area(box, X) == pytest.approx(12.0, rel=1e-6)
-
-
-def test_r_squared_of_the_mean_is_zero():
-    target = np.array([1.0, 5.0, 3.0])
-    assert r_squared(np.full(3, 3.0), target) == pytest.approx(0)
-    assert r_squared(target, target) == 1
-    assert np.isnan(r_squared(np.ones(1), np.ones(1)))
+def test_without_a_table_the_reference_is_the_silhouette(loaded, tmp_path):
+    ball = polygon_mesh(pv.Icosphere(nsub=5), tmp_path / "ball.stl")
+    surface = force_surface(ball, "cell", force_settings(loaded))
+    assert surface.reference_area == pytest.approx(np.pi, rel=1e-3)
+    assert "silhouette" in surface.area_source
+    given = force_surface(ball, "cell", force_settings(loaded, {"reference_area": 3.0}))
+    assert given.reference_area == 3.0

@@ -1,7 +1,7 @@
 """Reports against the same numbers computed by hand, and conventions of forces."""
 
 import csv
-import json
+import os
 
 import numpy as np
 import pytest
@@ -16,8 +16,7 @@ from physicsnemo_flarepp.evaluation import (
     report_runs,
     write_report,
 )
-from physicsnemo_flarepp.evaluation.conventions import describe_settings, force_surface
-from physicsnemo_flarepp.meshes.writing import polygon_mesh
+from physicsnemo_flarepp.evaluation.reports import format_comparison
 from tests.evaluation import making
 
 
@@ -105,7 +104,9 @@ def test_grids_are_reported_without_forces(darcy_run, capsys):
 
 
 def test_several_runs_are_compared(loaded, featured_run, capsys):
-    reports = report_runs([loaded, load_run(featured_run, device="cpu")], force_settings)
+    reports = report_runs(
+        [loaded, load_run(featured_run, device="cpu")], lambda run: (force_settings(run), None)
+    )
     table = capsys.readouterr().out.strip().splitlines()[-3:]
     assert table[0].split()[0] == "run" and "R^2 of Cd" in table[0]
     for line, report in zip(table[1:], reports, strict=True):
@@ -128,49 +129,57 @@ def test_points_without_a_surface_have_no_forces(tmp_path):
     )
     report = evaluate_run(run, force_settings(run))
     assert report.forces is None
-    assert report.notes == ("the cases are points without a surface: no forces",)
+    (note,) = report.notes
+    assert note.startswith("no forces: case 'run_2' has points without a surface")
     assert run.channels.association == "cell"  # on a mesh its tokens are cell centres
 
 
-def test_the_sign_of_the_shear_is_the_data_sets(loaded, surfaces, tmp_path):
-    assert force_settings(loaded).shear_sign == -1
-    assert force_settings(loaded, {"shear_sign": 1}).shear_sign == 1
-    builtin = load_run(loaded.directory, device="cpu")
-    builtin.config.data.root, builtin.config.data.builtin = None, "cars"
-    assert force_settings(builtin).shear_sign == 1
-    assert "along the flow" in describe_settings(force_settings(builtin))
-    stamped = load_run(loaded.directory, device="cpu")
-    stamped.config.data.root = str(tmp_path)
-    (tmp_path / "stamp.json").write_text(json.dumps({"name": "cars"}))
-    assert force_settings(stamped).shear_sign == 1
+def test_errors_stand_where_forces_cannot_be_had(surface_run, tmp_path):
+    """A flat body has no inside; a damaged table no reference area."""
+    for name in ("flat", "table"):
+        root = making.write_surfaces(tmp_path / name)
+        if name == "flat":
+            file = root / "run_4" / "boundary_4.vtp"
+            mesh = pv.read(file)
+            mesh.points[:, 2] = 0
+            mesh.save(file)
+        else:
+            (root / "run_4" / "geo_ref_4.csv").write_text("aRef,lRef\n2.0\n")
+        run = load_run(surface_run, device="cpu", data_root=root)
+        report = evaluate_run(run, force_settings(run))
+        assert report.errors.values.shape == (2, 2) and np.isfinite(report.errors.values).all()
+        assert report.forces is None
+        (note,) = report.notes
+        assert note.startswith("no forces: ") and f"run_4{os.sep}" in note
+        assert format_report(report).endswith(note)
 
 
 @pytest.mark.parametrize(
-    "fields, given, message",
+    "normalization, has_mean",
     [
-        ({"T": 1}, {}, "fields T of run surfaces.*--pressure-field, --speed"),
-        ({"p": 1, "tau": 3}, {"pressure": "p", "shear": "tau"}, "give --shear-sign, --speed"),
-        ({"pMeanTrim": 1}, {"shear": "tau"}, "shear is 'tau', expected a field of 3 channels"),
+        ({"fields": "gaussian"}, True),
+        ({"fields": "unit_box"}, False),
+        ({"fields": "none"}, False),
+        ("none", False),
+        ({"load": "normalizer.safetensors"}, False),
     ],
+    ids=["gaussian", "unit_box", "no fields", "none", "loaded"],
 )
-def test_unknown_fields_need_conventions(surface_run, fields, given, message):
-    run = load_run(surface_run, device="cpu")
-    run.__dict__["channels"] = run.channels.__class__(3, fields, {}, {}, "cell")
-    with pytest.raises(ValueError, match=message):
-        force_settings(run, given)
-
-
-def test_pressure_alone_gives_pressure_forces(surface_run):
-    run = load_run(surface_run, device="cpu")
-    run.__dict__["channels"] = run.channels.__class__(3, {"pMeanTrim": 1}, {}, {}, "cell")
-    settings = force_settings(run)
-    assert settings.shear is None and "pressure forces only" in describe_settings(settings)
-
-
-def test_without_a_table_the_reference_is_the_silhouette(loaded, tmp_path):
-    ball = polygon_mesh(pv.Icosphere(nsub=5), tmp_path / "ball.stl")
-    surface = force_surface(ball, "cell", force_settings(loaded))
-    assert surface.reference_area == pytest.approx(np.pi, rel=1e-3)
-    assert "silhouette" in surface.area_source
-    given = force_surface(ball, "cell", force_settings(loaded, {"reference_area": 3.0}))
-    assert given.reference_area == 3.0
+def test_only_a_fitted_mean_is_called_the_training_mean(
+    surfaces, surface_run, tmp_path, normalization, has_mean
+):
+    if "load" in normalization:
+        normalization = {"load": str(surface_run / normalization["load"])}
+    data = making.surface_data(surfaces, normalization=normalization)
+    run = load_run(making.write_run(tmp_path / "run", data), device="cpu")
+    report = evaluate_run(run)
+    assert (report.mean_errors is not None) == has_mean
+    assert ("training mean" in format_report(report)) == has_mean
+    assert ("training mean" in format_comparison([report, report])) == has_mean
+    if has_mean:
+        meshes = [pv.read(surfaces / f"run_{i}" / f"boundary_{i}.vtp") for i in range(3)]
+        # Of the tokens drawn in training, which are some of each case.
+        mean = np.mean([mesh["pMeanTrim"].mean() for mesh in meshes])
+        true = predict_case(run, 0).target[:, 0]
+        expected = np.linalg.norm(mean - true) / np.linalg.norm(true)
+        assert report.mean_errors.values[0, 0] == pytest.approx(expected, rel=0.1)

@@ -1,28 +1,23 @@
 """Predictions on surfaces of any file: complete, in order, and clear about doubtful input."""
 
 import os
-import re
-import resource
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.evaluation import (
-    cases,
     describe_prediction,
     force_settings,
     load_run,
     predict_case,
     predict_surface,
-    read_surface,
-    save_mesh,
+    predictions,
 )
-from physicsnemo_flarepp.evaluation.sizes import compare_size, training_set
 from physicsnemo_flarepp.evaluation.surfaces import surface_sample
 from physicsnemo_flarepp.inference import predict
+from physicsnemo_flarepp.meshes import save_mesh
 from tests.evaluation import making
 
 
@@ -161,36 +156,6 @@ def test_a_stored_feature_that_is_absent_is_named(tmp_path, surfaces):
         predict_surface(run, tmp_path / "bare.stl")
 
 
-@pytest.mark.parametrize(
-    "factor, advice",
-    [
-        (1000, "It looks like millimetres: give --scale 0.001"),
-        (100, "It looks like centimetres: give --scale 0.01"),
-        (1 / 0.0254, "It looks like inches: give --scale 0.0254"),
-        (0.001, "It looks like metres, and training like millimetres: give --scale 1000"),
-        (0.2, "about 5 times smaller; if only its scale is wrong, give --scale"),
-    ],
-)
-def test_other_units_are_noticed_and_can_be_scaled(loaded, tmp_path, factor, advice):
-    """The run stored no training set: its normaliser tells the size roughly."""
-    mesh = making.body(3)
-    mesh.scale(factor).save(tmp_path / "other.stl")
-    prediction = predict_surface(loaded, tmp_path / "other.stl")
-    (warning,) = prediction.warnings
-    assert "not of the size of the training surfaces: x " in warning
-    assert re.sub(r"about [345]\S* times", "about 5 times", warning).find(advice) > 0
-    scaled = predict_surface(loaded, tmp_path / "other.stl", scale=1 / factor)
-    assert not scaled.warnings and scaled.doubt is None
-    centres = scaled.surface.cell_centers().points
-    np.testing.assert_allclose(centres, mesh.cell_centers().points, atol=1e-5)
-
-
-def test_advice_counts_the_scale_that_was_given(loaded, tmp_path):
-    making.body(3).save(tmp_path / "metres.stl")
-    (warning,) = predict_surface(loaded, tmp_path / "metres.stl", scale=0.001).warnings
-    assert "give --scale 1" in warning and "--scale 1000" not in warning
-
-
 def test_forces_of_another_size_are_doubtful_and_the_file_says_so(loaded, tmp_path):
     making.body(3).scale(0.2).save(tmp_path / "small.stl")
     prediction = predict_surface(loaded, tmp_path / "small.stl")
@@ -208,58 +173,6 @@ def test_forces_of_another_size_are_doubtful_and_the_file_says_so(loaded, tmp_pa
     )
 
 
-CARS = {
-    "coordinates": {"min": [-1.0, -1.0, 0.0], "max": [4.2, 1.0, 1.8]},
-    "extent": {"min": [4.2, 1.7, 1.3], "max": [5.0, 2.0, 1.7]},
-}
-
-
-@pytest.mark.parametrize(
-    "extent, advice",
-    [
-        ((4.6, 1.8, 1.5), None),
-        ((5.3, 2.1, 1.2), None),  # a little beyond: sampled tokens miss the outermost ones
-        ((4600, 1800, 1500), "It looks like millimetres: give --scale 0.001"),
-        ((5000, 1700, 1300), "It looks like millimetres: give --scale 0.001"),
-        ((460, 180, 150), "It looks like centimetres: give --scale 0.01"),
-        ((181, 71, 59), "It looks like inches: give --scale 0.0254"),
-        ((0.0046, 0.0018, 0.0015), "metres, and training like millimetres: give --scale 1000"),
-        ((0.92, 0.36, 0.3), "has the proportions of training and is about 5.02 times smaller"),
-        ((1.8, 4.6, 1.5), "Its axes look exchanged: its x, y, z are like y, x, z of training"),
-        (
-            (1800, 1500, 4600),
-            "--scale 0.001. Its axes look exchanged: its x, y, z are like y, z, x",
-        ),
-        ((4.6, 1.8, 4.6), "It has other proportions too"),
-        ((4600, 1800, 4600), "other proportions too.*It looks like millimetres .--scale 0.001"),
-        ((4.6, 1.8, 0.0), "It has other proportions too"),
-        ((0.0, 0.0, 0.0), "It has other proportions too"),
-    ],
-)
-def test_size_and_proportions_are_compared_with_the_training_set(extent, advice):
-    corners = np.array([1.6, 0.0, 0.9]) + np.outer([-0.5, 0.5], extent)
-    found = compare_size(CARS, corners, "car.stl")
-    if advice is None:
-        assert found.warning is None and found.doubt is None
-    else:
-        assert re.search(f"car.stl is not of the size of .*{advice}", found.warning)
-        assert found.doubt == "the surface is not of the size of those of training"
-
-
-def test_a_stored_training_set_goes_before_the_normaliser(loaded):
-    assert training_set(loaded)["coordinates"]["max"][0] == pytest.approx(1.76, abs=0.1)
-    stored = SimpleNamespace(training_set=CARS)
-    assert training_set(stored) is CARS
-
-
-def test_a_surface_elsewhere_is_noticed(loaded, tmp_path):
-    making.body(3).translate((10, 0, 0)).save(tmp_path / "far.stl")
-    prediction = predict_surface(loaded, tmp_path / "far.stl")
-    (warning,) = prediction.warnings
-    assert "x 8." in warning and "Move it" in warning and "y " not in warning
-    assert "not where those of training are" in prediction.doubt
-
-
 def test_polygons_and_degenerate_cells_are_predicted(loaded, tmp_path):
     box = pv.Box((-1, 1, -0.5, 0.5, -0.3, 0.3)).clean()
     faces = [*box.irregular_faces, np.array([0, 1, 1]), np.array([0, 1, 2, 3, 4])]
@@ -274,83 +187,10 @@ def test_polygons_and_degenerate_cells_are_predicted(loaded, tmp_path):
     np.testing.assert_allclose(sample["coordinates"], corners, atol=1e-6)
 
 
-def test_loose_points_matter_to_runs_on_points_only(loaded, tmp_path):
-    mesh = making.body(2)
-    points = np.concatenate([mesh.points, [[0.0, 0.0, 0.0]]])
-    pv.PolyData.from_regular_faces(points, mesh.regular_faces).save(tmp_path / "loose.vtp")
-    assert not predict_surface(loaded, tmp_path / "loose.vtp").warnings
-    at_points = predict_surface(loaded, tmp_path / "loose.vtp", association="point")
-    assert "1 points belong to no cell" in at_points.warnings[0]
-    assert len(at_points.values) == mesh.n_points + 1
-
-
-def bad_file(name, folder):
-    path = folder / f"{name}.vtp"
-    if name == "empty":
-        pv.PolyData().save(path)
-    elif name == "cloud":
-        pv.PolyData(np.random.default_rng(0).random((5, 3))).save(path)
-    elif name == "lines":
-        (pv.Sphere() + pv.Line()).extract_surface(algorithm=None).save(path)
-    elif name == "infinite":
-        mesh = pv.Sphere()
-        mesh.points[7, 1] = np.nan
-        mesh.save(path)
-    elif name == "two_corners":
-        pv.PolyData.from_irregular_faces(np.eye(3), [[0, 1, 2], [0, 1]]).save(path)
-    elif name == "volume":
-        path = folder / "volume.vtk"
-        pv.ImageData(dimensions=(3, 3, 3)).cast_to_unstructured_grid().save(path)
-    elif name == "suffix":
-        path = folder / "car.step"
-        path.write_text("")
-    return path
-
-
-@pytest.mark.parametrize(
-    "name, error, message",
-    [
-        ("empty", ValueError, "0 polygons among 0 cells"),
-        ("cloud", ValueError, "0 polygons among 5 cells"),
-        ("lines", ValueError, "expected a surface of polygons only"),
-        ("infinite", ValueError, "1 points with NaN.*first at 7"),
-        ("two_corners", ValueError, "1 cells with fewer than 3 vertices, the first at 1"),
-        ("volume", ValueError, "holds a UnstructuredGrid.*extract_surface"),
-        ("suffix", ValueError, "car.step must end in"),
-        ("absent", FileNotFoundError, "absent.vtp does not exist"),
-    ],
-)
-def test_what_is_no_surface_is_refused(tmp_path, name, error, message):
-    with pytest.raises(error, match=message):
-        read_surface(bad_file(name, tmp_path))
-
-
 def test_a_run_on_grids_takes_no_surface(darcy_run, tmp_path):
     making.body(0).save(tmp_path / "car.stl")
     with pytest.raises(ValueError, match="dimension 2 on a grid .*points in a .npz"):
         predict_surface(load_run(darcy_run, device="cpu"), tmp_path / "car.stl")
-
-
-def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
-    path = tmp_path / "out.vtp"
-    making.body(0).save(path)
-    before = path.read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        with pytest.raises(OSError, match="out.vtp could not be written"):
-            save_mesh(pv.Sphere(theta_resolution=100, phi_resolution=100), path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["out.vtp"]
-
-
-def test_output_names_are_checked(tmp_path):
-    with pytest.raises(ValueError, match="ends in .vtp"):
-        save_mesh(pv.Sphere(), tmp_path / "out.stl")
-    with pytest.raises(FileNotFoundError, match="none of the output does not exist"):
-        save_mesh(pv.Sphere(), tmp_path / "none" / "out.vtp")
 
 
 def test_streaming_in_small_chunks_changes_nothing(loaded, surfaces, monkeypatch):
@@ -362,7 +202,7 @@ def test_streaming_in_small_chunks_changes_nothing(loaded, surfaces, monkeypatch
         sizes.append(fx.shape)
         return predict(model, fx, **options, chunk_size=37)
 
-    monkeypatch.setattr(cases, "predict", in_chunks)
+    monkeypatch.setattr(predictions, "predict", in_chunks)
     chunked = predict_surface(loaded, path).values
     assert sizes == [(1, 320, 3)]
     assert np.linalg.norm(chunked - whole) < 1e-4 * np.linalg.norm(whole)

@@ -18,7 +18,7 @@ def test_statistics_come_from_the_run_and_other_data_can_be_given(surface_run, t
     other = making.write_surfaces(tmp_path / "other", first=50)
     run = load_run(surface_run, device="cpu", data_root=other)
     stored = Normalizer.load(surface_run / "normalizer.safetensors").state_dict()
-    for normalizer in (run.normalizer, run.loaders.normalizer):
+    for normalizer in (run.normalizer, run.test_set.transforms):
         assert all(torch.equal(normalizer.state_dict()[name], stored[name]) for name in stored)
     case = predict_case(run, 0)
     assert case.case_id == "run_53"
@@ -27,7 +27,7 @@ def test_statistics_come_from_the_run_and_other_data_can_be_given(surface_run, t
 
 def test_the_model_is_ready_to_predict(loaded):
     assert loaded.name == "surfaces" and not loaded.model.training
-    assert loaded.loaders.test.dataset.reader.n_points is None
+    assert loaded.test_set.reader.options.n_points is None
 
 
 def test_a_run_is_loaded_where_its_data_is_not(surface_run, tmp_path):
@@ -44,12 +44,6 @@ def test_channels_come_from_the_data_if_the_run_does_not_tell(surface_run, tmp_p
     copy = shutil.copytree(surface_run, tmp_path / "copy")
     (copy / "channels.json").unlink()
     assert load_run(copy, device="cpu").channels == Channels.load(surface_run)
-
-
-def test_normalisation_kinds_are_told(loaded, darcy_run):
-    assert loaded.normalization_kind("coordinates") == "unit_box"
-    assert loaded.normalization_kind("features") is None
-    assert load_run(darcy_run, device="cpu").normalization_kind("fields") == "per_point"
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "normalizer.safetensors", "model.mdlus"])
@@ -104,3 +98,37 @@ def test_weights_that_run_code_are_refused(surface_run, tmp_path):
     with pytest.raises(ValueError, match="refused"):
         load_run(copy)
     assert not (tmp_path / "attacked").exists()
+
+
+def test_other_data_brings_its_own_test_cases(surfaces, tmp_path):
+    """Lists, counts and manifest of the training say nothing about another folder."""
+    manifest = tmp_path / "mine.json"
+    manifest.write_text('{"train": ["run_0", "run_1"], "test": ["run_2"]}')
+    data = making.surface_data(surfaces, n_train=2, n_test=1)
+    data["reader"] = {**data["reader"], "manifest": str(manifest)}
+    directory = making.write_run(tmp_path / "run", data)
+    assert load_run(directory, device="cpu").case_ids == ["run_2"]
+    other = making.write_surfaces(tmp_path / "other", n_train=1, n_test=3, first=50)
+    run = load_run(directory, device="cpu", data_root=other)
+    assert run.case_ids == ["run_51", "run_52", "run_53"]
+
+
+def test_test_cases_alone_are_enough(surface_run, darcy_run, tmp_path):
+    other = making.write_surfaces(tmp_path / "other", n_train=2, n_test=1, first=50)
+    for number in (50, 51):
+        shutil.rmtree(other / f"run_{number}")
+    run = load_run(surface_run, device="cpu", data_root=other)
+    assert run.case_ids == ["run_52"] and predict_case(run, 0).prediction.shape == (320, 4)
+    grids = making.write_darcy(tmp_path / "grids")
+    next(grids.glob("*smooth1.mat")).unlink()
+    assert len(load_run(darcy_run, device="cpu", data_root=grids).case_ids) == 3
+
+
+def test_training_cases_are_not_opened(surface_run, surfaces, tmp_path):
+    moved = shutil.copytree(surfaces, tmp_path / "moved")
+    config = shutil.copytree(surface_run, tmp_path / "run") / "config.yaml"
+    config.write_text(config.read_text().replace(str(surfaces), str(moved)))
+    for number in (0, 1, 2):
+        (moved / f"run_{number}" / f"boundary_{number}.vtp").write_bytes(b"damaged")
+    run = load_run(config.parent, device="cpu")
+    assert run.case_ids == ["run_3", "run_4"] and predict_case(run, 0).case_id == "run_3"

@@ -37,7 +37,7 @@ from physicsnemo_flarepp.datapipes.readers.splits import read_manifest
 from physicsnemo_flarepp.datapipes.synthetic.sets import CaseId
 from physicsnemo_flarepp.datapipes.synthetic.workers import case_file, unsolved_cases
 from physicsnemo_flarepp.evaluation import load_run
-from physicsnemo_flarepp.evaluation.points import read_points
+from physicsnemo_flarepp.evaluation.predictions import read_points
 from physicsnemo_flarepp.inference.state import LatentState
 from physicsnemo_flarepp.meshes import read_surface
 from physicsnemo_flarepp.training.checkpoints.model_files import load_plain
@@ -276,7 +276,7 @@ def in_run(name: str) -> Callable[[Path], Path]:
 def open_run(path: Path) -> Any:
     """Open all that evaluation does, whichever file of the run is given."""
     run = load_run(path.parent, device="cpu")
-    return run.loaders, run.channels
+    return run.test_set, run.channels
 
 
 def edited_config(change: Callable[[dict, Trap], None]) -> Attack:

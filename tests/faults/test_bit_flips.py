@@ -9,8 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from physicsnemo_flarepp.evaluation import load_run
-from physicsnemo_flarepp.evaluation.conventions import force_settings
+from physicsnemo_flarepp.evaluation import force_settings, load_run
 from physicsnemo_flarepp.inference import LatentState
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state

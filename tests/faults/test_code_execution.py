@@ -88,7 +88,7 @@ CARELESS = {
     ),
     ("config.yaml", "instantiate: tag"): lambda path: yaml.unsafe_load(path.read_text()),
     ("config.yaml", "import: reader"): (
-        lambda path: load_run(path.parent, device="cpu", trust=True).loaders
+        lambda path: load_run(path.parent, device="cpu", trust=True).test_set
     ),
     ("points.npz", "import: objects"): (
         lambda path: np.load(path, allow_pickle=True)["coordinates"]
@@ -133,12 +133,12 @@ def test_trust_opens_a_run_with_a_reader_of_its_own(tmp_path, trap):
     (trap.folder / "trap_module.py").write_text(OWN_READER)
     KINDS["config.yaml"].attacks["import: reader"].write(config, trap)
     with pytest.raises(ValueError, match=r"config\.yaml .*'trap_module\.Reader' is not registered"):
-        _ = load_run(config.parent, device="cpu").loaders
+        _ = load_run(config.parent, device="cpu").test_set
     assert "trap_module" not in sys.modules
     parser = argparse.ArgumentParser()
     add_run_options(parser)
     trusted = load_chosen_run(config.parent, parser.parse_args(["--trust", "--device", "cpu"]))
-    assert type(trusted.loaders.test.dataset.reader).__module__ == "trap_module"
+    assert type(trusted.test_set.reader).__module__ == "trap_module"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_registered_readers_need_no_trust(tmp_path, target):
     content = yaml.safe_load(config.read_text())
     content["data"]["reader"]["_target_"] = target
     config.write_text(yaml.safe_dump(content))
-    assert len(load_run(config.parent, device="cpu").loaders.test) == 3
+    assert len(load_run(config.parent, device="cpu").test_set) == 3
 
 
 @pytest.mark.parametrize("trust", [False, True])

@@ -41,7 +41,7 @@ REVIEWED = {
     "datapipes/synthetic/workers.py import_module": 1,
     "visualization/rendering.py import_module": 1,
     # Programs of this package, in a fresh interpreter.
-    "meshes/reading.py Popen": 1,
+    "meshes/vtk_calls.py Popen": 1,
     "visualization/rendering.py run": 1,
     # A class from the user's own config, or from a file whose author is trusted.
     "datapipes/loaders.py get_class": 1,
@@ -59,7 +59,7 @@ REVIEWED = {
     "datapipes/readers/geofno.py load": 1,
     "datapipes/readers/surfaces.py load": 1,
     "datapipes/synthetic/workers.py load": 1,
-    "evaluation/points.py load": 1,
+    "evaluation/predictions.py load": 1,
     "inference/outputs.py load": 1,
     "inference/outputs.py open_memmap": 1,
     # Formats of numbers: own datasets of HDF5, codecs of zarr, no pickles in memory maps.
@@ -67,7 +67,7 @@ REVIEWED = {
     "datapipes/case_meshes.py open_group": 1,
     "datapipes/readers/matfile.py File": 2,
     "datapipes/readers/matfile.py loadmat": 1,
-    "datapipes/readers/surfaces.py load_memmap": 1,
+    "datapipes/readers/stores.py load_memmap": 1,
     "datapipes/readers/surfaces.py open_group": 2,
     "datapipes/normalization.py safe_open": 1,
     "inference/state.py safe_open": 1,

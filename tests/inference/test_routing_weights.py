@@ -41,7 +41,8 @@ def brute_force(model, fx, embedding, block, w=1.0):
         terms = w * scores.exp()
         queries = (terms / terms.sum(-1, keepdim=True)) @ source_value
         if mixer.anchored_queries:
-            queries = mixer.anchor_norm(mixer.anchors) + mixer.gate.sigmoid() * queries
+            fixed = torch.nn.functional.layer_norm(mixer.anchors, mixer.anchors.shape[-1:])
+            queries = fixed + mixer.gate.sigmoid() * queries
             keys = mixer.key_norm(keys)
     weights = (queries @ keys.transpose(1, 2) / mixer.head_dim**0.5).exp()
     encode = w * weights / (w * weights).sum(2, keepdim=True)
@@ -155,6 +156,7 @@ class LargestResult(TorchDispatchMode):
         return result
 
 
+@pytest.mark.slow
 def test_nothing_larger_than_routes_times_tokens_is_formed():
     # Many routes and a narrow model: M x chunk would be far above routes x N.
     tokens, routes = 600, 2

@@ -1,7 +1,9 @@
 import numpy as np
+import pytest
 import pyvista as pv
 
-from physicsnemo_flarepp.meshes.polygons import polygon_geometry, select_polygons
+from physicsnemo_flarepp.meshes import polygon_mesh
+from physicsnemo_flarepp.meshes.polygons import polygon_geometry, select_polygons, unit_vectors
 
 
 def test_mixed_polygons_match_vtk():
@@ -29,3 +31,15 @@ def test_selected_rows_equal_the_rows_of_the_whole():
         assert len(bounds) == len(expected) + 1
         for k, face in enumerate(expected):
             assert chosen[bounds[k] : bounds[k + 1]].tolist() == face.tolist()
+
+
+def test_a_mesh_gives_the_geometry_of_chosen_cells_and_of_all_points():
+    sphere = pv.Icosphere(nsub=3)
+    mesh = polygon_mesh(sphere, "sphere")
+    rows = np.array([5, 2, 900])
+    centres, vectors = mesh.cell_geometry(rows)
+    np.testing.assert_allclose(centres, sphere.cell_centers().points[rows], atol=1e-6)
+    np.testing.assert_allclose(unit_vectors(vectors), sphere.face_normals[rows], atol=1e-5)
+    normals, areas = mesh.vertex_areas
+    assert areas.sum() == pytest.approx(sphere.area)
+    assert (unit_vectors(normals) * sphere.points).sum(axis=1).min() > 0.5 * 0.99  # radius 1/2

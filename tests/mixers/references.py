@@ -60,8 +60,6 @@ def flarepp(mixer, x, seed_norm=True, shared=False, anchored=False):
     scores = seeds @ source_key.transpose(0, 2, 1) / np.sqrt(seeds.shape[-1])
     q = softmax(scores, 2) @ source_value
     if anchored:
-        norm = mixer.anchor_norm
-        fixed = layer_norm(array(mixer.anchors), array(norm.weight), array(norm.bias))
-        q = fixed + q / (1 + np.exp(-array(mixer.gate)))
+        q = layer_norm(array(mixer.anchors)) + q / (1 + np.exp(-array(mixer.gate)))
     matrix, y = route(q, k, v)
     return matrix, project_out(mixer, y)

@@ -180,6 +180,13 @@ def test_names_of_activations_ignore_case():
     assert repr(small(act="GELU")) == repr(small(act="gelu"))
 
 
+@pytest.mark.parametrize("act, approximate", [("gelu", "tanh"), ("gelu_exact", "none")])
+def test_gelu_is_the_tanh_approximation_everywhere_unless_exact_is_asked_for(act, approximate):
+    gelus = [m for m in small(act=act).modules() if isinstance(m, torch.nn.GELU)]
+    assert len(gelus) == 1 + 2 + 3 + SMALL["n_layers"]  # in, its layers, out, feed-forwards
+    assert {gelu.approximate for gelu in gelus} == {approximate}
+
+
 def test_backbones_differ_in_the_mixer_alone():
     def outside(model):
         named = model.named_parameters()

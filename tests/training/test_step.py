@@ -88,7 +88,8 @@ def test_steps_leave_nothing_behind(assembled):
         return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
     tensors_after(3)
-    assert tensors_after(2) == tensors_after(15)
+    few = tensors_after(2)
+    assert tensors_after(15) <= few  # fewer, where garbage of other tests goes meanwhile
 
 
 def test_accumulated_batches_give_the_gradient_of_their_union(assembled, monkeypatch):
@@ -130,6 +131,19 @@ def test_joint_norm_runs_over_all_channels(assembled):
         loss = run.step.loss(batch)
     expected = (prediction - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)
     torch.testing.assert_close(loss.double(), expected.mean(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("name", ["PerceiverIO", "SetTransformer", "GNOT", "LNO"])
+def test_steps_of_complete_architectures_lower_the_loss(assembled, name):
+    slices = None if name == "GNOT" else 4
+    run = assembled(
+        model___target_=f"physicsnemo_flarepp.{name}",
+        model__slice_num=slices,
+        training__div_factor=2.0,
+    )
+    batch = next(iter(run.loaders.train))
+    losses = [run.step([batch]).item() for _ in range(8)]
+    assert losses[-1] < losses[0]
 
 
 def test_only_matrices_of_layers_decay(assembled):

@@ -50,6 +50,7 @@ def test_table_holds_what_the_runs_reported(make_trials, tmp_path, jobs):
     assert f"| flare | {means[0]:.2f} ± " in table and f"| flarepp | {means[1]:.2f} ± " in table
     assert (tmp_path / "table" / "comparison.md").read_text() == table
     assert (tmp_path / "flare0" / "log.txt").exists() == (jobs > 1)
+    assert table.count("- Recipe ") == 1 and f"- Recipe A: {rows[0]['recipe']}" in table
 
 
 def test_failing_trial_starts_no_further_one(make_trials, tmp_path):

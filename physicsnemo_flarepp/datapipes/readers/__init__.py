@@ -1,6 +1,6 @@
 """Readers registered in PhysicsNeMo's data pipe registry; importing this module registers them."""
 
-from .base import CaseReader
+from .base import CaseReader, ReaderOptions
 from .darcy import DarcyReader
 from .drivaerml import DrivAerMLReader
 from .geofno import GeoFNOReader
@@ -12,5 +12,6 @@ __all__ = [
     "DrivAerMLReader",
     "GeoFNOReader",
     "GraphReader",
+    "ReaderOptions",
     "tokens_from_graph",
 ]

@@ -136,6 +136,45 @@ class TokenTable:
         return np.concatenate(parts, dtype=np.float32, casting="same_kind")
 
 
+@dataclass(frozen=True)
+class ReaderOptions:
+    """Which tokens of a case a reader gives, the same for all readers.
+
+    Parameters
+    ----------
+    n_points : int or None
+        Draw this many tokens per case without replacement; None reads all. A case with fewer is
+        read whole.
+    sampling : str
+        ``fixed``: the draw of a case never changes. ``epoch``: a fresh draw each epoch.
+    shard : tuple[int, int]
+        (rank, size) in the context group; the reader reads and keeps only its part of the tokens.
+    seed : int
+        Seed of the draws; a DataLoader with a seed replaces it.
+    pin_memory : bool
+        Pin the tensors for asynchronous copies to a GPU.
+
+    Examples
+    --------
+    >>> ReaderOptions(n_points=0)
+    Traceback (most recent call last):
+    ValueError: n_points is 0, expected None or at least 1
+    """
+
+    n_points: int | None = None
+    sampling: str = "fixed"
+    shard: tuple[int, int] = (0, 1)
+    seed: int = 0
+    pin_memory: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sampling not in SAMPLING_MODES:
+            raise ValueError(f"sampling is {self.sampling!r}, expected one of {SAMPLING_MODES}")
+        if self.n_points is not None and self.n_points < 1:
+            raise ValueError(f"n_points is {self.n_points}, expected None or at least 1")
+        object.__setattr__(self, "shard", check_shard("context", self.shard))
+
+
 class CaseReader(Reader):
     r"""Base of the readers: cases with ids, point sampling and context shards.
 
@@ -159,17 +198,10 @@ class CaseReader(Reader):
         case opened has.
     grid : tuple[int, ...] or None
         Shape of the structured grid that the tokens of a whole case form in row-major order.
-    n_points : int or None
-        Draw this many tokens per case without replacement; None reads all. A case with fewer is
-        read whole.
-    sampling : str
-        ``fixed``: the draw of a case never changes. ``epoch``: a fresh draw each epoch.
-    shard : tuple[int, int]
-        (rank, size) in the context group; the reader reads and keeps only its part of the tokens.
-    seed : int
-        Seed of the draws; a DataLoader with a seed replaces it.
-    pin_memory : bool
-        Pin the tensors for asynchronous copies to a GPU.
+    options : ReaderOptions or Mapping, optional
+        Which tokens of a case are read. A subclass takes the same argument and hands it on, so
+        that readers are made by ``DarcyReader(root, options=ReaderOptions(n_points=1024))`` or, in
+        YAML, by ``{_target_: ${dp:DarcyReader}, root: ..., options: {n_points: 1024}}``.
     """
 
     def __init__(
@@ -178,27 +210,19 @@ class CaseReader(Reader):
         case_ids: Sequence[str],
         association: str | None = None,
         grid: tuple[int, ...] | None = None,
-        n_points: int | None = None,
-        sampling: str = "fixed",
-        shard: tuple[int, int] = (0, 1),
-        seed: int = 0,
-        pin_memory: bool = False,
+        options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(pin_memory=pin_memory)
-        if sampling not in SAMPLING_MODES:
-            raise ValueError(f"sampling is {sampling!r}, expected one of {SAMPLING_MODES}")
-        if n_points is not None and n_points < 1:
-            raise ValueError(f"n_points is {n_points}, expected None or at least 1")
+        if not isinstance(options, ReaderOptions):
+            options = ReaderOptions(**(options or {}))
+        super().__init__(pin_memory=options.pin_memory)
         if not case_ids:
             raise ValueError(f"{type(self).__name__}: the split is empty; it needs at least 1 case")
         check_unique(case_ids, type(self).__name__)
         self.case_ids = list(case_ids)
         self._common = {} if association is None else {"association": association}
         self.grid = grid
-        self.n_points = n_points
-        self.sampling = sampling
-        self.shard = check_shard("context", shard)
-        self._seed_base = int(seed)
+        self.options = options
+        self._seed_base = options.seed
 
     @abstractmethod
     def open_case(self, index: int) -> TokenTable:
@@ -209,7 +233,7 @@ class CaseReader(Reader):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the draws of `epoch`; with fixed sampling all epochs are the same."""
-        super().set_epoch(0 if self.sampling == "fixed" else epoch)
+        super().set_epoch(0 if self.options.sampling == "fixed" else epoch)
 
     @abstractmethod
     def describe_case(self, index: int) -> dict[str, Any]:
@@ -236,7 +260,7 @@ class CaseReader(Reader):
         table = self.open_case(index)
         self._check_common(table)
         draw_seed = self._index_generator(index).initial_seed()
-        rows = token_rows(table.n_tokens, self.n_points, self.shard, draw_seed)
+        rows = token_rows(table.n_tokens, self.options.n_points, self.options.shard, draw_seed)
         sample = {}
         for name in _COLUMN_GROUPS:
             if getattr(table, name):

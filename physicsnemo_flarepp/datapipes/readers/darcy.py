@@ -1,5 +1,6 @@
 """Darcy flow of the FNO publication: permeability in, pressure out, on a regular grid."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from physicsnemo.datapipes import register
 
 from ..checks import check_shape, existing_directory, one_file
 from ..specs import benchmark
-from .base import CaseReader, TokenTable
+from .base import CaseReader, ReaderOptions, TokenTable
 from .matfile import load_mat, mat_shape
 from .splits import check_split
 
@@ -35,8 +36,8 @@ class DarcyReader(CaseReader):
     n_train, n_test : int, optional
         Cases in the splits; the published numbers by default. With an `n_train` of 0 testing takes
         all cases of its file by default.
-    n_points, sampling, shard, seed, pin_memory
-        See :class:`CaseReader`.
+    options : ReaderOptions or Mapping, optional
+        Which tokens of a case are read; see :class:`ReaderOptions`.
     """
 
     spec = benchmark("darcy")
@@ -49,11 +50,7 @@ class DarcyReader(CaseReader):
         stride: int | None = None,
         n_train: int | None = None,
         n_test: int | None = None,
-        n_points: int | None = None,
-        sampling: str = "fixed",
-        shard: tuple[int, int] = (0, 1),
-        seed: int = 0,
-        pin_memory: bool = False,
+        options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
         check_split(split)
         spec = self.spec
@@ -74,11 +71,7 @@ class DarcyReader(CaseReader):
         super().__init__(
             case_ids=[f"darcy_{split}_{case:04d}" for case in range(n_cases)],
             grid=(side, side),
-            n_points=n_points,
-            sampling=sampling,
-            shard=shard,
-            seed=seed,
-            pin_memory=pin_memory,
+            options=options,
         )
 
     def _count(self, split: str, present: int, n_train: int | None, n_test: int | None) -> int:

@@ -1,16 +1,17 @@
 """Vehicle surfaces: DrivAerML in its four layouts, and AhmedML or ShapeNet-Car by naming fields."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from physicsnemo.datapipes import register
 
+from ...meshes import ASSOCIATIONS
 from ..checks import check_unique, existing_directory
 from ..specs import benchmark
-from .base import CaseReader, TokenTable, distinct_names
-from .meshes import ASSOCIATIONS, SurfaceRequest
+from .base import CaseReader, ReaderOptions, TokenTable, distinct_names
 from .splits import named_split
+from .surface_tables import SurfaceRequest
 from .surfaces import OPENERS
 
 PATTERNS = {
@@ -129,8 +130,8 @@ class DrivAerMLReader(CaseReader):
         File with {"train": [ids], "test": [ids]}.
     n_train, n_test : int, optional
         Keep the first cases of the split.
-    n_points, sampling, shard, seed, pin_memory
-        See :class:`CaseReader`.
+    options : ReaderOptions or Mapping, optional
+        Which tokens of a case are read; see :class:`ReaderOptions`.
     """
 
     def __init__(
@@ -150,11 +151,7 @@ class DrivAerMLReader(CaseReader):
         manifest: str | Path | None = None,
         n_train: int | None = None,
         n_test: int | None = None,
-        n_points: int | None = None,
-        sampling: str = "fixed",
-        shard: tuple[int, int] = (0, 1),
-        seed: int = 0,
-        pin_memory: bool = False,
+        options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
         if association is not None and association not in ASSOCIATIONS:
             raise ValueError(f"association is {association!r}, expected one of {ASSOCIATIONS}")
@@ -189,11 +186,7 @@ class DrivAerMLReader(CaseReader):
         super().__init__(
             case_ids=list(self.files),
             association=association,
-            n_points=n_points,
-            sampling=sampling,
-            shard=shard,
-            seed=seed,
-            pin_memory=pin_memory,
+            options=options,
         )
 
     def open_case(self, index: int) -> TokenTable:

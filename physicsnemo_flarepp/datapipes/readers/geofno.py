@@ -1,5 +1,6 @@
 """Geo-FNO benchmarks: elasticity, airfoil, pipe (.npy, memory-mapped) and plasticity (.mat)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from physicsnemo.datapipes import register
 from ...files import reading
 from ..checks import check_shape, existing_directory, one_file
 from ..specs import BenchmarkSpec, benchmark
-from .base import CaseReader, TokenTable
+from .base import CaseReader, ReaderOptions, TokenTable
 from .matfile import load_mat, mat_shape
 from .splits import positional_split
 
@@ -23,6 +24,15 @@ def open_npy(root: Path, name: str, spec: BenchmarkSpec) -> np.ndarray:
     path = one_file(root, name, source=spec.source)
     with reading(path):
         return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def stored_cases(root: Path, spec: BenchmarkSpec) -> int:
+    """Return how many cases the arrays of a benchmark hold, in all splits."""
+    path = one_file(root, spec.files[0], source=spec.source)
+    if path.suffix == ".mat":
+        return mat_shape(path, "input")[0]
+    shape = open_npy(root, path.name, spec).shape
+    return (shape or (0,))[-1 if spec.name == "elasticity" else 0]
 
 
 @register()
@@ -53,8 +63,8 @@ class GeoFNOReader(CaseReader):
     n_train, n_test : int, optional
         Cases in the splits; the published numbers by default. With an `n_train` of 0 all cases are
         for testing.
-    n_points, sampling, shard, seed, pin_memory
-        See :class:`CaseReader`.
+    options : ReaderOptions or Mapping, optional
+        Which tokens of a case are read; see :class:`ReaderOptions`.
     """
 
     def __init__(
@@ -65,11 +75,7 @@ class GeoFNOReader(CaseReader):
         *,
         n_train: int | None = None,
         n_test: int | None = None,
-        n_points: int | None = None,
-        sampling: str = "fixed",
-        shard: tuple[int, int] = (0, 1),
-        seed: int = 0,
-        pin_memory: bool = False,
+        options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
         openers = {
             "elasticity": self._open_elasticity,
@@ -91,11 +97,7 @@ class GeoFNOReader(CaseReader):
         super().__init__(
             case_ids=case_ids,
             grid=spec.grid,
-            n_points=n_points,
-            sampling=sampling,
-            shard=shard,
-            seed=seed,
-            pin_memory=pin_memory,
+            options=options,
         )
 
     def _split(self, split: str, n_cases: int, counts: dict[str, int | None], file: str) -> slice:

@@ -9,7 +9,7 @@ from physicsnemo.datapipes import register
 from tensordict import TensorDict
 
 from ..checks import missing_name
-from .base import CaseReader, TokenTable, distinct_names
+from .base import CaseReader, ReaderOptions, TokenTable, distinct_names
 
 
 def node_data(graph: Any) -> Mapping[str, Any]:
@@ -87,8 +87,8 @@ class GraphReader(CaseReader):
         Ids; ``graph_0000`` and so on by default.
     coordinates, fields, features
         See :func:`tokens_from_graph`.
-    n_points, sampling, shard, seed, pin_memory
-        See :class:`CaseReader`.
+    options : ReaderOptions or Mapping, optional
+        Which tokens of a case are read; see :class:`ReaderOptions`.
     """
 
     def __init__(
@@ -99,22 +99,14 @@ class GraphReader(CaseReader):
         coordinates: str = "pos",
         fields: Sequence[str] = ("y",),
         features: Sequence[str] = (),
-        n_points: int | None = None,
-        sampling: str = "fixed",
-        shard: tuple[int, int] = (0, 1),
-        seed: int = 0,
-        pin_memory: bool = False,
+        options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
         ids = case_ids if case_ids is not None else [f"graph_{i:04d}" for i in range(len(graphs))]
         if len(ids) != len(graphs):
             raise ValueError(f"{len(ids)} case_ids for {len(graphs)} graphs; expected one each")
         super().__init__(
             case_ids=ids,
-            n_points=n_points,
-            sampling=sampling,
-            shard=shard,
-            seed=seed,
-            pin_memory=pin_memory,
+            options=options,
         )
         self._graphs = graphs
         self._coordinates = coordinates

@@ -2,8 +2,9 @@ import h5py
 import numpy as np
 import pytest
 import scipy.io
+import torch
 
-from physicsnemo_flarepp.datapipes import DarcyReader
+from physicsnemo_flarepp.datapipes import DarcyReader, build_dataloaders
 
 
 def write_v5(path, arrays):
@@ -85,3 +86,28 @@ def test_only_square_grids_with_the_case_first_are_read(tmp_path, write, shape):
     write(path, {"coeff": values, "sol": values})
     with pytest.raises(ValueError, match=r"coeff has shape .*, expected \(case, side, side\)"):
         DarcyReader(tmp_path, n_train=3)
+
+
+def test_darcy_has_one_mean_and_scale_for_all_points_unless_others_are_asked_for(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for file in (1, 2):
+        inner = rng.normal(3.0, 2.0, (4, 83, 83))
+        arrays[file] = {
+            "coeff": rng.normal(7.0, 5.0, (4, 85, 85)),
+            "sol": np.pad(inner, ((0, 0), (1, 1), (1, 1))),  # 0 on the boundary
+        }
+        write_v5(tmp_path / f"piececonst_r85_N4_smooth{file}.mat", arrays[file])
+    config = {"benchmark": "darcy", "root": str(tmp_path), "n_train": 4, "n_test": 1}
+    normalizer = build_dataloaders({**config, "num_workers": 0}).normalizer
+    for key, name in (("features", "coeff"), ("fields", "sol")):
+        affine, values = normalizer.affine[key], arrays[1][name]
+        np.testing.assert_allclose(affine.shift, [values.mean()], rtol=1e-6)
+        np.testing.assert_allclose(affine.scale, [values.std()], rtol=1e-4)
+    # What a model says about the boundary counts.
+    wrong = normalizer.inverse(torch.ones(1, 85 * 85, 1)).reshape(85, 85)
+    assert (wrong[0] == wrong[40]).all() and abs(wrong[0, 0]) > 1
+    kinds = {"features": "per_point", "fields": "per_point"}
+    per_point = build_dataloaders({**config, "num_workers": 0, "normalization": kinds}).normalizer
+    assert per_point.affine["fields"].scale.shape == (85 * 85, 1)
+    assert per_point.affine["fields"].scale.reshape(85, 85)[0].abs().max() == 0

@@ -1,6 +1,7 @@
 """The layouts of vehicle surfaces hold the same boxes; each must give the tokens VTK computes."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import zarr
 from physicsnemo.mesh import DomainMesh, Mesh
 from physicsnemo.mesh.io import to_zarr
 
-from physicsnemo_flarepp.datapipes import DrivAerMLReader, plot_mesh
+from physicsnemo_flarepp.datapipes import DrivAerMLReader, ReaderOptions, plot_mesh
 
 FIELDS = ["pMeanTrim", "wallShearStressMeanTrim"]
 LAYOUTS = ("vtp", "pdmsh", "pdmsh_zarr", "zarr", "presampled")
@@ -91,13 +92,15 @@ def test_every_layout_gives_the_cells_that_vtk_sees(layout, sets, box_surface):
 @pytest.mark.parametrize("n_points", [None, 101])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_shards_put_together_are_the_case(layout, n_points, sets):
-    options = {"fields": FIELDS, "features": ["normals"], "n_points": n_points, "sampling": "epoch"}
-    whole = DrivAerMLReader(sets[layout], **options)
+    arrays = {"fields": FIELDS, "features": ["normals"]}
+    options = ReaderOptions(n_points=n_points, sampling="epoch")
+    whole = DrivAerMLReader(sets[layout], **arrays, options=options)
     whole.set_epoch(3)
     sample = whole[1][0]
     parts = []
     for rank in range(4):
-        reader = DrivAerMLReader(sets[layout], shard=(rank, 4), **options)
+        shard = replace(options, shard=(rank, 4))
+        reader = DrivAerMLReader(sets[layout], **arrays, options=shard)
         reader.set_epoch(3)
         parts.append(reader[1][0])
     sizes = [len(part["tokens"]) for part in parts]
@@ -110,7 +113,7 @@ def test_shards_put_together_are_the_case(layout, n_points, sets):
 
 def test_sampled_rows_point_into_the_mesh_for_plotting(sets, box_surface):
     for layout in ("vtp", "pdmsh", "pdmsh_zarr"):
-        sample, metadata = DrivAerMLReader(sets[layout], "test", n_points=40)[0]
+        sample, metadata = DrivAerMLReader(sets[layout], "test", options={"n_points": 40})[0]
         mesh = plot_mesh(metadata, sample["coordinates"])
         centres = mesh.cell_centers().points[sample["tokens"]]
         np.testing.assert_allclose(centres, sample["coordinates"], rtol=1e-5, atol=1e-6)

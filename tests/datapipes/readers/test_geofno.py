@@ -125,9 +125,9 @@ def test_nan_is_reported_with_file_and_case(grid_files):
 
 def test_columns_are_views_of_the_file_so_a_shard_touches_its_rows_only(grid_files):
     root = grid_files("Pipe", (129, 129), 3, 2)
-    reader = GeoFNOReader(root, "pipe", n_train=1, n_test=1, shard=(1, 4))
+    reader = GeoFNOReader(root, "pipe", n_train=1, n_test=1, options={"shard": (1, 4)})
     table = reader.open_case(0)
     for column in (*table.coordinates.values(), *table.fields.values()):
         assert isinstance(column, np.memmap) and column.base is not None
     assert table.fields["u_x"].ctypes.data == reader._arrays["q"][0, 0].ctypes.data
-    assert reader[0][0]["tokens"].tolist() == list(range(4160, 8320))
+    assert reader[0][0]["tokens"].tolist() == list(range(4161, 8321))

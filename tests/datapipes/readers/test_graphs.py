@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from physicsnemo_flarepp.datapipes import GraphReader, tokens_from_graph
+from physicsnemo_flarepp.datapipes import GraphReader, ReaderOptions, tokens_from_graph
 
 
 class PyGStyle:
@@ -43,8 +43,11 @@ def test_nodes_become_tokens(graph):
 
 def test_graphs_are_sampled_and_sharded_like_files():
     graphs = [PyGStyle(pos=POS, y=PRESSURE)] * 2
-    whole = GraphReader(graphs, n_points=5)[1][0]
-    parts = [GraphReader(graphs, n_points=5, shard=(rank, 3))[1][0] for rank in range(3)]
+    whole = GraphReader(graphs, options=ReaderOptions(n_points=5))[1][0]
+    parts = [
+        GraphReader(graphs, options=ReaderOptions(n_points=5, shard=(rank, 3)))[1][0]
+        for rank in range(3)
+    ]
     assert torch.equal(torch.cat([part["fields"] for part in parts]), whole["fields"])
 
 

@@ -1,0 +1,120 @@
+"""Folders of arrays, memory maps and zarr: opened only if complete and free of code.
+
+Loading memory maps would leave out a missing one and lengthen a truncated one with zeros.
+
+Zarr reads a chunk that is absent as the fill value, so a chunk lost in a copy becomes zeros. By
+default zarr also leaves out chunks that hold nothing but the fill value, and the store does not
+tell the two apart. The rule here: every chunk of a requested array must be there, unless the user
+lists the array in `allow_missing_chunks`.
+"""
+
+import json
+import math
+from collections.abc import Container, Iterator, Mapping
+from pathlib import Path
+
+import torch
+import zarr
+from physicsnemo.mesh import DomainMesh
+
+from ...files import RefusedFile, reading
+
+# All that zarr and numcodecs have for numbers; "pickle" runs what it decodes.
+_CODECS = {
+    *("bytes", "endian", "transpose", "sharding_indexed", "blosc", "gzip", "zstd", "zlib", "bz2"),
+    *("lz4", "lzma", "pcodec", "zfpy", "crc32", "crc32c", "adler32", "fletcher32"),
+    *("jenkins_lookup3", "delta", "shuffle", "fixedscaleoffset", "quantize", "bitround"),
+    *("astype", "packbits"),
+}
+
+
+def check_memory_maps(path: Path) -> None:
+    """Raise if a tensor of a stored TensorDict is shorter than described (EOFError) or missing.
+
+    Loading would leave a missing one out.
+    """
+    for description in path.rglob("meta.json"):
+        try:
+            entries = json.loads(description.read_text())
+            sizes = {
+                name: math.prod(entry["shape"])
+                * getattr(torch, entry["dtype"].removeprefix("torch.")).itemsize
+                for name, entry in entries.items()
+                if isinstance(entry, dict) and "dtype" in entry and all(entry["shape"])
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{description} does not describe tensors ({type(error).__name__}: {error})"
+            ) from error
+        for name, expected in sizes.items():
+            file = description.parent / f"{name}.memmap"
+            if not file.is_file():
+                raise ValueError(f"{description} describes {file.name}, which is missing")
+            size = file.stat().st_size
+            if size < expected:
+                raise EOFError(f"{file} has {size} bytes, expected {expected}")
+
+
+def load_domain(path: Path) -> DomainMesh:
+    """Return a DomainMesh stored as memory maps; pickled entries are refused.
+
+    The maps are copy-on-write: a shared one would lengthen a truncated file with zeros, or a file
+    elsewhere to which a link in the store leads.
+    """
+    with reading(path):
+        for pickled in (*path.rglob("*.pickle"), *path.rglob("*.pkl")):
+            raise RefusedFile(
+                f"{path} is refused: {pickled.relative_to(path)} is a pickle, and loading it could "
+                "run code of whoever wrote it. Nothing of it was run; write the mesh again with "
+                "tensors only"
+            )
+        try:
+            check_memory_maps(path)
+            domain = DomainMesh.load_memmap(path, allow_pickle=False, mode="r")
+        except (KeyError, AttributeError, FileNotFoundError) as error:
+            raise ValueError(
+                f"a meta.json in it is damaged: {type(error).__name__} {error}"
+            ) from error
+        if not isinstance(domain, DomainMesh):
+            raise TypeError(f"it holds a {type(domain).__name__}, expected a DomainMesh")
+    return domain
+
+
+def check_codecs(path: Path, array: zarr.Array) -> None:
+    """Raise if a zarr array is stored with a codec that is not known to decode numbers only."""
+    metadata = array.metadata.to_dict()
+    stored = [metadata.get(key) or () for key in ("codecs", "filters", "compressor")]
+    for name in _codec_names(stored):
+        if name.removeprefix("numcodecs.") not in _CODECS:
+            raise RefusedFile(
+                f"{path}: array {array.basename} is stored with the codec {name!r}, which is "
+                f"refused: it may do more than decode numbers. Use one of {sorted(_CODECS)}"
+            )
+
+
+def _codec_names(stored: object) -> Iterator[str]:
+    """Give the names of codecs and of those inside them: ``name`` of zarr 3, ``id`` of zarr 2."""
+    if isinstance(stored, Mapping):
+        yield str(stored.get("name", stored.get("id")))
+        inside = stored.get("configuration") or {}
+        yield from _codec_names([inside.get("codecs", ()), inside.get("index_codecs", ())])
+    elif isinstance(stored, list | tuple):
+        for inner in stored:
+            yield from _codec_names(inner)
+
+
+def check_chunks(path: Path, array: zarr.Array, allowed: Container[str]) -> None:
+    """Raise if chunks are absent and the array's name is not in `allowed`, or on other codecs."""
+    check_codecs(path, array)
+    # With sharding one stored object holds several chunks.
+    stored_shape = array.shards or array.chunks
+    expected = math.prod(-(-n // k) for n, k in zip(array.shape, stored_shape, strict=True))
+    per_object = math.prod(n // k for n, k in zip(stored_shape, array.chunks, strict=True))
+    present = array.nchunks_initialized // per_object
+    if present < expected and array.basename not in allowed:
+        raise ValueError(
+            f"{path}: array {array.basename} has {present} of {expected} chunks. Either the copy "
+            "is incomplete: fetch it again. Or its writer left out chunks that hold only the fill "
+            f"value {array.fill_value}, as zarr does by default: then write it again with "
+            f"write_empty_chunks, or set allow_missing_chunks=[{array.basename!r}]"
+        )

@@ -1,0 +1,180 @@
+"""Latent Neural Operator: one gather into modes, a transformer on them, one read."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .complete import CompleteModel, OneGatherMixer
+from .layers import BareBlock, LatentBlock, ResidualLayer, join_inputs, make_activation
+
+
+def residual_layers(in_dim: int, dim: int, n_layers: int, act: str) -> list[nn.Module]:
+    """Give Linear, act and residual layers; a last Linear makes them the paper's MLP."""
+    hidden = (ResidualLayer(dim, act) for _ in range(n_layers))
+    return [nn.Linear(in_dim, dim), make_activation(act), *hidden]
+
+
+class TrunkAndBranch(nn.Module):
+    """Project each token twice: to features whose products with the modes are its scores, and to
+    the values that are gathered. Both see all channels, and travel side by side.
+    """
+
+    def __init__(self, in_dim: int, dim: int, n_layers: int, act: str) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(
+            *residual_layers(in_dim, dim, n_layers, act), nn.Linear(dim, dim)
+        )
+        self.branch = nn.Sequential(
+            *residual_layers(in_dim, dim, n_layers, act), nn.Linear(dim, dim)
+        )
+        self.score = nn.Sequential(*residual_layers(dim, dim, n_layers, act))
+
+    def forward(
+        self, fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None = None
+    ) -> Float[Tensor, "B N W"]:
+        """Give score features and values, W = 2 C channels."""
+        x = join_inputs(fx, embedding)
+        return torch.cat((self.score(self.trunk(x)), self.branch(x)), -1)
+
+
+class ModesMixer(OneGatherMixer):
+    r"""Tokens to M modes by a softmax over tokens, blocks on the modes, back by one over modes.
+
+    Both softmaxes are of the same scores :math:`s = h W^\top + b`, with the features h of a token.
+    The bias adds the same number to all scores of a mode, so it cancels in the gather.
+
+    Parameters
+    ----------
+    dim, heads : int
+        Channels C, and heads H of the blocks.
+    slice_num : int
+        Modes M.
+    n_layers : int
+        Blocks on the modes.
+    mlp_ratio : float
+        Hidden width of their feed-forwards over C.
+    act : str
+        Name of their activation.
+    """
+
+    scale = 1.0
+
+    def __init__(
+        self, dim: int, heads: int, slice_num: int, n_layers: int, mlp_ratio: float, act: str
+    ) -> None:
+        super().__init__(2 * dim, heads=1)
+        self.modes = nn.Linear(dim, slice_num)
+        self.blocks = nn.Sequential(
+            *(LatentBlock(dim, heads, mlp_ratio, act, bias=True) for _ in range(n_layers))
+        )
+
+    def project_tokens(self, x: Float[Tensor, "B N W"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Give the modes' weights as queries, features as keys and the values, in one head."""
+        features, values = x[:, None].chunk(2, -1)
+        return self.modes.weight.to(x.dtype).expand(x.shape[0], 1, -1, -1), features, values
+
+    def close(
+        self,
+        out: Float[Tensor, "B 1 M C"],
+        lse: Float[Tensor, "B 1 M"] | None,
+        latents: tuple[Tensor, ...],
+    ) -> Float[Tensor, "B 1 M C"]:
+        """Run the blocks on the modes."""
+        return self.blocks(out[:, 0].to(self.modes.weight.dtype))[:, None].to(out.dtype)
+
+    def scatter(
+        self, x: Float[Tensor, "B N W"], latents: tuple[Tensor, ...]
+    ) -> Float[Tensor, "B N C"]:
+        """Give each token the modes, weighted by its softmax over them."""
+        weights = F.softmax(self.modes(x.chunk(2, -1)[0]), -1)
+        return weights @ latents[0][:, 0].to(weights.dtype)
+
+
+class LNO(CompleteModel):
+    r"""Latent Neural Operator as configured in the FLARE study (Wang and Wang, 2024).
+
+    Trunk and branch MLPs on the tokens, one gather into modes, ``n_layers`` transformer blocks on
+    the modes, one read, an MLP. The gather is a softmax over tokens, so masks, token shards,
+    streaming and latent states work. Layers keep torch's own initial weights.
+
+    Parameters
+    ----------
+    functional_dim, out_dim, embedding_dim
+        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+    n_layers : int, optional, default=4
+        Blocks on the modes.
+    n_hidden, n_head : int, optional
+        Channels C and heads H. Defaults 128 and 8.
+    slice_num : int, optional, default=256
+        Modes M.
+    mlp_ratio : float, optional, default=2.0
+        Hidden width of the feed-forwards over C.
+    act : str, optional, default="gelu_exact"
+        Activation.
+    io_layers : int, optional, default=2
+        Residual layers of each MLP.
+    structured_shape, unified_pos, ref, checkpoint_blocks
+        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+
+    Forward
+    -------
+    As :class:`~physicsnemo_flarepp.models.MixerBackbone`, without ``time``.
+
+    Outputs
+    -------
+    As :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+
+    Examples
+    --------
+    >>> model = LNO(3, 1, n_layers=1, n_hidden=32, n_head=4, slice_num=16)
+    >>> model(torch.rand(2, 100, 3)).shape
+    torch.Size([2, 100, 1])
+    """
+
+    def __init__(
+        self,
+        functional_dim: int,
+        out_dim: int,
+        embedding_dim: int | None = None,
+        n_layers: int = 4,
+        n_hidden: int = 128,
+        n_head: int = 8,
+        slice_num: int = 256,
+        mlp_ratio: float = 2.0,
+        act: str = "gelu_exact",
+        io_layers: int = 2,
+        structured_shape: Sequence[int] | None = None,
+        unified_pos: bool = False,
+        ref: int = 8,
+        checkpoint_blocks: bool = False,
+    ) -> None:
+        super().__init__(
+            functional_dim,
+            out_dim,
+            embedding_dim,
+            structured_shape,
+            unified_pos,
+            ref,
+            checkpoint_blocks,
+            mlp_ratio,
+            io_layers,
+            n_layers=n_layers,
+            n_hidden=n_hidden,
+            n_head=n_head,
+            slice_num=slice_num,
+        )
+        self.in_projection = TrunkAndBranch(self.token_width, n_hidden, io_layers, act)
+        mixer = ModesMixer(n_hidden, n_head, slice_num, n_layers, mlp_ratio, act)
+        self.blocks = nn.ModuleList([BareBlock(mixer)])
+        self.out_projection = nn.Sequential(
+            *residual_layers(n_hidden, n_hidden, io_layers, act), nn.Linear(n_hidden, out_dim)
+        )
+
+    def reset_parameters(self) -> None:
+        """Draw every layer as torch does."""
+        for part in self.modules():
+            if isinstance(part, nn.Linear | nn.LayerNorm):
+                part.reset_parameters()

@@ -1,0 +1,164 @@
+"""PerceiverIO: one gather into a latent sequence, a transformer on it, one read."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..mixers import draw_weights, make_norm
+from ..ops import decode
+from .complete import CompleteModel, OneGatherMixer, keys_and_values
+from .layers import BareBlock, InProjection, LatentBlock, OutProjection
+
+
+class PerceiverMixer(OneGatherMixer):
+    r"""Cross-attention into M latents, self-attention blocks on them, cross-attention back.
+
+    The latents are the queries of the gather themselves. Neither cross-attention has a residual
+    path or a feed-forward; each ends in a Linear.
+
+    Parameters
+    ----------
+    dim, heads : int
+        Channels C and heads H.
+    slice_num : int
+        Latents M.
+    n_layers : int
+        Self-attention blocks.
+    mlp_ratio : float
+        Hidden width of their feed-forwards over C.
+    act : str
+        Name of their activation.
+    """
+
+    def __init__(
+        self, dim: int, heads: int, slice_num: int, n_layers: int, mlp_ratio: float, act: str
+    ) -> None:
+        super().__init__(dim, heads)
+        self.latents = nn.Parameter(torch.empty(heads, slice_num, self.head_dim))
+        self.norm_gather = make_norm("layer", dim)
+        self.project = nn.Linear(dim, 2 * dim)
+        self.gathered = nn.Linear(dim, dim)
+        self.blocks = nn.Sequential(
+            *(LatentBlock(dim, heads, mlp_ratio, act, bias=False) for _ in range(n_layers))
+        )
+        self.norm_latents = make_norm("layer", dim)
+        self.project_latents = nn.Linear(dim, 2 * dim)
+        self.norm_read = make_norm("layer", dim)
+        self.query = nn.Linear(dim, dim)
+        self.out = nn.Linear(dim, dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the latents from N(0, 1), other weights from N(0, 0.02)."""
+        super().reset_parameters()
+        nn.init.normal_(self.latents)
+
+    def project_tokens(self, x: Float[Tensor, "B N C"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Give the latents as queries, and keys and values of the normalised tokens."""
+        k, v = self.project_heads(self.norm_gather(x), self.project)
+        return self.latents.to(k.dtype).expand(x.shape[0], -1, -1, -1), k, v
+
+    def close(
+        self,
+        out: Float[Tensor, "B H M D"],
+        lse: Float[Tensor, "B H M"] | None,
+        latents: tuple[Tensor, ...],
+    ) -> Float[Tensor, "B H M E"]:
+        """Run the self-attention blocks; give keys and values of the latents side by side."""
+        z = self.blocks(self.gathered(self.merge_heads(out).to(self.gathered.weight.dtype)))
+        return keys_and_values(self, self.norm_latents(z), self.project_latents).to(out.dtype)
+
+    def scatter(
+        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
+    ) -> Float[Tensor, "B N C"]:
+        """Let each token attend to the latents."""
+        q = self.split_heads(self.query(self.norm_read(x)))
+        k, v = latents[0].to(q.dtype).chunk(2, -1)
+        return self.out(self.merge_heads(decode(q, k, v)))
+
+
+class PerceiverIO(CompleteModel):
+    r"""PerceiverIO as configured in the FLARE study (Jaegle et al., 2021).
+
+    In-projection, cross-attention of learned latents to the tokens, ``n_layers`` self-attention
+    blocks on the latents, cross-attention of the tokens to the latents, out-projection. The only
+    gather is a softmax over tokens, so masks, token shards, streaming and latent states work.
+
+    Parameters
+    ----------
+    functional_dim, out_dim, embedding_dim
+        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+    n_layers : int, optional, default=8
+        Self-attention blocks on the latents.
+    n_hidden, n_head : int, optional
+        Channels C and heads H. Defaults 128 and 8.
+    slice_num : int, optional, default=512
+        Latents M.
+    mlp_ratio : float, optional, default=4.0
+        Hidden width of the feed-forwards over C.
+    act : str, optional, default="gelu"
+        Activation; "gelu" is the tanh approximation.
+    structured_shape, unified_pos, ref, io_layers, checkpoint_blocks
+        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+
+    Forward
+    -------
+    As :class:`~physicsnemo_flarepp.models.MixerBackbone`, without ``time``.
+
+    Outputs
+    -------
+    As :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+
+    Examples
+    --------
+    >>> model = PerceiverIO(3, 1, n_layers=1, n_hidden=32, n_head=4, slice_num=16)
+    >>> model(torch.rand(2, 100, 3)).shape
+    torch.Size([2, 100, 1])
+    """
+
+    def __init__(
+        self,
+        functional_dim: int,
+        out_dim: int,
+        embedding_dim: int | None = None,
+        n_layers: int = 8,
+        n_hidden: int = 128,
+        n_head: int = 8,
+        slice_num: int = 512,
+        mlp_ratio: float = 4.0,
+        act: str = "gelu",
+        structured_shape: Sequence[int] | None = None,
+        unified_pos: bool = False,
+        ref: int = 8,
+        io_layers: int = 2,
+        checkpoint_blocks: bool = False,
+    ) -> None:
+        super().__init__(
+            functional_dim,
+            out_dim,
+            embedding_dim,
+            structured_shape,
+            unified_pos,
+            ref,
+            checkpoint_blocks,
+            mlp_ratio,
+            io_layers,
+            n_layers=n_layers,
+            n_hidden=n_hidden,
+            n_head=n_head,
+            slice_num=slice_num,
+        )
+        self.in_projection = InProjection(
+            self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
+        )
+        mixer = PerceiverMixer(n_hidden, n_head, slice_num, n_layers, mlp_ratio, act)
+        self.blocks = nn.ModuleList([BareBlock(mixer)])
+        self.out_projection = OutProjection(n_hidden, out_dim, io_layers, act, "layer")
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw every Linear from N(0, 0.02) with zero bias, and the latents from N(0, 1)."""
+        draw_weights(self)
+        self.blocks[0].mixer.reset_parameters()

@@ -1,0 +1,185 @@
+"""Set Transformer: blocks whose tokens meet in inducing points."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..mixers import make_norm
+from ..ops import decode
+from .complete import CompleteModel, OneGatherMixer, keys_and_values
+from .layers import Block, InProjection, OutProjection, make_activation
+
+
+class AttentionRest(nn.Module):
+    r"""What follows the attention in a multihead attention block.
+
+    .. math::
+
+        o = \mathrm{LN}(q + a), \qquad \mathrm{LN}(o + \mathrm{act}(W o + b))
+
+    with the projected queries :math:`q` and what they attended to, :math:`a`.
+    """
+
+    def __init__(self, dim: int, act: str) -> None:
+        super().__init__()
+        self.norm_attended = make_norm("layer", dim)
+        self.linear = nn.Linear(dim, dim)
+        self.act = make_activation(act)
+        self.norm_out = make_norm("layer", dim)
+
+    def forward(
+        self, q: Float[Tensor, "B n C"], attended: Float[Tensor, "B n C"]
+    ) -> Float[Tensor, "B n C"]:
+        """Add, normalise, transform, normalise."""
+        o = self.norm_attended(q + attended)
+        return self.norm_out(o + self.act(self.linear(o)))
+
+
+class InducedSetMixer(OneGatherMixer):
+    r"""Induced set attention: :math:`\mathrm{MAB}(x, \mathrm{MAB}(I, x))`, :math:`I` learned.
+
+    The scores of both attentions are scaled by :math:`C^{-1/2}`.
+
+    Parameters
+    ----------
+    dim, heads : int
+        Channels C and heads H.
+    slice_num : int
+        Inducing points M.
+    act : str
+        Name of the activation.
+    """
+
+    def __init__(self, dim: int, heads: int, slice_num: int, act: str) -> None:
+        super().__init__(dim, heads)
+        self.scale = dim**-0.5
+        self.inducing = nn.Parameter(torch.empty(1, slice_num, dim))
+        self.query_inducing = nn.Linear(dim, dim)
+        self.project = nn.Linear(dim, 2 * dim)
+        self.rest_inducing = AttentionRest(dim, act)
+        self.query = nn.Linear(dim, dim)
+        self.project_latents = nn.Linear(dim, 2 * dim)
+        self.rest = AttentionRest(dim, act)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the inducing points by Xavier's rule for (1, M, C), other weights N(0, 0.02)."""
+        super().reset_parameters()
+        nn.init.xavier_uniform_(self.inducing)
+
+    def project_tokens(self, x: Float[Tensor, "B N C"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Give the inducing points as queries, and keys and values of the tokens."""
+        k, v = self.project_heads(x, self.project)
+        q = self.split_heads(self.query_inducing(self.inducing))
+        return q.to(k.dtype).expand(x.shape[0], -1, -1, -1), k, v
+
+    def close(
+        self,
+        out: Float[Tensor, "B H M D"],
+        lse: Float[Tensor, "B H M"] | None,
+        latents: tuple[Tensor, ...],
+    ) -> Float[Tensor, "B H M E"]:
+        """Finish the first block; give keys and values of its result side by side."""
+        gathered = self.merge_heads(out).to(self.query.weight.dtype)
+        z = self.rest_inducing(self.query_inducing(self.inducing), gathered)
+        return keys_and_values(self, z, self.project_latents).to(out.dtype)
+
+    def scatter(
+        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
+    ) -> Float[Tensor, "B N C"]:
+        """Run the second block, with the tokens for queries."""
+        projected = self.query(x)
+        q = self.split_heads(projected)
+        k, v = latents[0].to(q.dtype).chunk(2, -1)
+        return self.rest(projected, self.merge_heads(decode(q, k, v, scale=self.scale)))
+
+
+class SetTransformer(CompleteModel):
+    r"""Set Transformer as configured in the FLARE study (Lee et al., 2019).
+
+    In-projection, ``n_layers`` blocks ``x + ISAB(norm x)``, ``x + ffn(norm x)``, out-projection.
+    Each block gathers by one softmax over tokens, so masks, token shards, streaming and latent
+    states work.
+
+    Parameters
+    ----------
+    functional_dim, out_dim, embedding_dim
+        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+    n_layers, n_hidden, n_head : int, optional
+        Blocks, channels C and heads H. Defaults 8, 128 and 8.
+    slice_num : int, optional, default=64
+        Inducing points M of each block.
+    mlp_ratio : float, optional, default=2.0
+        Hidden width of the feed-forwards over C.
+    act : str, optional, default="gelu"
+        Activation of the projections and feed-forwards; "gelu" is the tanh approximation.
+    attention_act : str, optional, default="gelu_exact"
+        Activation inside the attention blocks.
+    structured_shape, unified_pos, ref, io_layers, checkpoint_blocks
+        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+
+    Forward
+    -------
+    As :class:`~physicsnemo_flarepp.models.MixerBackbone`, without ``time``.
+
+    Outputs
+    -------
+    As :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+
+    Examples
+    --------
+    >>> model = SetTransformer(3, 1, n_layers=1, n_hidden=32, n_head=4, slice_num=16)
+    >>> model(torch.rand(2, 100, 3)).shape
+    torch.Size([2, 100, 1])
+    """
+
+    def __init__(
+        self,
+        functional_dim: int,
+        out_dim: int,
+        embedding_dim: int | None = None,
+        n_layers: int = 8,
+        n_hidden: int = 128,
+        n_head: int = 8,
+        slice_num: int = 64,
+        mlp_ratio: float = 2.0,
+        act: str = "gelu",
+        attention_act: str = "gelu_exact",
+        structured_shape: Sequence[int] | None = None,
+        unified_pos: bool = False,
+        ref: int = 8,
+        io_layers: int = 2,
+        checkpoint_blocks: bool = False,
+    ) -> None:
+        super().__init__(
+            functional_dim,
+            out_dim,
+            embedding_dim,
+            structured_shape,
+            unified_pos,
+            ref,
+            checkpoint_blocks,
+            mlp_ratio,
+            io_layers,
+            n_layers=n_layers,
+            n_hidden=n_hidden,
+            n_head=n_head,
+            slice_num=slice_num,
+        )
+        self.in_projection = InProjection(
+            self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
+        )
+        self.blocks = nn.ModuleList(
+            Block(
+                InducedSetMixer(n_hidden, n_head, slice_num, attention_act),
+                mlp_ratio,
+                act,
+                "layer",
+                dropout=0.0,
+            )
+            for _ in range(n_layers)
+        )
+        self.out_projection = OutProjection(n_hidden, out_dim, io_layers, act, "layer")
+        self.reset_parameters()
