@@ -80,7 +80,7 @@ def open_source(cfg: Mapping[str, Any] | DictConfig, trust: bool) -> DataSource:
     cfg, trust
         As in :func:`~.loaders.build_dataloaders`.
     """
-    cfg = OmegaConf.merge(OmegaConf.structured(LoaderConfig), cfg)
+    cfg = OmegaConf.merge(OmegaConf.structured(LoaderConfig), _plain(cfg))
     _check_mesh(cfg.parallel)
     root = _data_root(cfg)
     name = cfg.benchmark or cfg.builtin
@@ -108,7 +108,7 @@ def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dic
     >>> data_elsewhere({"builtin": "pipe", "n_points": 64}, "moved")
     {'builtin': None, 'n_points': 64, 'benchmark': 'pipe', 'root': 'moved'}
     """
-    cfg = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else dict(cfg)
+    cfg = _plain(cfg)
     name = cfg.get("benchmark") or cfg.get("builtin")
     moved = cfg | {"builtin": None, "benchmark": name, "root": str(root)}
     stamp = read_stamp(Path(root))
@@ -134,6 +134,10 @@ def _holds_only_tests(spec: BenchmarkSpec, data: Mapping[str, Any]) -> bool:
         return False
     counts = [data.get(count) or getattr(spec, count) for count in ("n_train", "n_test")]
     return stored_cases(root, spec) < sum(counts)
+
+
+def _plain(cfg: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
+    return OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else dict(cfg)
 
 
 def running_ranks() -> int | None:
