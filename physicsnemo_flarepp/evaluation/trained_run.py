@@ -16,7 +16,8 @@ from physicsnemo.datapipes import Dataset
 from ..datapipes import Normalizer
 from ..datapipes.channels import FILE_NAME as CHANNELS_FILE
 from ..datapipes.channels import Channels
-from ..datapipes.loaders import build_test_loader, data_elsewhere
+from ..datapipes.loaders import build_test_loader
+from ..datapipes.sources import data_elsewhere
 from ..files import reading
 from ..training.checkpoints.store import CheckpointStore, load_model
 from ..training.feeding import input_adapter
