@@ -65,8 +65,8 @@ REVIEWED = {
     # Formats of numbers: own datasets of HDF5, codecs of zarr, no pickles in memory maps.
     "datapipes/case_meshes.py from_zarr": 1,
     "datapipes/case_meshes.py open_group": 1,
-    "datapipes/readers/matfile.py File": 2,
-    "datapipes/readers/matfile.py loadmat": 1,
+    "datapipes/readers/stores.py File": 2,
+    "datapipes/readers/stores.py loadmat": 1,
     "datapipes/readers/stores.py load_memmap": 1,
     "datapipes/readers/surfaces.py open_group": 2,
     "datapipes/normalization.py safe_open": 1,
