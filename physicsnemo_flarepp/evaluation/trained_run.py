@@ -20,7 +20,8 @@ from torch import Tensor
 from ..datapipes import Normalizer
 from ..datapipes.channels import FILE_NAME as CHANNELS_FILE
 from ..datapipes.channels import Channels
-from ..datapipes.loaders import build_test_loader, data_elsewhere
+from ..datapipes.loaders import build_test_loader
+from ..datapipes.sources import data_elsewhere
 from ..files import reading
 from ..inference import predict
 from ..inference.api import unwrap
