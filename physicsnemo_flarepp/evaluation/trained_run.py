@@ -24,7 +24,7 @@ from ..datapipes.loaders import build_test_loader
 from ..datapipes.sources import data_elsewhere
 from ..files import reading
 from ..inference import predict
-from ..inference.api import unwrap
+from ..inference.prediction import unwrap
 from ..training.checkpoints.store import CheckpointStore, load_model
 from ..training.feeding import input_adapter
 from ..training.run_directory import CONFIG, MODEL, NORMALIZER, SETTINGS
