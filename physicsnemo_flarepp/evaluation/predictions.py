@@ -16,7 +16,7 @@ from ..datapipes import PadCollator, plot_mesh
 from ..datapipes.channels import Channels
 from ..files import reading
 from ..inference import predict
-from ..inference.api import unwrap
+from ..inference.prediction import unwrap
 from ..meshes import PolygonMesh, polygon_mesh
 from ..meshes.export import add_arrays, prediction_arrays
 from .errors import relative_l2
