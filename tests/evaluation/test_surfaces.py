@@ -13,7 +13,7 @@ from physicsnemo_flarepp.evaluation import (
     load_run,
     predict_case,
     predict_surface,
-    predictions,
+    trained_run,
 )
 from physicsnemo_flarepp.evaluation.surfaces import surface_sample
 from physicsnemo_flarepp.inference import predict
@@ -202,7 +202,7 @@ def test_streaming_in_small_chunks_changes_nothing(loaded, surfaces, monkeypatch
         sizes.append(fx.shape)
         return predict(model, fx, **options, chunk_size=37)
 
-    monkeypatch.setattr(predictions, "predict", in_chunks)
+    monkeypatch.setattr(trained_run, "predict", in_chunks)
     chunked = predict_surface(loaded, path).values
     assert sizes == [(1, 320, 3)]
     assert np.linalg.norm(chunked - whole) < 1e-4 * np.linalg.norm(whole)
