@@ -19,11 +19,12 @@ from torch import Tensor
 from ..datapipes import Normalizer
 from ..datapipes.channels import FILE_NAME as CHANNELS_FILE
 from ..datapipes.channels import Channels
-from ..datapipes.loaders import build_test_loader, data_elsewhere
+from ..datapipes.loaders import build_test_loader
 from ..datapipes.readers import CaseReader
+from ..datapipes.sources import data_elsewhere
 from ..files import reading
 from ..inference import predict
-from ..inference.api import unwrap
+from ..inference.prediction import unwrap
 from ..training.checkpoints.store import CheckpointStore, load_model
 from ..training.feeding import input_adapter
 from ..training.run_directory import CONFIG, MODEL, NORMALIZER, SETTINGS
