@@ -99,6 +99,7 @@ CARELESS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(("kind", "name"), CARELESS, ids=[f"{k}-{a}" for k, a in CARELESS])
 def test_the_attacks_would_work_on_a_careless_loader(tmp_path, trap, kind, name):

@@ -13,6 +13,8 @@ from physicsnemo_flarepp.evaluation import evaluate_run, load_run
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.step import TrainStep
 
+pytestmark = pytest.mark.slow
+
 
 def test_run_directory_is_complete_and_the_model_predicts_what_was_reported(make_config):
     cfg = make_config(training__epochs=15, training__learning_rate=1e-2)
