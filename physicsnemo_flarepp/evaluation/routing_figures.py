@@ -30,7 +30,7 @@ _USUAL_ROUTES = 4
 
 def _case_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:
     """Return what the model of a run is called with on a test case: fx, embedding, time."""
-    sample, _ = run.test_set.reader[find_case(run, case)]
+    sample, _ = run.test_set[find_case(run, case)]
     arguments = run.inputs(sample)
     return {key: arguments[key] for key in ("fx", "embedding", "time") if key in arguments}
 

@@ -18,7 +18,7 @@ from physicsnemo.core import Module
 import physicsnemo_flarepp
 from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from checkpoint_cases import (  # noqa: E402
     WRITING,
