@@ -2,6 +2,7 @@ import multiprocessing
 
 import pytest
 import torch
+from physicsnemo.distributed import DistributedManager
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 # One server, which imports these once, forks the processes of all tests.
@@ -32,6 +33,13 @@ def without_gpu():
         patch.setattr(torch.cuda, "is_available", lambda: False)
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_group_left():
+    """Training starts a process group, which tests of other files do not expect."""
+    yield
+    DistributedManager.cleanup()
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,8 @@ from physicsnemo_flarepp.datapipes.download import PUBLISHED_SETS
 from physicsnemo_flarepp.training.config import RunConfig, TrainingConfig, check_config
 from physicsnemo_flarepp.training.feeding import InputLayout, build_model, input_adapter
 
+pytestmark = pytest.mark.slow
+
 CONF = config_directory()
 MIXERS = ("flarepp", "flare", "attention", "transolver", "transolver_plus", "transolver3")
 COMPLETE = ("perceiver_io", "set_transformer", "gnot", "lno")

@@ -17,7 +17,6 @@ from physicsnemo_flarepp.training.metrics import read_metrics
 from physicsnemo_flarepp.training.run_directory import RunDirectory
 from tests.training.conftest import (  # noqa: F401
     make_config,
-    no_group_left,
     one_thread,
     surface_set,
 )

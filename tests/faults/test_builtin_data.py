@@ -140,6 +140,7 @@ def test_files_exchanged_within_a_set_are_noticed(copy_of):
     assert is_refused("darcy", folder, one)
 
 
+@pytest.mark.slow
 def test_the_set_of_another_seed_is_not_taken_for_this_one(made, tmp_path):
     folder = made("darcy")
     wrong = tmp_path / folder.name.replace("-s0-", "-s1-")

@@ -15,7 +15,6 @@ from physicsnemo_flarepp.training.metrics import read_metrics
 from physicsnemo_flarepp.training.step import TrainStep
 from tests.training.conftest import (  # noqa: F401
     make_config,
-    no_group_left,
     one_thread,
     surface_set,
 )

@@ -10,7 +10,6 @@ from physicsnemo_flarepp.training import train
 from tests.faults.kill_cases import FOREIGN, kill_training
 from tests.training.conftest import (  # noqa: F401
     make_config,
-    no_group_left,
     one_thread,
     surface_set,
 )

@@ -164,6 +164,7 @@ def test_no_damage_of_many_ends_the_process(tmp_path, name):
     assert noticed > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "old, new",
     [

@@ -13,7 +13,6 @@ from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore
 from physicsnemo_flarepp.training.metrics import read_metrics
 from tests.training.conftest import (  # noqa: F401
     make_config,
-    no_group_left,
     one_thread,
     surface_set,
 )

@@ -18,7 +18,6 @@ from physicsnemo_flarepp.training.run_manifest import RunManifest, read_run_mani
 from physicsnemo_flarepp.training.step import TrainStep
 from tests.training.conftest import (  # noqa: F401
     make_config,
-    no_group_left,
     one_thread,
     surface_set,
 )

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.training.conftest import make_config, no_group_left, surface_set  # noqa: F401
+from tests.training.conftest import make_config, surface_set  # noqa: F401
 
 # torch asked for its devices before the tests hid them, so this process still has them.
 N_DEVICES = torch.cuda.device_count()

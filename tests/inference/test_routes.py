@@ -68,6 +68,7 @@ def test_weights_equal_the_full_softmax(name, chunk_size):
         torch.testing.assert_close(got.decode, decode[head, :, expected].T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROUTED)
 @pytest.mark.parametrize("chunk_size", [7, 53])
 def test_token_weights_enter_routes_masses_and_spectra(name, chunk_size):

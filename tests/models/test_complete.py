@@ -151,6 +151,7 @@ def test_points_are_evaluated_from_the_latents_of_the_cloud(cls, tmp_path):
     torch.testing.assert_close(got, model(x)[:, 3:9], rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.slow
 @CLASSES
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_follows_single_precision_with_finite_gradients(cls, dtype):

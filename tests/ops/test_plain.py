@@ -80,6 +80,7 @@ def test_the_choice_ends_with_the_block_even_after_an_error():
     assert not is_plain()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_hessian_of_a_model_is_that_of_finite_differences(mixer, norm):

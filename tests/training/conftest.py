@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
-from physicsnemo.distributed import DistributedManager
 
 # The ranks import their module by name.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -75,10 +74,3 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_group_left():
-    """Training starts a process group, which tests of other rooms do not expect."""
-    yield
-    DistributedManager.cleanup()

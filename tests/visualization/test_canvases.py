@@ -11,6 +11,7 @@ from physicsnemo_flarepp.visualization.canvases import make_canvas
 from tests.visualization.looking import near, rgb
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("association", ["point", "cell"])
 def test_masked_region_of_a_flat_mesh_is_grey(association, small):
     mesh = pv.Plane(i_size=2, j_size=1, i_resolution=20, j_resolution=10)

@@ -83,6 +83,7 @@ def test_probe_itself_renders():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_pictures_beyond_opengl_are_refused(small):
     with rendering.MeshRenderer(pv.Plane(), small, flat=True) as renderer:
         renderer.paint_plain("#ff0000")

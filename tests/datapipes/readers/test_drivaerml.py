@@ -41,6 +41,7 @@ def test_every_layout_gives_the_cells_that_vtk_sees(layout, sets, box_surface):
     assert metadata["feature_names"] == ["normals_x", "normals_y", "normals_z", "areas"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_points", [None, 101])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_shards_put_together_are_the_case(layout, n_points, sets):
