@@ -14,6 +14,7 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_usage_example_runs():
     usage = next(block for block in blocks("python") if "FlarePP(" in block)
     assert len(usage.strip().splitlines()) <= 11

@@ -130,9 +130,7 @@ def digest_of(path: Path, algorithm: str) -> str:
     else:
         digest = hashlib.new(algorithm)
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, lambda: digest).hexdigest()
 
 
 def fetch(url: str, target: Path, remote: RemoteFile, progress: Progress) -> None:

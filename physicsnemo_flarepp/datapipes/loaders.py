@@ -16,7 +16,8 @@ from physicsnemo.datapipes import COMPONENT_REGISTRY, DataLoader, Dataset
 from .collate import PadCollator
 from .config import LoaderConfig, ParallelConfig
 from .normalization import Normalizer, paper_normalizer
-from .readers import CaseReader, GeoFNOReader, ReaderOptions
+from .readers import CaseReader, DarcyReader, GeoFNOReader, ReaderOptions
+from .readers.geofno import stored_cases
 from .readers.splits import says_its_split
 from .sampling import CaseSampler
 from .specs import BenchmarkSpec, benchmark
@@ -92,8 +93,9 @@ def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dic
     """Return the config of the data in another directory, in the layout of `cfg`.
 
     Which of its cases are for testing is what the directory itself says: its ``stamp.json`` (a
-    built-in set), its ``manifest.json``, or its directory ``test``. Where it says nothing, lists,
-    manifest and counts of `cfg` hold, as for data that was only moved.
+    built-in set), its ``manifest.json``, its directory ``test``, or its file of test cases (Darcy).
+    Where it says nothing, lists, manifest and counts of `cfg` hold, as for data that was only
+    moved; arrays with fewer cases than these counts are other data, all for testing.
 
     Parameters
     ----------
@@ -115,11 +117,24 @@ def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dic
         moved |= {count: stamp[count] for count in ("n_train", "n_test")}
     elif says_its_split(Path(root)):
         moved |= {"n_train": None, "n_test": None}
+    elif name is not None and _holds_only_tests(benchmark(name), moved):
+        return moved | {"n_train": 0, "n_test": None}
     else:
         return moved
     listed = ("train_cases", "test_cases", "manifest")
     reader = {key: value for key, value in cfg.get("reader", {}).items() if key not in listed}
     return moved | {"reader": reader}
+
+
+def _holds_only_tests(spec: BenchmarkSpec, data: Mapping[str, Any]) -> bool:
+    """Return whether the arrays from which testing takes its cases are for testing alone."""
+    if spec.reader == DarcyReader.__name__:
+        return True  # training cases have a file of their own
+    root = Path(data["root"])
+    if spec.reader != GeoFNOReader.__name__ or not root.is_dir():
+        return False
+    counts = [data.get(count) or getattr(spec, count) for count in ("n_train", "n_test")]
+    return stored_cases(root, spec) < sum(counts)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,10 +20,15 @@ from ..ops.checks import check_mask, check_weights
 class ArrayLike(Protocol):
     """What an input array must offer: tensors, NumPy, memory-mapped, zarr and h5py arrays do."""
 
-    shape: Sequence[int]
-    dtype: object
+    @property
+    def shape(self) -> Sequence[int]:
+        """Length along each axis."""
 
-    def __getitem__(self, key):
+    @property
+    def dtype(self) -> Any:
+        """Kind of numbers, of torch or NumPy."""
+
+    def __getitem__(self, key: Any) -> Any:
         """Read a slice."""
 
 
@@ -57,7 +62,7 @@ class TokenArray:
         self.shape = (shape[0], math.prod(shape[1:-1]), shape[-1]) if self.on_grid else shape
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Give rows ``start:stop`` of every sample, (B, rows, F); tensors stay on their device."""
+        """Return rows ``start:stop`` of every sample, (B, rows, F); tensors stay where they are."""
         if self.lacks_batch:
             return _as_tensor(self.array[start:stop])[None]
         if not self.on_grid:
@@ -68,7 +73,7 @@ class TokenArray:
         return rows[:, start - first * self.plane : stop - first * self.plane]
 
     def meta(self) -> Tensor:
-        """Give a tensor of this shape and dtype without memory, for the model's own checks."""
+        """Return a tensor of this shape and dtype without memory, for the model's own checks."""
         dtype = self.array.dtype
         if not isinstance(dtype, torch.dtype):
             dtype = torch.from_numpy(np.empty(0, np.dtype(dtype).newbyteorder("="))).dtype
@@ -114,7 +119,9 @@ class TokenInputs:
         # The layout of fx, as in the model; one row of it has none.
         self.on_grid = (arrays[-1] if self.fx.shape[1] == 1 else self.fx).on_grid
         self._check(model, any_points)
-        self.token_mask = self.token_weights = self.total_weight = None
+        self.token_mask: TokenArray | None = None
+        self.token_weights: TokenArray | None = None
+        self.total_weight: Float[Tensor, " B"] | None = None
         shape = (self.batch, self.n_tokens)
         if token_mask is not None:
             self.token_mask = TokenArray("token_mask", token_mask)
@@ -143,7 +150,7 @@ class TokenInputs:
         return any(tensor.requires_grad for tensor in tensors)
 
     def load(self, start: int, stop: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Give fx, embedding and weights of the tokens ``start:stop`` on the model's device.
+        """Return fx, embedding and weights of the tokens ``start:stop`` on the model's device.
 
         Raises
         ------
@@ -161,14 +168,14 @@ class TokenInputs:
         return fx, embedding, self._scaled(weights)
 
     def load_weights(self, start: int, stop: int) -> TokenWeights | None:
-        """Give the weights of the tokens ``start:stop``, or the mask, on the model's device.
+        """Return the weights of the tokens ``start:stop``, or the mask, on the model's device.
 
         Weights are scaled by :attr:`total_weight`, which must have been set.
         """
         return self._scaled(self._read_weights(start, stop))
 
     def add_up_weights(self, ranges: Sequence[tuple[int, int]]) -> Float[Tensor, " B"]:
-        """Give the sum of the token weights of each sample, fp64 on the model's device.
+        """Return the sum of the token weights of each sample, fp64 on the model's device.
 
         Raises
         ------
@@ -177,8 +184,11 @@ class TokenInputs:
         """
         total = torch.zeros(self.batch, dtype=torch.float64)
         for start, stop in ranges:
-            weights = self._read_weights(start, stop).cpu()
-            check_weights("token_weights", weights, weights.shape, first=start)
+            weights = self._read_weights(start, stop)
+            if weights is None:
+                raise ValueError("token_weights are not among the inputs; pass them to TokenInputs")
+            weights = weights.cpu()
+            check_weights("token_weights", weights, (self.batch, stop - start), first=start)
             total += weights.sum(-1, dtype=torch.float64)
         return total.to(self.device)
 
@@ -191,14 +201,18 @@ class TokenInputs:
         return join_weights(None if mask is None else mask.to(weights.device), weights)
 
     def _scaled(self, weights: TokenWeights | None) -> TokenWeights | None:
+        if weights is None:
+            return None
         weights = self.to_device(weights)
         if self.token_weights is None:
             return weights
+        if self.total_weight is None:
+            raise RuntimeError("total_weight is not set; set it to add_up_weights of all tokens")
         return scale_weights(weights, self.total_weight, self.dtype)
 
-    def to_device(self, rows: Tensor | None) -> Tensor | None:
+    def to_device(self, rows: Tensor) -> Tensor:
         """Copy rows to the model's device, from page-locked memory where that makes it async."""
-        if rows is None or rows.device == self.device:
+        if rows.device == self.device:
             return rows
         if self.device.type == "cuda":
             rows = rows.pin_memory()

@@ -4,6 +4,7 @@ import math
 import os
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,11 @@ _NUMPY_DTYPES = {
 }
 
 
+def _partial(path: Path) -> Path:
+    """Return where a file is written before it is complete."""
+    return Path(f"{path}.partial")
+
+
 class Output:
     """Collects the rows of a prediction in a new tensor, a caller's array or a ``.npy`` file.
 
@@ -29,7 +35,7 @@ class Output:
 
     Parameters
     ----------
-    out : None, ArrayLike, str or pathlib.Path
+    out : None, ArrayLike or path-like
         None: a new tensor. An array: filled with NaN before anything else, so that rows which an
         interrupted prediction did not reach are NaN. A path: written as ``<path>.partial``,
         renamed at the end; an earlier file of that name stays whole until then.
@@ -47,7 +53,7 @@ class Output:
 
     def __init__(
         self,
-        out: ArrayLike | str | Path | None,
+        out: ArrayLike | str | os.PathLike | None,
         shape: tuple[int, int, int],
         grid: tuple[int, ...] | None,
         dtype: torch.dtype,
@@ -59,20 +65,25 @@ class Output:
         self.dtype = dtype
         self.device = device
         self.transfers = transfers
-        self.path = Path(out) if isinstance(out, str | os.PathLike) else None
-        self.array = None if self.path else out
-        if self.path is not None and self.path.suffix != ".npy":
-            raise ValueError(f"out must be a path ending in .npy or an array, got {self.path}")
-        self._partial = None if self.path is None else Path(f"{self.path}.partial")
-        self._rows = None if self.array is None else self._view_as_rows(self.array)
+        self.path: Path | None = None
+        self.array: ArrayLike | None = None
+        # Rows of a tensor or of an array of any library.
+        self._rows: Any = None
         self._file: np.memmap | None = None
-        self._pending: deque[tuple[object, Range, Tensor]] = deque()
+        self._pending: deque[tuple[torch.cuda.Event | None, Range, Tensor]] = deque()
+        if isinstance(out, str | os.PathLike):
+            self.path = Path(out)
+            if self.path.suffix != ".npy":
+                raise ValueError(f"out must be a path ending in .npy or an array, got {self.path}")
+        elif out is not None:
+            self.array = out
+            self._rows = self._view_as_rows(out)
 
     def __enter__(self) -> "Output":
         """Open the file, or mark every row of the caller's array as not predicted."""
-        if self._partial is not None:
+        if self.path is not None:
             self._file = np.lib.format.open_memmap(
-                self._partial, "w+", _NUMPY_DTYPES[self.dtype], self.full_shape
+                _partial(self.path), "w+", _NUMPY_DTYPES[self.dtype], self.full_shape
             )
             self._rows = self._file.reshape(self.rows_shape)
         elif self._rows is not None:
@@ -82,14 +93,14 @@ class Output:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        """Give a finished file its name, remove an unfinished one."""
-        if self._partial is None:
+        """Name a finished file, remove an unfinished one."""
+        if self.path is None or self._file is None:
             return
         self._file.flush()
         if kind is None:
-            put_in_place(self._partial, self.path)
+            put_in_place(_partial(self.path), self.path)
         else:
-            self._partial.unlink()
+            _partial(self.path).unlink()
 
     def write(self, rows: Range, y: Tensor) -> None:
         """Take the prediction of a range of tokens, (B, rows, out_dim)."""
@@ -112,7 +123,7 @@ class Output:
             self._write_oldest()
 
     def result(self) -> Tensor | ArrayLike:
-        """Give the new tensor, the caller's array, or the finished file as a read-only map."""
+        """Return the new tensor, the caller's array, or the finished file as a read-only map."""
         if self.path is not None:
             return np.load(self.path, mmap_mode="r")
         return self._rows.reshape(self.full_shape) if self.array is None else self.array
@@ -127,7 +138,7 @@ class Output:
             y = y.float() if y.dtype == torch.bfloat16 else y
             self._rows[:, start:stop] = y.numpy()
 
-    def _view_as_rows(self, array: ArrayLike) -> ArrayLike:
+    def _view_as_rows(self, array: ArrayLike) -> Any:
         shape = tuple(array.shape)
         if shape not in (self.rows_shape, self.full_shape):
             wanted = " or ".join(map(str, dict.fromkeys((self.full_shape, self.rows_shape))))

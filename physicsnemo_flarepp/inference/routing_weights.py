@@ -1,9 +1,9 @@
 r"""Where latent routes draw from and return to: the factors of the routing matrix of a head.
 
-For one head the mixer applies :math:`W = W_\mathrm{dec} W_\mathrm{enc}` of rank at most M (paper,
-eq. prelim_flare_operator), with scores :math:`S = Q K^\top / \sqrt D`, encode weights
-:math:`\mathrm{softmax}` of S over the tokens and decode weights over the routes. Nothing larger
-than the chosen routes x N is formed: the log-normalisers are those of the streamed gathers.
+For one head the mixer applies :math:`W = W_\mathrm{dec} W_\mathrm{enc}` of rank at most M, with
+scores :math:`S = Q K^\top / \sqrt D`, encode weights :math:`\mathrm{softmax}` of S over the tokens
+and decode weights over the routes. Nothing larger than the chosen routes x N is formed: the
+log-normalisers are those of the streamed gathers.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..mixers import Mixer
 from ..mixers.flare import FlareMixer
 from ..mixers.flarepp import FlarePPMixer
 from ..models import MixerBackbone
@@ -22,6 +21,8 @@ from ..ops import group_size
 from .api import _plan, unwrap
 from .inputs import ArrayLike, TokenInputs
 from .passes import TokenPasses
+
+RoutingMixer = FlarePPMixer | FlareMixer
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class RoutingWeights:
     n_routes: int
 
     def cpu(self) -> "RoutingWeights":
-        """Give the same weights on the host, as figures need them."""
+        """Return the same weights on the host, as figures need them."""
         moved = {
             name: getattr(self, name).cpu() for name in ("routes", "masses", "encode", "decode")
         }
@@ -74,7 +75,7 @@ def routing_weights(
     time: Float[Tensor, " B"] | None = None,
     token_weights: ArrayLike | None = None,
 ) -> RoutingWeights:
-    """Give the encode and decode weights of the routes of one head that carry most.
+    """Return the encode and decode weights of the routes of one head that carry most.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ def routing_weights(
     """
     model, inputs, passes = _one_case(model, fx, embedding, chunk_size, time, token_weights)
     block = _resolve("block", block, len(model.blocks))
-    mixer = model.blocks[block].mixer
+    mixer = _routing_mixer(model, block)
     head = _resolve("head", head, mixer.heads)
     n_routes = _n_routes(mixer)
     wanted = n_routes if routes is None else routes
@@ -141,7 +142,7 @@ def routing_spectra(
     time: Float[Tensor, " B"] | None = None,
     token_weights: ArrayLike | None = None,
 ) -> Float[Tensor, "blocks heads M"]:
-    r"""Give the singular values of the routing matrix of every head, the largest first.
+    r"""Return the singular values of the routing matrix of every head, the largest first.
 
     :math:`W = W_\mathrm{dec} W_\mathrm{enc}` is N x N and never formed: with QR factors
     :math:`W_\mathrm{dec} = Q_1 R_1` and :math:`W_\mathrm{enc}^\top = Q_2 R_2`, accumulated chunk by
@@ -190,7 +191,7 @@ def routing_queries(
     time: Float[Tensor, " B"] | None = None,
     token_weights: ArrayLike | None = None,
 ) -> Float[Tensor, "blocks heads M D"]:
-    """Give the routing queries of every head: synthesised by flarepp, learned by flare.
+    """Return the routing queries of every head: synthesised by flarepp, learned by flare.
 
     Parameters
     ----------
@@ -216,12 +217,8 @@ def _one_case(
     token_weights: ArrayLike | None,
 ) -> tuple[MixerBackbone, TokenInputs, TokenPasses]:
     model = unwrap(model)
-    for block in model.blocks:
-        if not isinstance(block.mixer, FlarePPMixer | FlareMixer):
-            raise TypeError(
-                f"{type(block.mixer).__name__} has no routing queries; routes can be shown of "
-                "models with the mixer flarepp or flare"
-            )
+    for number in range(len(model.blocks)):
+        _routing_mixer(model, number)
     if group_size(model.context_group) > 1:
         raise ValueError(
             "the model spreads tokens over a context group; load it anew in one process and give "
@@ -240,7 +237,17 @@ def _resolve(name: str, index: int, size: int) -> int:
     return index % size
 
 
-def _n_routes(mixer: Mixer) -> int:
+def _routing_mixer(model: MixerBackbone, block: int) -> RoutingMixer:
+    mixer = model.blocks[block].mixer
+    if isinstance(mixer, RoutingMixer):
+        return mixer
+    raise TypeError(
+        f"{type(mixer).__name__} has no routing queries; routes can be shown of models with the "
+        "mixer flarepp or flare"
+    )
+
+
+def _n_routes(mixer: RoutingMixer) -> int:
     learned = mixer.seeds if isinstance(mixer, FlarePPMixer) else mixer.queries
     return learned.shape[1]
 
@@ -251,7 +258,7 @@ def _blocks(passes: TokenPasses) -> Iterator[tuple[int, Tensor, Tensor]]:
     While a block is yielded the stream holds the hidden states that enter it.
     """
     for number, latents, lse in passes.blocks():
-        mixer = passes.model.blocks[number].mixer
+        mixer = _routing_mixer(passes.model, number)
         queries = latents[0][0] if isinstance(mixer, FlarePPMixer) else mixer.queries
         yield number, queries, lse[0]
 
@@ -266,7 +273,7 @@ def _scores(
     """Yield ranges of at most `rows` tokens, their scaled scores and their weights, in fp64."""
     block = passes.model.blocks[number]
     for index, x, weights in passes.stored():
-        keys = _keys(block.mixer, block.norm_mixer(x))[0, heads].double()
+        keys = _keys(_routing_mixer(passes.model, number), block.norm_mixer(x))[0, heads].double()
         weights = keys.new_ones(keys.shape[1]) if weights is None else weights[0].double()
         start = passes.ranges[index][0]
         size = rows or max(1, keys.shape[1])
@@ -275,7 +282,7 @@ def _scores(
             start += part.shape[1]
 
 
-def _keys(mixer: FlarePPMixer | FlareMixer, x: Tensor) -> Float[Tensor, "B H n D"]:
+def _keys(mixer: RoutingMixer, x: Tensor) -> Float[Tensor, "B H n D"]:
     if isinstance(mixer, FlareMixer):
         return mixer.project_some_heads(x, mixer.project, 0, 1)[0]
     parts = mixer.project.out_features // mixer.dim
@@ -283,5 +290,5 @@ def _keys(mixer: FlarePPMixer | FlareMixer, x: Tensor) -> Float[Tensor, "B H n D
 
 
 def _append_rows(r: Float[Tensor, "h k M"], rows: Float[Tensor, "h n M"]) -> Tensor:
-    """Give the triangular factor of a matrix with these rows below it."""
+    """Return the triangular factor of a matrix with these rows below it."""
     return torch.linalg.qr(torch.cat((r, rows), 1), mode="r").R

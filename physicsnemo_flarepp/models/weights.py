@@ -29,7 +29,7 @@ def weigh_tokens(
     dtype: torch.dtype,
     group: str | None = None,
 ) -> TokenWeights | None:
-    """Give what mixers take as the weights of tokens: a mask as it is, weights on their scale.
+    """Return what mixers take as the weights of tokens: a mask as it is, weights on their scale.
 
     Parameters
     ----------
@@ -46,12 +46,12 @@ def weigh_tokens(
     tensor([[2500., 7500., 0.]])
     """
     weights = join_weights(token_mask, token_weights)
-    if token_weights is None:
+    if weights is None or token_weights is None:
         return weights
     total = weights.detach().sum(-1, dtype=torch.float64)
     # Where values are not read, a negative weight must still not pass for a number.
     total = total.masked_fill((weights < 0).any(-1), torch.nan)
-    if group_size(group) > 1:
+    if group is not None and group_size(group) > 1:
         total = all_reduce(total, "sum", group)
     if not torch.compiler.is_compiling():
         check_totals(total)

@@ -47,6 +47,7 @@ def darcy_run(tmp_path_factory):
     return trained(root / "darcy", making.darcy_data(making.write_darcy(root / "set")))
 
 
+@pytest.mark.slow
 def test_usual_figures_of_cars_go_to_the_first_run(car_runs, monkeypatch):
     evaluated = []
 
@@ -102,6 +103,7 @@ def test_labels_case_fields_formats_and_theme_work_together(car_runs, tmp_path):
         assert {field, f"{field}_predicted_FLARE", f"{field}_error_FLARE++"} <= arrays
 
 
+@pytest.mark.slow
 def test_models_without_routes_are_named_and_left_out(car_runs, tmp_path, capsys):
     flarepp, _, attention = map(str, car_runs)
     options = [*SMALL, "--output", str(tmp_path), "--figures", "routing", "spectrum"]

@@ -9,6 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigKeyError
 from physicsnemo.datapipes import COMPONENT_REGISTRY
+from scipy.io import savemat
 
 from physicsnemo_flarepp.datapipes import (
     Normalizer,
@@ -257,6 +258,21 @@ def test_moved_data_that_says_nothing_has_the_split_of_the_run(ragged_set, tmp_p
         build_test_loader(unlisted, Normalizer())
 
 
+@pytest.mark.parametrize("n_stored, expected", [(4, [0, 1, 2, 3]), (5, [3, 4]), (9, [7, 8])])
+def test_arrays_too_few_to_be_those_of_the_run_are_all_for_testing(grid_files, n_stored, expected):
+    root = grid_files("Pipe", (129, 129), 3, n_stored)
+    other = data_elsewhere({"builtin": "pipe", "n_train": 3, "n_test": 2}, root)
+    found = build_test_loader(other, Normalizer()).dataset.reader.case_ids
+    assert found == [f"pipe_{case:04d}" for case in expected]
+
+
+def test_darcy_elsewhere_is_tested_on_its_whole_file_of_tests(tmp_path):
+    coeff = np.ones((3, 5, 5))
+    savemat(tmp_path / "piececonst_r5_N3_smooth2.mat", {"coeff": coeff, "sol": coeff})
+    cfg = {"benchmark": "darcy", "root": "old", "reader": {"stride": 2}, "n_test": 2}
+    assert len(build_test_loader(data_elsewhere(cfg, tmp_path), Normalizer())) == 3
+
+
 def test_a_built_in_set_elsewhere_has_the_counts_of_its_stamp(tmp_path):
     root = generate("darcy", n_train=2, n_test=3, root=tmp_path, progress=False)
     other = data_elsewhere({"builtin": "darcy", "n_train": 40, "n_test": 8}, root)
@@ -269,7 +285,7 @@ def test_a_built_in_set_elsewhere_has_the_counts_of_its_stamp(tmp_path):
 
 @pytest.mark.parametrize("name", ["stride", "n_points", "options", "root"])
 def test_arguments_that_no_reader_takes_there_are_named(ragged_set, name):
-    message = f"data.reader has {name}, but DrivAerMLReader takes fields, features, .* ~experiment"
+    message = f"data.reader has {name}, but DrivAerMLReader takes fields, .* experiment=none"
     with pytest.raises(ValueError, match=message):
         build_dataloaders(config(ragged_set, reader={name: 1}))
 

@@ -1,6 +1,9 @@
 import sys
 
 import datapipe_throughput
+import pytest
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_small_run_prints_a_rate_for_each_layout(monkeypatch, capsys):

@@ -59,7 +59,7 @@ REVIEWED = {
     "datapipes/readers/geofno.py load": 1,
     "datapipes/readers/surfaces.py load": 1,
     "datapipes/synthetic/workers.py load": 1,
-    "evaluation/points.py load": 1,
+    "evaluation/predictions.py load": 1,
     "inference/outputs.py load": 1,
     "inference/outputs.py open_memmap": 1,
     # Formats of numbers: own datasets of HDF5, codecs of zarr, no pickles in memory maps.

@@ -156,6 +156,7 @@ class LargestResult(TorchDispatchMode):
         return result
 
 
+@pytest.mark.slow
 def test_nothing_larger_than_routes_times_tokens_is_formed():
     # Many routes and a narrow model: M x chunk would be far above routes x N.
     tokens, routes = 600, 2

@@ -5,6 +5,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from physicsnemo_flarepp import FlarePP, MixerBackbone
 from physicsnemo_flarepp.mixers import MIXERS
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"n_layers": 1, "n_hidden": 16, "n_head": 2, "slice_num": 4}
 
 

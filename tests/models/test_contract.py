@@ -45,6 +45,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_checkpoints_give_bit_equal_outputs_in_a_process_that_knows_only_physicsnemo(
     tmp_path, monkeypatch
 ):

@@ -363,6 +363,7 @@ def run_alone(function, tmp_path):
     return torch.load(tmp_path / "result")
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_call_leaves_a_whole_checkpoint(tmp_path):
     found = run_alone(kill_at_every_call, tmp_path)
     assert len(found) > 15

@@ -57,6 +57,7 @@ import tensordict, physicsnemo
 """
 
 
+@pytest.mark.slow
 def test_physicsnemo_can_be_imported_after_the_first_picture():
     command = [sys.executable, "-c", PICTURE_BEFORE_TRITON]
     done = subprocess.run(command, capture_output=True, text=True)

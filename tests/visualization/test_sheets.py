@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -82,3 +85,41 @@ def test_long_label_of_a_bar_keeps_its_units_and_its_place():
     assert label.get_text().endswith("… [m²/s²]  (×10$^{-4}$)")
     assert 90 <= box.x0 and box.x1 <= 310 and 0 <= box.y0
     assert box.y1 < min(tick.y0 for tick in ticks)
+
+
+# A file that grows beyond the limit ends its process in the middle of a write, as a kill would.
+KILLED_WHILE_WRITING = """
+import os, resource, signal, sys
+import numpy as np
+from physicsnemo_flarepp.visualization import LIGHT
+from physicsnemo_flarepp.visualization.sheets import Sheet, styled
+
+def write(path):
+    with styled(LIGHT):
+        sheet = Sheet(200, 100, LIGHT)
+        noise = np.random.default_rng(0).integers(0, 255, (90, 190, 3), dtype=np.uint8)
+        sheet.image(noise, 5, 5)
+        sheet.finish(path)
+
+for path in sys.argv[1:]:
+    write(path)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+        write(path)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXFSZ, (path, status)
+    before = open(path, "rb").read()
+    write(path)
+    assert open(path, "rb").read() == before and len(before) > 4000, path
+"""
+
+
+@pytest.mark.slow
+def test_writer_that_is_killed_leaves_the_file_of_before(tmp_path):
+    paths = [str(tmp_path / f"figure.{suffix}") for suffix in ("png", "pdf", "svg")]
+    command = [sys.executable, "-c", KILLED_WHILE_WRITING, *paths]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

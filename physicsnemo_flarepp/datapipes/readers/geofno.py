@@ -26,6 +26,15 @@ def open_npy(root: Path, name: str, spec: BenchmarkSpec) -> np.ndarray:
         return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
+def stored_cases(root: Path, spec: BenchmarkSpec) -> int:
+    """Return how many cases the arrays of a benchmark hold, in all splits."""
+    path = one_file(root, spec.files[0], source=spec.source)
+    if path.suffix == ".mat":
+        return mat_shape(path, "input")[0]
+    shape = open_npy(root, path.name, spec).shape
+    return (shape or (0,))[-1 if spec.name == "elasticity" else 0]
+
+
 @register()
 class GeoFNOReader(CaseReader):
     """Cases of one Geo-FNO benchmark, in the files that its authors publish.

@@ -1,11 +1,14 @@
 """Flow around random sections: shock, conservation of mass, and the files of the set."""
 
 import numpy as np
+import pytest
 
 from physicsnemo_flarepp.datapipes.synthetic.sets import airfoil
 from physicsnemo_flarepp.datapipes.synthetic.solvers.full_potential import (
     GAMMA,
 )
+
+pytestmark = pytest.mark.slow
 
 
 def test_transonic_flow_has_a_shock_and_conserves_mass():

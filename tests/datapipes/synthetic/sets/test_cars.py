@@ -11,6 +11,8 @@ from physicsnemo_flarepp.datapipes.synthetic import generate
 from physicsnemo_flarepp.datapipes.synthetic.sets import CaseId, case_seed
 from physicsnemo_flarepp.datapipes.synthetic.sets.cars import SET, flat_plate_shear
 
+pytestmark = pytest.mark.slow
+
 FILES = {"boundary_{}.vtp", "drivaer_{}.stl", "force_mom_{}.csv", "geo_ref_{}.csv"}
 
 

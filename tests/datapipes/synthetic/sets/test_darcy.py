@@ -7,6 +7,8 @@ from scipy.io import loadmat
 from physicsnemo_flarepp.datapipes.synthetic import generate
 from physicsnemo_flarepp.datapipes.synthetic.sets.darcy import sample_coefficient, solve_darcy
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def fields():

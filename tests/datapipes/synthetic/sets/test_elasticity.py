@@ -10,6 +10,8 @@ from physicsnemo_flarepp.datapipes.synthetic.solvers.triangulate import (
     triangulate_cell,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_random_cells_are_sound():
     for seed in range(10):

@@ -12,6 +12,8 @@ from physicsnemo_flarepp.datapipes.synthetic.solvers.navier_stokes import (
 )
 from physicsnemo_flarepp.datapipes.synthetic.solvers.taylor_hood import taylor_hood_grid
 
+pytestmark = pytest.mark.slow
+
 STATIONS = np.linspace(0, 10, 5)
 S_BEND = CubicHermiteSpline(STATIONS, [0.0, 0.6, -0.6, 0.3, 0.0], [0.0, 0.3, 0.0, 0.4, 0.0])
 

@@ -13,6 +13,8 @@ from physicsnemo_flarepp.datapipes.synthetic.solvers.triangulate import (
     void_curve,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def circle(size):
     return lambda angle: np.full(np.shape(angle), size)
