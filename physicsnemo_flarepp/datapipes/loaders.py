@@ -177,6 +177,8 @@ class _Data:
                 sampling=cfg.sampling if split == "train" else "fixed",
                 shard=(0, 1) if whole_cases else context,
                 seed=cfg.seed if split == "train" else _TEST_SEED,
+                weights=cfg.weights,
+                density=cfg.sampling_density if split == "train" else "cells",
                 pin_memory=cfg.pin_memory,
             ),
             **arguments,

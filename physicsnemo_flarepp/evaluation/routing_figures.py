@@ -30,10 +30,14 @@ _USUAL_ROUTES = 4
 
 
 def model_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:
-    """Return what the model of a run is called with on a test case: fx, embedding, time."""
+    """Return what the model of a run is called with on a test case."""
     sample, _ = run.test_set[find_case(run, case)]
     arguments = run.adapter(PadCollator()([(sample, {"index": 0})]))
-    return {key: arguments[key] for key in ("fx", "embedding", "time") if key in arguments}
+    return {
+        key: arguments[key]
+        for key in ("fx", "embedding", "time", "token_weights")
+        if key in arguments
+    }
 
 
 def has_routes(run: Run) -> bool:

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from .checks import check_weights
 from .collectives import Group, global_sum
 from .kernels import accumulation_dtype
 
@@ -97,6 +98,7 @@ def field_errors(
     error, target = prediction.to(dtype) - target.to(dtype), target.to(dtype)
     error, target = error.flatten(1, -2), target.flatten(1, -2)
     if token_weights is not None:
+        check_weights("token_weights", token_weights, error.shape[:2], token_mask)
         counts = token_weights > 0
         token_mask = counts if token_mask is None else token_mask & counts
     if token_mask is not None:

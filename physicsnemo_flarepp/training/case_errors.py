@@ -9,16 +9,13 @@ from physicsnemo.datapipes import DataLoader
 from tensordict import TensorDict
 from torch import Tensor
 
-from ..ops.collectives import Group
-from ..ops.errors import field_errors
-
 
 @torch.no_grad()
 def case_errors(
     predict: Callable[[TensorDict], Float[Tensor, "B N O"]],
     loader: DataLoader,
-    widths: tuple[int, ...],
-    group: Group | None = None,
+    measure: Callable[[Float[Tensor, "B N O"], TensorDict], Float[Tensor, "B F"]],
+    n_fields: int,
 ) -> tuple[Int[Tensor, " n"], Float[Tensor, "n F"]]:
     """Return the cases that this rank's loader gives and their errors in physical units.
 
@@ -28,10 +25,11 @@ def case_errors(
         From a batch to fields in physical units.
     loader : DataLoader
         Gives batches.
-    widths : tuple[int, ...]
-        Channels of the F fields.
-    group : ProcessGroup or str, optional
-        The context group whose ranks hold parts of the same cases.
+    measure : Callable
+        From a prediction and its batch to the errors of each field, such as
+        :meth:`~.step.FieldLoss.errors`.
+    n_fields : int
+        The F fields that have an error.
 
     Returns
     -------
@@ -40,14 +38,10 @@ def case_errors(
     """
     cases, errors = [], []
     for batch in loader:
-        mask = batch.get("token_mask", None)
-        prediction = predict(batch)
-        errors.append(
-            field_errors(prediction, batch["fields"], widths, token_mask=mask, group=group)
-        )
+        errors.append(measure(predict(batch), batch))
         cases.append(batch["case_index"])
     if not cases:
-        return torch.empty(0, dtype=torch.int64), torch.empty(0, len(widths))
+        return torch.empty(0, dtype=torch.int64), torch.empty(0, n_fields)
     return torch.cat(cases), torch.cat(errors)
 
 

@@ -34,7 +34,7 @@ class FieldLoss:
     widths : tuple[int, ...]
         Channels of the fields that have a norm of their own.
     settings : TrainingConfig
-        Precision and weight of the derivatives.
+        Precision, norm and weight of the derivatives.
     grid : tuple[int, ...], optional
         Shape of the grid of the tokens, for the derivatives.
     group : ProcessGroup, optional
@@ -62,6 +62,7 @@ class FieldLoss:
         self.adapter = adapter
         self.normalizer = normalizer
         self.widths = widths
+        self.norm = settings.norm
         self.derivative_weight = settings.derivative_weight
         self.dtype = getattr(torch, PRECISIONS[settings.precision])
         self.grid = grid
@@ -74,12 +75,21 @@ class FieldLoss:
             normalised = self.forward(**self.adapter(batch))
         return self.normalizer.inverse(normalised.float(), batch["tokens"])
 
+    def errors(self, prediction: Float[Tensor, "B N O"], batch: TensorDict) -> Float[Tensor, "B F"]:
+        """Return the relative L2 error of each field of each sample, in the norm of the run."""
+        return field_errors(
+            prediction,
+            batch["fields"],
+            self.widths,
+            token_mask=batch.get("token_mask", None),
+            token_weights=batch["weights"] if self.norm == "measure" else None,
+            group=self.group,
+        )
+
     def __call__(self, batch: TensorDict) -> Float[Tensor, ""]:
         """Return the loss, differentiable."""
-        mask = batch.get("token_mask", None)
         prediction, target = self.predict(batch), batch["fields"]
-        errors = field_errors(prediction, target, self.widths, token_mask=mask, group=self.group)
-        loss = errors.mean()
+        loss = self.errors(prediction, batch).mean()
         if self.derivative_weight > 0:
             smooth = derivative_loss(prediction, target, self.grid, self.widths)
             loss = loss + self.derivative_weight * smooth

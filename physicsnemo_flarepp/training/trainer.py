@@ -295,9 +295,8 @@ class Trainer:
     def _test_errors(
         self, predict: Callable[[TensorDict], Float[Tensor, "B N O"]]
     ) -> Float[Tensor, "cases F"]:
-        widths = tuple(self.assembly.fields.values())
-        test = self.assembly.loaders.test
-        cases, errors = case_errors(predict, test, widths, self.ranks.context_group)
+        test, measure = self.assembly.loaders.test, self.assembly.evaluation.errors
+        cases, errors = case_errors(predict, test, measure, len(self.assembly.fields))
         return gather_errors(cases, errors, self.ranks.data_group)
 
     def _flush(self) -> None:
