@@ -21,6 +21,7 @@ myst_heading_anchors = 3
 napoleon_numpy_docstring = True
 napoleon_google_docstring = False
 napoleon_use_rtype = False
+napoleon_custom_sections = ["Forward", "Outputs"]  # of PhysicsNeMo's docstrings
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # shapes are in the docstrings
 autodoc_default_options = {"members": True, "show-inheritance": True}

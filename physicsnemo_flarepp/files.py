@@ -315,7 +315,12 @@ def reading(path: Path | str) -> Iterator[None]:
     except Exception as error:
         # Zip, HDF5, MATLAB, zarr and memory maps each have their own exception types for the same
         # fact; the original stays attached as the cause.
-        raise ValueError(
-            f"{path} cannot be read ({type(error).__name__}: {error}). The file is truncated or "
-            "damaged: fetch or write it again"
-        ) from error
+        raise damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+def damaged(path: Path | str, reason: object) -> ValueError:
+    """Return the error that a file is not what was once written, for that `reason`."""
+    return ValueError(
+        f"{path} cannot be read ({reason}). The file is truncated or damaged: fetch or write it "
+        "again"
+    )

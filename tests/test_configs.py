@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 import pyvista as pv
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from physicsnemo.mesh import DomainMesh, Mesh
 from scipy.io import savemat
 
 from physicsnemo_flarepp.commands.configs import config_directory
 from physicsnemo_flarepp.datapipes import build_dataloaders, loaders
+from physicsnemo_flarepp.datapipes.config import DataConfig
 from physicsnemo_flarepp.datapipes.download import PUBLISHED_SETS
-from physicsnemo_flarepp.datapipes.loaders import DataConfig
-from physicsnemo_flarepp.training.config import TrainingConfig, check_config
+from physicsnemo_flarepp.training.config import RunConfig, TrainingConfig, check_config
 from physicsnemo_flarepp.training.feeding import InputLayout, build_model, input_adapter
 
 CONF = config_directory()
@@ -46,7 +47,7 @@ def composed(*overrides, entry=None):
     """
     if entry is None and not any(text.startswith("experiment=") for text in overrides):
         overrides = ("experiment=none", *overrides)
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
         whole = compose(entry or "train", list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(whole)
     try:
@@ -216,16 +217,41 @@ def test_normals_are_fed_as_they_are(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", options("data"))
 def test_data_has_exactly_the_keys_of_its_schema(name):
     data = composed(f"data={name}").data
-    OmegaConf.merge(OmegaConf.structured(DataConfig), data)  # raises on an unknown key
-    by_trainer = {"seed", "device", "pin_memory", "collate_metadata", "parallel"}
-    assert set(data) == set(asdict(DataConfig())) - by_trainer
+    assert set(data) == set(asdict(DataConfig()))
     assert (data.root is None) != (data.builtin is None)
 
 
-def test_loading_repeats_the_defaults_of_the_code():
-    shared = plain(OmegaConf.load(CONF / "data" / "_loading.yaml"))
-    defaults = asdict(DataConfig())
-    assert shared == {key: defaults[key] for key in shared}
+@pytest.mark.parametrize("group, kind", [("data", DataConfig), ("training", TrainingConfig)])
+def test_files_hold_only_what_differs_from_the_code(group, kind):
+    defaults = asdict(kind())
+    for path in (CONF / group).glob("*.yaml"):
+        own = plain(OmegaConf.load(path))
+        del own["defaults"]
+        for key, value in own.items():
+            assert defaults[key] != value, f"{path.name}: {key} is {value} already"
+
+
+def test_values_of_the_whole_run_are_those_of_the_code():
+    entry = OmegaConf.load(CONF / "train.yaml")
+    cfg, code = composed(), RunConfig(model=None, data=None, run_dir="")
+    for key in ("seed", "device", "threads", "restart"):
+        assert key not in entry and cfg[key] == getattr(code, key)
+    assert plain(cfg.parallel) == asdict(code.parallel)
+    assert set(cfg) == set(asdict(code))
+
+
+@pytest.mark.parametrize("override", ["data.seeds=1", "training.lr=1", "training.epochs=many"])
+def test_unknown_keys_and_wrong_types_are_refused_when_composed(override):
+    with pytest.raises(HydraException, match="seeds|lr|many"):
+        composed(override)
+
+
+@pytest.mark.parametrize("content", ["training: {lr: 1}", "data: {n_point: 5}"])
+def test_files_of_users_with_unknown_keys_are_refused_when_composed(content, tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{content}\n")
+    with pytest.raises(HydraException, match="lr|n_point"):
+        composed("experiment=mine", f"hydra.searchpath=[file://{tmp_path}]")
 
 
 @pytest.mark.parametrize("name", PUBLISHED_SETS)
@@ -242,7 +268,6 @@ def test_default_training_is_that_of_the_code():
 @pytest.mark.parametrize("name", options("training"))
 def test_training_has_exactly_the_keys_of_its_schema(name):
     training = composed(f"training={name}").training
-    OmegaConf.merge(OmegaConf.structured(TrainingConfig), training)  # raises on an unknown key
     assert set(training) == set(asdict(TrainingConfig()))
 
 

@@ -16,10 +16,9 @@ from collections import Counter
 
 import psutil
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose, initialize_config_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from physicsnemo_flarepp.commands.configs import config_directory
 from physicsnemo_flarepp.training.assembly import Assembly, assemble, load_data, start_ranks
 from physicsnemo_flarepp.training.config import check_config
 
@@ -43,7 +42,7 @@ class Reads(TorchDispatchMode):
 
 def assemble_run(overrides: list[str], directory: str) -> Assembly:
     """Build the run that a config describes, without training it."""
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+    with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
         cfg = compose("train", [*overrides, f"run_dir={directory}", "label=profile"])
     cfg = check_config(cfg)
     ranks = start_ranks(cfg)

@@ -1,27 +1,33 @@
 """The configs in ``conf/``: where they are, what they offer, and a verb run on a composed one."""
 
+import dataclasses
 import hashlib
+import inspect
 import os
 import re
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..datapipes.config import DataConfig
+from ..training.config import ParallelSettings, RunConfig, TrainingConfig
+
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+_PACKAGE = "physicsnemo_flarepp.conf"
 # What a run directory is named after already.
 _IN_NAME = {"data", "label", "model", "seed"}
 _LONGEST_NAME = 100
-# Groups in the order of the help, and the files whose values it shows, with their comments.
-_SHOWN = {
-    "experiment": (),
-    "model": ("_sizes", "_backbone", "flarepp"),
-    "data": ("_loading",),
-    "training": ("default",),
-}
+# Groups in the order of the help.
+_GROUPS = ("experiment", "model", "data", "training")
+# Whose values it shows: files, with their comments, and classes, with their documentation.
+_MODEL_FILES = ("_sizes", "_backbone", "flarepp")
+_CLASSES = {"parallel": ParallelSettings, "data": DataConfig, "training": TrainingConfig}
+_HELP_COLUMN, _HELP_WIDTH = 34, 80
 _HELP = """\
 usage: flarepp {verb} [GROUP=OPTION ...] [KEY=VALUE ...] [-m]
 
@@ -62,17 +68,20 @@ def config_directory() -> Path:
 def describe_entry(verb: str, entry: str, summary: str) -> str:
     """Return the help of a verb that Hydra configures: groups, options and values.
 
-    The explanations are the comments in the files.
+    The explanations are the comments in the files, and the documentation of the classes that hold
+    the defaults.
     """
     root = config_directory()
     files = [root / f"{name}.yaml" for name in dict.fromkeys(("train", entry))]
     chosen = dict(re.findall(r"- (?:override )?(\w+): (\S+)", "".join(map(Path.read_text, files))))
-    groups = [line for group in _SHOWN for line in _options(root / group, chosen[group])]
+    groups = [line for group in _GROUPS for line in _options(root / group, chosen[group])]
     values = [line for path in files for line in _values(path)]
-    for group, names in _SHOWN.items():
-        values += [f"{group}:"] if names else []
-        for name in names:
-            values += [f"  {line}" for line in _values(root / group / f"{name}.yaml")]
+    values += _defaults(RunConfig, left_out=("label", *_CLASSES))
+    for name, kind in _CLASSES.items():
+        values += [f"{name}:", *(f"  {line}" for line in _defaults(kind))]
+    values.append("model:")
+    for name in _MODEL_FILES:
+        values += [f"  {line}" for line in _values(root / "model" / f"{name}.yaml")]
     return _HELP.format(
         verb=verb,
         summary=summary[0].upper() + summary[1:],
@@ -102,6 +111,50 @@ def _values(path: Path) -> Iterator[str]:
         hidden = block in ("defaults", "hydra", "_target_") or block.startswith("#")
         if line.strip() and not hidden:
             yield line
+
+
+def _defaults(kind: type, left_out: Sequence[str] = ()) -> Iterator[str]:
+    r"""Return lines for the defaults of a dataclass, with what its docstring says about each.
+
+    Examples
+    --------
+    >>> print(*_defaults(ParallelSettings), sep="\n")
+    context: 1                      # Ranks that share the tokens of a case; the
+                                    # rest of the ranks share the cases.
+    """
+    entry = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
+    told = {
+        name: " ".join(text.split())
+        for names, text in entry.findall(inspect.getdoc(kind) or "")
+        for name in names.split(", ")
+    }
+    indent = " " * (_HELP_COLUMN - 2) + "# "
+    for field in dataclasses.fields(kind):
+        value = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        if value is dataclasses.MISSING or field.name in left_out:
+            continue
+        shown = f"{field.name}: {_in_yaml(value)}"
+        # As a user of the command writes it, not as one of the code.
+        text = re.sub(r"\bNone\b", "null", re.sub(r":\w+:(?=`)|`+", "", told.get(field.name, "")))
+        lines = textwrap.wrap(text, _HELP_WIDTH, initial_indent=indent, subsequent_indent=indent)
+        first, *others = lines or [""]
+        yield shown.ljust(_HELP_COLUMN - 3) + " " + first.lstrip()
+        yield from others
+
+
+def _in_yaml(value: object) -> str:
+    """Return a default as YAML has it.
+
+    Examples
+    --------
+    >>> [_in_yaml(value) for value in (None, True, 1e-5, "auto", {})]
+    ['null', 'true', '1e-05', 'auto', '{}']
+    """
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def run_composed(
@@ -148,7 +201,7 @@ def run_composed(
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting
     sys.argv = ["flarepp", *arguments]
     try:
-        hydra.main(str(config_directory()), entry, version_base="1.3")(job)()
+        hydra.main(f"pkg://{_PACKAGE}", entry, version_base="1.3")(job)()
     finally:
         sys.argv = command
         if full_error is None:

@@ -109,7 +109,7 @@ def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dic
     >>> data_elsewhere({"builtin": "pipe", "n_points": 64}, "moved")
     {'builtin': None, 'n_points': 64, 'benchmark': 'pipe', 'root': 'moved'}
     """
-    cfg = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else dict(cfg)
+    cfg = _plain(cfg)
     name = cfg.get("benchmark") or cfg.get("builtin")
     moved = cfg | {"builtin": None, "benchmark": name, "root": str(root)}
     stamp = read_stamp(Path(root))
@@ -186,12 +186,16 @@ class _Data:
 
 
 def _open_data(cfg: Mapping[str, Any] | DictConfig, trust: bool) -> _Data:
-    cfg = OmegaConf.merge(OmegaConf.structured(LoaderConfig), cfg)
+    cfg = OmegaConf.merge(OmegaConf.structured(LoaderConfig), _plain(cfg))
     _check_mesh(cfg.parallel)
     root = _data_root(cfg)
     name = cfg.benchmark or cfg.builtin
     spec = benchmark(name) if name is not None else None
     return _Data(cfg, root, spec, _reader_class(cfg, spec, trust))
+
+
+def _plain(cfg: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
+    return OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else dict(cfg)
 
 
 def _running_ranks() -> int | None:

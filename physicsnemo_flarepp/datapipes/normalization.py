@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from ..files import Fingerprint, reading, replace_file
-from .specs import BenchmarkSpec
+from .specs import BENCHMARKS, BenchmarkSpec
 
 KINDS = ("none", "gaussian", "per_point", "unit_box")
 _FORMAT = "physicsnemo_flarepp.normalizer.v1"
@@ -192,3 +192,34 @@ def paper_normalizer(spec: BenchmarkSpec) -> Normalizer:
             for key, (shift, scale) in spec.constants.items()
         }
     )
+
+
+def normalization_kind(data: Mapping[str, Any], key: str) -> str | None:
+    """Return how a data config normalises a sample key, None where it does not tell.
+
+    Parameters
+    ----------
+    data : Mapping
+        See :class:`~physicsnemo_flarepp.datapipes.loaders.DataConfig`.
+    key : str
+        One of ``coordinates``, ``features``, ``fields``, ``globals``.
+
+    Examples
+    --------
+    >>> normalization_kind({"builtin": "darcy"}, "fields")
+    'gaussian'
+    >>> normalization_kind({"normalization": {"fields": "unit_box"}}, "fields")
+    'unit_box'
+    >>> normalization_kind({"normalization": {"load": "a.safetensors"}}, "fields") is None
+    True
+    """
+    kinds = data.get("normalization", "fit")
+    if kinds in ("fit", "paper"):
+        spec = BENCHMARKS.get(data.get("benchmark") or data.get("builtin"))
+        kinds = {} if spec is None else spec.normalization
+    return kinds.get(key) if isinstance(kinds, Mapping) else None
+
+
+def centres_fields(data: Mapping[str, Any]) -> bool:
+    """Return whether an output of 0 is the mean of the training fields: not in a unit box."""
+    return normalization_kind(data, "fields") in ("gaussian", "per_point")

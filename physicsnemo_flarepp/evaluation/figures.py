@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..meshes.export import export_mesh
-from ..training.run_directory import read_metrics
+from ..training.metrics import read_metrics
 from ..training.run_manifest import record_written
 from ..visualization import (
     LIGHT,

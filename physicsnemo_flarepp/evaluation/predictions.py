@@ -17,7 +17,7 @@ from ..datapipes.channels import Channels
 from ..datapipes.readers.base import MEASURE, NO_WEIGHTS, TokenTable, point_areas
 from ..files import reading
 from ..inference import predict
-from ..inference.api import unwrap
+from ..inference.prediction import unwrap
 from ..meshes import PolygonMesh, polygon_mesh
 from ..meshes.export import add_arrays, prediction_arrays
 from .errors import relative_l2

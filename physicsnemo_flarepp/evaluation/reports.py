@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..datapipes.normalization import centres_fields
 from ..files import replace_text
 from ..ops.errors import r_squared
 from ..progress import progress_bar
@@ -67,7 +68,7 @@ class Report:
         The same in norms that are integrals, weighted as the model's tokens or by their areas;
         None where these are not known.
     mean_errors : CaseErrors or None
-        Of predicting the training mean; None where the normaliser does not hold a mean.
+        Of predicting the training mean; None where the normaliser does not hold it.
     forces : ForceTable or None
         Rows as in `errors`; None without surfaces.
     notes : tuple[str, ...]
@@ -103,7 +104,7 @@ def evaluate_run(
         Show a bar if stderr is a terminal.
     """
     ids = run.case_ids
-    has_mean = run.normalization_kind("fields") in ("gaussian", "per_point")
+    has_mean = centres_fields(run.config.data)
     errors, integrals, mean_errors, forces, notes = [], [], [], [], {}
     no_forces = None
     with progress_bar(f"evaluate {run.name}", len(ids), progress) as advance:

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo import Module
 from physicsnemo.datapipes import Dataset
 
-from ..datapipes import BENCHMARKS, Normalizer
+from ..datapipes import Normalizer
 from ..datapipes.channels import FILE_NAME as CHANNELS_FILE
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import build_test_loader, data_elsewhere
@@ -108,15 +108,6 @@ class Run:
             return Channels.load(self.directory)
         joint = OmegaConf.select(self.config, "training.field_norms") == "joint"
         return Channels.of_reader(self.test_set.reader, joint=joint)
-
-    def normalization_kind(self, key: str) -> str | None:
-        """Return how training normalised a sample key (``gaussian``, ...), None if not told."""
-        data = self.config.data
-        kinds = data.get("normalization", "fit")
-        if kinds in ("fit", "paper"):
-            spec = BENCHMARKS.get(data.get("benchmark") or data.get("builtin"))
-            kinds = {} if spec is None else spec.normalization
-        return kinds.get(key) if isinstance(kinds, Mapping) else None
 
 
 def load_run(

@@ -1,7 +1,7 @@
 """Exact prediction on meshes larger than memory, and latent states to query anywhere."""
 
-from .api import decode_state, encode_state, predict
-from .routing_weights import RoutingWeights, routing_queries, routing_spectra, routing_weights
+from .prediction import decode_state, encode_state, predict
+from .routes import RoutingWeights, routing_queries, routing_spectra, routing_weights
 from .state import LatentState, model_fingerprint
 
 __all__ = [

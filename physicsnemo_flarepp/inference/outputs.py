@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from ..files import put_in_place
-from .chunks import Range
 from .inputs import ArrayLike
-from .transfers import Transfers
+from .streams import Range, Transfers
 
 _NUMPY_DTYPES = {
     torch.float64: np.float64,

@@ -6,7 +6,7 @@ blocks reads the residual stream ``B * n_gathers`` times. With a context-paralle
 runs over its own tokens, and the ranks merge once per gather.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -15,13 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..models import MixerBackbone
+from ..models.layers import AnyBlock
 from ..models.weights import check_totals
 from ..ops import all_reduce, group_size, merge_over_group, merge_partials
 from ..ops.kernels import accumulation_dtype
-from .chunks import Range
 from .inputs import TokenInputs
-from .residual import ResidualStream
-from .transfers import Transfers
+from .streams import Range, ResidualStream, Transfers
 
 Latents = tuple[Tensor, ...]
 
@@ -34,7 +33,7 @@ def fail_together(group: str | None, device: torch.device) -> Iterator[None]:
         yield
     except Exception as caught:
         error = caught
-    if group_size(group) > 1:
+    if group is not None and group_size(group) > 1:
         mine = 0 if error is None else dist.get_rank() + 1
         failed = int(all_reduce(torch.tensor([float(mine)], device=device), "max", group))
         if error is None and failed:
@@ -54,7 +53,7 @@ class RunningGather:
 
     def __init__(self) -> None:
         self._total: tuple[Tensor, Tensor] | None = None
-        self._dtype: torch.dtype | None = None
+        self._dtype = torch.float32
 
     def add(self, out: Float[Tensor, "B H M E"], lse: Float[Tensor, "B H M"]) -> None:
         """Merge in the gather over further tokens."""
@@ -66,7 +65,9 @@ class RunningGather:
             self._total = merge_partials(*zip(self._total, partial, strict=True))
 
     def result(self) -> tuple[Float[Tensor, "B H M E"], Float[Tensor, "B H M"]]:
-        """Give the gather over all tokens seen, in fp32, or fp64 for fp64 models."""
+        """Return the gather over all tokens seen, in fp32, or fp64 for fp64 models."""
+        if self._total is None:
+            raise RuntimeError("nothing was gathered; add a partial gather first")
         out, lse = self._total
         return out.to(self._dtype), lse.to(self._dtype)
 
@@ -107,7 +108,7 @@ class TokenPasses:
         self.advance = advance
 
     def gather(self) -> tuple[Latents, ...]:
-        """Give the latents of every block; leaves the input of the last block in the stream."""
+        """Return the latents of every block; leaves the input of the last block in the stream."""
         return tuple(latents for _, latents, _ in self.blocks())
 
     def blocks(self) -> Iterator[tuple[int, Latents, Float[Tensor, "B H M"]]]:
@@ -132,15 +133,15 @@ class TokenPasses:
         group = self.model.context_group
         with fail_together(group, self.inputs.device):
             total = self.inputs.add_up_weights(self.ranges)
-        if group_size(group) > 1:
+        if group is not None and group_size(group) > 1:
             total = all_reduce(total, "sum", group)
         check_totals(total.cpu())
         self.inputs.total_weight = total
 
     def _gather_all(
-        self, block: torch.nn.Module, closed: Latents, number: int, latents: list[Latents]
+        self, block: AnyBlock, closed: Latents, number: int, latents: list[Latents]
     ) -> tuple[Tensor, Tensor]:
-        """Give the next gather of a block, over the tokens of all chunks and ranks."""
+        """Return the next gather of a block, over the tokens of all chunks and ranks."""
         group = block.mixer.context_group
         total = RunningGather()
         if closed:
@@ -156,7 +157,13 @@ class TokenPasses:
             _check_every_sample_has_tokens(lse)
         return out, lse
 
-    def _add_all(self, total: RunningGather, block: torch.nn.Module, states, closed: Latents):
+    def _add_all(
+        self,
+        total: RunningGather,
+        block: AnyBlock,
+        states: Iterator[tuple[int, Tensor, Tensor | None]],
+        closed: Latents,
+    ) -> None:
         for _, x, weights in states:
             total.add(*block.mixer.gather(block.norm_mixer(x), closed, weights))
             self.advance()
@@ -168,7 +175,7 @@ class TokenPasses:
             self.advance()
 
     def _entering(
-        self, number: int, latents: list[Latents]
+        self, number: int, latents: Sequence[Latents]
     ) -> Iterator[tuple[int, Tensor, Tensor | None]]:
         """Yield the hidden states before block ``number`` and keep those that are used again."""
         states = self._embedded() if number == 0 else self.stored()
@@ -180,7 +187,7 @@ class TokenPasses:
             yield index, x, weights
 
     def _embedded(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
-        def load(index: int):
+        def load(index: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
             return self.inputs.load(*self.ranges[index])
 
         for index, (fx, embedding, weights) in self.transfers.prefetch(load, len(self.ranges)):
@@ -189,7 +196,7 @@ class TokenPasses:
     def stored(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
         """Yield number, hidden states and weights of each chunk as they are in the stream."""
 
-        def load(index: int):
+        def load(index: int) -> tuple[Tensor, Tensor | None]:
             return self.residual.read(index), self.inputs.load_weights(*self.ranges[index])
 
         for index, (x, weights) in self.transfers.prefetch(load, len(self.ranges)):

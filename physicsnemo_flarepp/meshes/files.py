@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..files import whole_file
+from ..files import damaged, whole_file
 from .declared_sizes import check_declared_size
 from .polygons import ASSOCIATIONS, PolygonMesh, check_vertices
 from .vtk_calls import ask_vtk
@@ -59,7 +59,7 @@ def read_polygons(
         if "error" in head:
             raise ValueError(head["error"])
     except ValueError as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     if head["kind"] != "PolyData":
         raise ValueError(
             f"{path} holds a {head['kind']}, expected a surface of polygons; extract it, "
@@ -76,7 +76,7 @@ def read_polygons(
     try:
         _check(head, found, n_points)
     except ValueError as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     data = {
         place: {name: array for (at, name), array in found.items() if at == place}
         for place in (*ASSOCIATIONS, "field")
@@ -197,13 +197,6 @@ def save_mesh(mesh: "pv.DataSet", path: str | Path) -> None:
                 f"{path} could not be written (VTK error {writer.GetErrorCode()}); check that "
                 "there is space and that the folder is writable"
             )
-
-
-def _damaged(path: Path, error: ValueError) -> ValueError:
-    return ValueError(
-        f"{path} cannot be read ({error}). The file is truncated or damaged: fetch or write it "
-        "again"
-    )
 
 
 def _check(head: Mapping, found: Mapping[tuple, np.ndarray], n_points: int) -> None:

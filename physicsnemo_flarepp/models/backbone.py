@@ -22,7 +22,7 @@ from .checks import (
     check_token_mask,
     check_tokens,
 )
-from .layers import Block, InProjection, OutProjection
+from .layers import AnyBlock, Block, InProjection, OutProjection, stack_blocks
 from .positions import unified_positions
 from .weights import weigh_tokens
 
@@ -40,7 +40,8 @@ class MixerBackbone(Module):
 
     In-projection, ``n_layers`` residual blocks ``x + mixer(norm x)``, ``x + ffn(norm x)``,
     out-projection. Everything but the mixer acts on each token alone. The constructor and
-    ``forward`` accept what ``physicsnemo.models.flare.FLARE`` does, in the same order.
+    ``forward`` accept what ``physicsnemo.models.flare.FLARE`` does, in the same order. Second
+    derivatives need :func:`~physicsnemo_flarepp.ops.plain_operators` around the call.
 
     Parameters
     ----------
@@ -132,6 +133,12 @@ class MixerBackbone(Module):
     torch.Size([2, 100, 1])
     """
 
+    mixers: tuple[str, ...] = tuple(MIXERS)
+    in_projection: nn.Module
+    blocks: Sequence[AnyBlock]
+    out_projection: nn.Module
+    positions: Tensor
+
     def __init__(
         self,
         functional_dim: int,
@@ -177,7 +184,7 @@ class MixerBackbone(Module):
         )
         check_integers(0, {"io_layers": io_layers})
         check_ratios(mlp_ratio, dropout)
-        check_architecture(n_hidden, n_head, mixer)
+        check_architecture(n_hidden, n_head, mixer, self.mixers)
         check_grid(structured_shape, unified_pos)
         if use_te:
             raise ValueError(
@@ -208,7 +215,7 @@ class MixerBackbone(Module):
             "orthogonal_slices": orthogonal_slices,
             "noise_at_evaluation": noise_at_evaluation,
         }
-        self.blocks = nn.ModuleList(
+        self.blocks = stack_blocks(
             Block(_make_mixer(mixer, n_hidden, n_head, options), mlp_ratio, act, norm, dropout)
             for _ in range(n_layers)
         )
@@ -229,9 +236,9 @@ class MixerBackbone(Module):
         self.out_dim = out_dim
         self.unified_pos = unified_pos
         self.structured_shape = None if structured_shape is None else tuple(structured_shape)
-        if unified_pos:
+        if unified_pos and structured_shape is not None:
             # Rebuilt from the arguments, so it need not travel in checkpoints.
-            positions = unified_positions(self.structured_shape, ref)
+            positions = unified_positions(structured_shape, ref)
             self.register_buffer("positions", positions, persistent=False)
             embedding_dim = positions.shape[-1]
         self.embedding_dim = embedding_dim
@@ -268,7 +275,8 @@ class MixerBackbone(Module):
             return forward_shards(self, fx, embedding, time, token_mask, token_weights)
         embedding = None if self.unified_pos else embedding
         one_row = fx.ndim == 3 and fx.shape[1] == 1 and embedding is not None
-        on_grid = self.structured_shape is not None and (embedding if one_row else fx).ndim != 3
+        layout = fx if embedding is None or not one_row else embedding
+        on_grid = self.structured_shape is not None and layout.ndim != 3
         fx, embedding = self._as_tokens(fx, embedding)
         if not torch.compiler.is_compiling():
             self.check_inputs(fx, embedding, time, token_mask, token_weights)
@@ -289,7 +297,7 @@ class MixerBackbone(Module):
         time: Float[Tensor, " B"] | None = None,
         weights: TokenWeights | None = None,
     ) -> Float[Tensor, "B N C"]:
-        """Give the hidden state of the tokens before the first block."""
+        """Return the hidden state of the tokens before the first block."""
         if weights is not None:
             # 0 * NaN is NaN in every product below, so padding is cleared at the source.
             padding = weights[..., None] == 0
@@ -304,7 +312,7 @@ class MixerBackbone(Module):
     def read_out(
         self, x: Float[Tensor, "B N C"], weights: TokenWeights | None = None
     ) -> Float[Tensor, "B N out"]:
-        """Give the outputs of the tokens after the last block; those of weight 0 give 0."""
+        """Return the outputs of the tokens after the last block; those of weight 0 give 0."""
         y = self.out_projection(x)
         return y if weights is None else y.masked_fill(weights[..., None] == 0, 0.0)
 
@@ -318,7 +326,7 @@ class MixerBackbone(Module):
         return fx, embedding
 
     def _flatten_grid(self, value: Tensor) -> Tensor:
-        is_grid = value.shape[1:-1] == torch.Size(self.structured_shape)
+        is_grid = tuple(value.shape[1:-1]) == self.structured_shape
         return value.flatten(1, -2) if is_grid and value.ndim > 3 else value
 
     def check_inputs(
@@ -334,25 +342,26 @@ class MixerBackbone(Module):
             if value is not None and not value.is_floating_point():
                 raise TypeError(f"{name} must be a floating tensor, got {value.dtype}")
         check_tokens("fx", fx, self.functional_dim, fx.shape[0], ())
-        if self.embedding_dim is not None and embedding is None:
+        width = self.embedding_dim
+        if width is not None and embedding is None:
             raise ValueError(
-                f"embedding is missing: the model was built with embedding_dim="
-                f"{self.embedding_dim}; pass a tensor of shape (B, N, {self.embedding_dim})"
+                f"embedding is missing: the model was built with embedding_dim={width}; "
+                f"pass a tensor of shape (B, N, {width})"
             )
-        if self.embedding_dim is None and embedding is not None:
+        if width is None and embedding is not None:
             raise ValueError(
                 "the model takes no embedding (embedding_dim=None), "
                 f"got one of shape {tuple(embedding.shape)}; build it with embedding_dim"
             )
         batch = fx.shape[0]
-        grid = ()
+        grid: tuple[int, ...] = ()
         if self.structured_shape is not None and self.context_group is None:
             grid = (torch.Size(self.structured_shape).numel(),)
-        if embedding is None:
+        if embedding is None or width is None:
             check_tokens("fx", fx, self.functional_dim, batch, grid)
             n_tokens = fx.shape[1]
         else:
-            check_tokens("embedding", embedding, self.embedding_dim, batch, grid)
+            check_tokens("embedding", embedding, width, batch, grid)
             n_tokens = embedding.shape[1]
             check_tokens("fx", fx, self.functional_dim, batch, (n_tokens, 1))
         if self.time_input != (time is not None):

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..mixers import MIXERS
 from ..ops.checks import check_mask
 
 
@@ -24,14 +23,16 @@ def check_ratios(mlp_ratio: float, dropout: float) -> None:
         raise ValueError(f"dropout must lie in [0, 1), got {dropout!r}")
 
 
-def check_architecture(n_hidden: int, n_head: int, mixer: str | None = None) -> None:
-    """Raise on heads that do not divide the width, and on a mixer that no backbone has."""
+def check_architecture(
+    n_hidden: int, n_head: int, mixer: str | None = None, mixers: Sequence[str] = ()
+) -> None:
+    """Raise on heads that do not divide the width, and on a mixer that is not among ``mixers``."""
     if n_hidden % n_head:
         raise ValueError(
             f"n_hidden must be divisible by n_head, got n_hidden={n_hidden}, n_head={n_head}"
         )
-    if mixer is not None and mixer not in MIXERS:
-        raise ValueError(f"mixer must be one of {sorted(MIXERS)}, got {mixer!r}")
+    if mixer is not None and mixer not in mixers:
+        raise ValueError(f"mixer must be one of {sorted(mixers)}, got {mixer!r}")
 
 
 def check_grid(structured_shape: Sequence[int] | None, unified_pos: bool) -> None:

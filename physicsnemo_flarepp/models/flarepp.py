@@ -1,24 +1,63 @@
 """FLARE++, the model of the paper."""
 
-from collections.abc import Sequence
-
 from .backbone import MixerBackbone
 
 
 class FlarePP(MixerBackbone):
     r"""FLARE++: a low-rank attention surrogate whose routing queries are made from the input.
 
-    Cost is :math:`O(N (5 C^2 + 3 M C))` in time and :math:`O(N C)` in memory per block, for any
-    number of tokens N, which may change from call to call. A config of
-    ``physicsnemo.models.flare.FLARE`` runs after changing ``_target_`` alone; there ``slice_num``
-    is the paper's M, ``n_layers`` B, ``n_hidden`` C and ``n_head`` H.
+    In-projection, ``n_layers`` residual blocks ``x + mixer(norm x)``, ``x + ffn(norm x)``,
+    out-projection. The mixer gathers N tokens into M routing queries and M latents per head and
+    returns the latents to the tokens; everything else acts on each token alone. Cost is
+    :math:`O(N (5 C^2 + 3 M C))` in time and :math:`O(N C)` in memory per block, for any number of
+    tokens, which may change from call to call.
+
+    A config of ``physicsnemo.models.flare.FLARE`` runs after changing ``_target_`` alone; there
+    ``slice_num`` is the paper's M, ``n_layers`` B, ``n_hidden`` C and ``n_head`` H. The defaults
+    are the paper's.
+
+    First derivatives come from fused kernels, which have no second ones: Hessians, forward mode,
+    ``torch.func`` and losses on derivatives of the prediction need
+    :func:`~physicsnemo_flarepp.ops.plain_operators` around the call.
 
     Parameters
     ----------
-    functional_dim, out_dim, embedding_dim, n_layers, n_hidden, dropout, n_head, act, mlp_ratio
-        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`. The defaults are the paper's.
-    slice_num, unified_pos, ref, structured_shape, time_input, use_te, norm, io_layers
-        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+    functional_dim : int
+        Channels F of ``fx``.
+    out_dim : int
+        Channels of the output.
+    embedding_dim : int, optional
+        Channels E of ``embedding``, such as coordinates. None (default) for a model of ``fx``
+        alone, or with ``unified_pos``.
+    n_layers : int, optional, default=8
+        Blocks.
+    n_hidden : int, optional, default=128
+        Hidden width C.
+    dropout : float, optional, default=0.0
+        Dropout on the two branches of each block.
+    n_head : int, optional, default=8
+        Heads H; must divide ``n_hidden``.
+    act : str, optional, default="gelu"
+        Activation, by PhysicsNeMo's names; "gelu" is the tanh approximation, "gelu_exact" the
+        other.
+    mlp_ratio : float, optional, default=2.0
+        Hidden width of the feed-forward over ``n_hidden``.
+    slice_num : int, optional, default=64
+        Routes M per head. Cost per token and the rank of what a head does grow with it.
+    unified_pos : bool, optional, default=False
+        Use distances to a reference grid as the embedding (needs ``structured_shape``).
+    ref : int, optional, default=8
+        Reference points per axis for ``unified_pos``.
+    structured_shape : sequence of int, optional
+        Shape of the grid, 2-D or 3-D, if the tokens form one.
+    time_input : bool, optional, default=False
+        Accept ``time`` and add its embedding to every token.
+    use_te : bool, optional, default=False
+        Only False: kept so that PhysicsNeMo configs apply. True raises.
+    norm : str, optional, default="layer"
+        "layer", or "rms" for mixed precision.
+    io_layers : int, optional, default=2
+        Residual layers in each of the two projections.
     seed_norm : bool, optional, default=True
         Normalise seeds and synthesis keys per head, as in the authors' runs.
     residual_projections : bool, optional, default=True
@@ -27,16 +66,37 @@ class FlarePP(MixerBackbone):
         Tie the synthesis keys and values to the routing ones; removes two projections per block.
     anchored_queries : bool, optional, default=False
         Add learned fixed queries to the synthesised ones (the authors' later variant).
-    checkpoint_blocks, activation_checkpointing : bool, optional, default=False
-        Recompute each block in the backward pass.
+    checkpoint_blocks : bool, optional, default=False
+        Recompute each block in the backward pass instead of storing its activations.
+    activation_checkpointing : bool, optional, default=False
+        PhysicsNeMo's name for ``checkpoint_blocks``; either turns it on.
+    mixer : str, optional, default="flarepp"
+        Only "flarepp"; :class:`~physicsnemo_flarepp.models.MixerBackbone` has the others, and the
+        two options that follow are theirs.
 
     Forward
     -------
-    Same as :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+    fx : torch.Tensor
+        What is known at the tokens, shape :math:`(B, N, F)` or :math:`(B, *\mathrm{grid}, F)`; or
+        :math:`(B, 1, F)`, one row for all tokens, such as an inflow.
+    embedding : torch.Tensor, optional
+        Where the tokens are, shape :math:`(B, N, E)` or :math:`(B, *\mathrm{grid}, E)`. Not used
+        with ``unified_pos``.
+    time : torch.Tensor, optional
+        Shape :math:`(B,)`, required with ``time_input``.
+    token_mask : torch.Tensor, optional
+        Boolean :math:`(B, N)`, True for real tokens, for batches of clouds of different lengths.
+        Masked tokens may hold anything; they influence nothing and give 0.
+    token_weights : torch.Tensor, optional
+        Floating :math:`(B, N)`, at least 0: the length, area or volume a token stands for. With
+        them the prediction does not depend on how the mesh is refined. Only ratios within a sample
+        matter; 0 is a masked token. No gradient flows to them.
 
     Outputs
     -------
-    Same as :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+    torch.Tensor
+        The fields, shape :math:`(B, N, \mathrm{out\_dim})`, or on the grid if ``fx`` came on the
+        grid, or one row of it beside an ``embedding`` on the grid.
 
     Examples
     --------
@@ -48,55 +108,4 @@ class FlarePP(MixerBackbone):
     torch.Size([1, 500, 4])
     """
 
-    def __init__(
-        self,
-        functional_dim: int,
-        out_dim: int,
-        embedding_dim: int | None = None,
-        n_layers: int = 8,
-        n_hidden: int = 128,
-        dropout: float = 0.0,
-        n_head: int = 8,
-        act: str = "gelu",
-        mlp_ratio: float = 2.0,
-        slice_num: int = 64,
-        unified_pos: bool = False,
-        ref: int = 8,
-        structured_shape: Sequence[int] | None = None,
-        time_input: bool = False,
-        use_te: bool = False,
-        norm: str = "layer",
-        io_layers: int = 2,
-        seed_norm: bool = True,
-        residual_projections: bool = True,
-        shared_projections: bool = False,
-        anchored_queries: bool = False,
-        checkpoint_blocks: bool = False,
-        activation_checkpointing: bool = False,
-    ) -> None:
-        super().__init__(
-            functional_dim=functional_dim,
-            out_dim=out_dim,
-            embedding_dim=embedding_dim,
-            n_layers=n_layers,
-            n_hidden=n_hidden,
-            dropout=dropout,
-            n_head=n_head,
-            act=act,
-            mlp_ratio=mlp_ratio,
-            slice_num=slice_num,
-            unified_pos=unified_pos,
-            ref=ref,
-            structured_shape=structured_shape,
-            time_input=time_input,
-            use_te=use_te,
-            norm=norm,
-            io_layers=io_layers,
-            seed_norm=seed_norm,
-            residual_projections=residual_projections,
-            shared_projections=shared_projections,
-            anchored_queries=anchored_queries,
-            checkpoint_blocks=checkpoint_blocks,
-            activation_checkpointing=activation_checkpointing,
-            mixer="flarepp",
-        )
+    mixers = ("flarepp",)

@@ -12,7 +12,7 @@ from ..mixers.base import TokenWeights
 from ..mixers.slices import average_tokens, weighted_sum
 from ..ops import sum_over_group
 from .complete import CompleteModel
-from .layers import BareBlock, join_inputs, linear_chain
+from .layers import BareBlock, join_inputs, linear_chain, stack_blocks
 
 
 class LinearAttention(nn.Module):
@@ -263,6 +263,8 @@ class GNOT(CompleteModel):
     torch.Size([2, 100, 1])
     """
 
+    in_projection: TwoEmbeddings
+
     def __init__(
         self,
         functional_dim: int,
@@ -294,20 +296,19 @@ class GNOT(CompleteModel):
             n_experts=n_experts,
         )
         raw = functional_dim if unified_pos else self.token_width
-        seen = self.embedding_dim if unified_pos else raw
+        seen = self.token_width - functional_dim if unified_pos else raw
         hidden = round(n_hidden * mlp_ratio)
         self.in_projection = TwoEmbeddings(seen, n_hidden, act, unified_pos)
-        self.blocks = nn.ModuleList(
-            BareBlock(GNOTLayer(n_hidden, n_head, raw, hidden, n_experts, act))
-            for _ in range(n_layers)
-        )
+        layers = [GNOTLayer(n_hidden, n_head, raw, hidden, n_experts, act) for _ in range(n_layers)]
+        self._stream_width = sum(layers[0].widths)
+        self.blocks = stack_blocks(map(BareBlock, layers))
         self.out_projection = FunctionHead(n_hidden, out_dim, act)
         self.reset_parameters()
 
     @property
     def stream_width(self) -> int:
         """Channels of the state of a token: two embeddings and the raw inputs."""
-        return sum(self.blocks[0].mixer.widths)
+        return self._stream_width
 
     def reset_parameters(self) -> None:
         """Draw every Linear from a truncated N(0, 0.02), the placeholder from [0, 1/C]."""

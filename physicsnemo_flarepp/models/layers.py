@@ -1,7 +1,8 @@
 """Pointwise parts of the models, and their blocks."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -167,6 +168,14 @@ class BareBlock(nn.Module):
     ) -> Float[Tensor, "B N C"]:
         """Run the last stage of the mixer."""
         return self.mixer.scatter(x, latents)
+
+
+AnyBlock = Block | BareBlock
+
+
+def stack_blocks(blocks: Iterable[AnyBlock]) -> Sequence[AnyBlock]:
+    """Hold blocks in an ``nn.ModuleList``, by the type of its members."""
+    return cast(Sequence[AnyBlock], nn.ModuleList(blocks))
 
 
 class LatentBlock(nn.Module):

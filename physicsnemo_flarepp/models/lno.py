@@ -8,7 +8,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from .complete import CompleteModel, OneGatherMixer
-from .layers import BareBlock, LatentBlock, ResidualLayer, join_inputs, make_activation
+from .layers import (
+    BareBlock,
+    LatentBlock,
+    ResidualLayer,
+    join_inputs,
+    make_activation,
+    stack_blocks,
+)
 
 
 def residual_layers(in_dim: int, dim: int, n_layers: int, act: str) -> list[nn.Module]:
@@ -168,7 +175,7 @@ class LNO(CompleteModel):
         )
         self.in_projection = TrunkAndBranch(self.token_width, n_hidden, io_layers, act)
         mixer = ModesMixer(n_hidden, n_head, slice_num, n_layers, mlp_ratio, act)
-        self.blocks = nn.ModuleList([BareBlock(mixer)])
+        self.blocks = stack_blocks([BareBlock(mixer)])
         self.out_projection = nn.Sequential(
             *residual_layers(n_hidden, n_hidden, io_layers, act), nn.Linear(n_hidden, out_dim)
         )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..mixers import draw_weights, make_norm
 from ..ops import decode
 from .complete import CompleteModel, OneGatherMixer, keys_and_values
-from .layers import BareBlock, InProjection, LatentBlock, OutProjection
+from .layers import BareBlock, InProjection, LatentBlock, OutProjection, stack_blocks
 
 
 class PerceiverMixer(OneGatherMixer):
@@ -154,7 +154,7 @@ class PerceiverIO(CompleteModel):
             self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
         )
         mixer = PerceiverMixer(n_hidden, n_head, slice_num, n_layers, mlp_ratio, act)
-        self.blocks = nn.ModuleList([BareBlock(mixer)])
+        self.blocks = stack_blocks([BareBlock(mixer)])
         self.out_projection = OutProjection(n_hidden, out_dim, io_layers, act, "layer")
         self.reset_parameters()
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..mixers import make_norm
 from ..ops import decode
 from .complete import CompleteModel, OneGatherMixer, keys_and_values
-from .layers import Block, InProjection, OutProjection, make_activation
+from .layers import Block, InProjection, OutProjection, make_activation, stack_blocks
 
 
 class AttentionRest(nn.Module):
@@ -171,7 +171,7 @@ class SetTransformer(CompleteModel):
         self.in_projection = InProjection(
             self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
         )
-        self.blocks = nn.ModuleList(
+        self.blocks = stack_blocks(
             Block(
                 InducedSetMixer(n_hidden, n_head, slice_num, attention_act),
                 mlp_ratio,

@@ -103,7 +103,13 @@ class TrainingConfig:
 
 @dataclass
 class ParallelSettings:
-    """How the ranks are used: `context` of them share each sample, the rest is data parallel."""
+    """How the ranks are used.
+
+    Parameters
+    ----------
+    context : int
+        Ranks that share the tokens of a case; the rest of the ranks share the cases.
+    """
 
     context: int = 1
 
@@ -117,7 +123,7 @@ class RunConfig:
     model : Any
         ``_target_`` and arguments of the model; see :func:`~.feeding.build_model`.
     data : Any
-        See :class:`~physicsnemo_flarepp.datapipes.loaders.DataConfig`.
+        See :class:`~physicsnemo_flarepp.datapipes.config.DataConfig`.
     run_dir : str
         Where the run lives. A run that was stopped goes on from there.
     training : TrainingConfig

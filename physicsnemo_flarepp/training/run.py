@@ -45,7 +45,7 @@ class TrainingResult:
         Relative L2 errors of the test cases, (cases, fields), with the averaged weights; None if
         the run was stopped before its end.
     mean_predictor_error : float or None
-        Mean error of predicting the mean of the training set.
+        Mean error of predicting the mean of the training set; None if that is not known, too.
     parameters : int
         Size of the model.
     stopped_by : str or None
@@ -217,12 +217,10 @@ def error_table(result: TrainingResult) -> str:
         rows.append((name, *(f"{number.item():.2f}" for number in numbers)))
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "|---" * 4 + "|")
-    return (
-        f"Test error over {len(percent)} cases, relative L2 in percent "
-        f"(predicting the training mean: {100 * result.mean_predictor_error:.2f})\n\n"
-        + "\n".join(lines)
-        + "\n"
-    )
+    mean = result.mean_predictor_error
+    beside = "" if mean is None else f" (predicting the training mean: {100 * mean:.2f})"
+    head = f"Test error over {len(percent)} cases, relative L2 in percent{beside}"
+    return "\n".join([head, "", *lines, ""])
 
 
 def _announce(reporter: Reporter, ranks: Ranks, assembly: Assembly, cfg: DictConfig) -> None:

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from torch import Tensor
 
+from ..datapipes.normalization import centres_fields
 from ..ops import all_reduce
 from .assembly import Assembly, Ranks
 from .case_errors import case_errors, gather_errors
@@ -283,8 +284,10 @@ class Trainer:
             self._log_fails = True
 
     @cached_property
-    def mean_predictor_error(self) -> float:
-        """Test error of predicting what normalises to 0: the mean over the training set."""
+    def mean_predictor_error(self) -> float | None:
+        """Test error of predicting the mean over the training set; None if it is not known."""
+        if not centres_fields(self.cfg.data):
+            return None
         inverse = self.assembly.loaders.normalizer.inverse
 
         def predict(batch: TensorDict) -> Tensor:

@@ -3,11 +3,10 @@
 import pickle
 
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 
 from physicsnemo_flarepp.commands import compare, main
-from physicsnemo_flarepp.commands.configs import config_directory
 from physicsnemo_flarepp.training.config import check_config
 from physicsnemo_flarepp.training.trials import TrialStopped
 
@@ -15,7 +14,7 @@ from physicsnemo_flarepp.training.trials import TrialStopped
 @pytest.fixture
 def equal_settings():
     def make(*overrides):
-        with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
             cfg = compose("compare", list(overrides), return_hydra_config=True)
             HydraConfig.instance().set_config(cfg)
             try:

@@ -120,9 +120,11 @@ def test_help_lists_every_option_and_value(verb, capsys):
     text = capsys.readouterr().out
     for path in config_directory().glob("*/**/*.yaml"):
         group, *names = path.relative_to(config_directory()).with_suffix("").parts
+        if group in ("recipe", "experiment_recipe"):  # follow from the model, nobody names them
+            continue
         shown = f"  {group}={'/'.join(names)} " in text or f"* {group}={'/'.join(names)} " in text
         assert shown != path.name.startswith("_"), path
-    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+    with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
         cfg = compose("train")
     for key in ("seed", "run_dir", *cfg.model, *cfg.training, *cfg.data):
         assert key == "_target_" or f" {key}: " in text, key

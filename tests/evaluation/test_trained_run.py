@@ -46,12 +46,6 @@ def test_channels_come_from_the_data_if_the_run_does_not_tell(surface_run, tmp_p
     assert load_run(copy, device="cpu").channels == Channels.load(surface_run)
 
 
-def test_normalisation_kinds_are_told(loaded, darcy_run):
-    assert loaded.normalization_kind("coordinates") == "unit_box"
-    assert loaded.normalization_kind("features") is None
-    assert load_run(darcy_run, device="cpu").normalization_kind("fields") == "per_point"
-
-
 @pytest.mark.parametrize("name", ["config.yaml", "normalizer.safetensors", "model.mdlus"])
 def test_a_missing_file_is_named_with_the_next_step(surface_run, tmp_path, name):
     copy = shutil.copytree(surface_run, tmp_path / "copy")

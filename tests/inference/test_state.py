@@ -13,6 +13,7 @@ from streaming_cases import (
     relative_error,
 )
 
+import physicsnemo_flarepp.inference.state as state_module
 from physicsnemo_flarepp import FlarePP, MixerBackbone
 from physicsnemo_flarepp.inference import (
     LatentState,
@@ -139,6 +140,47 @@ def test_fingerprint_sees_what_is_computed_only():
     other = FlarePP(3, 1, **sizes, act="silu")
     other.load_state_dict(model.state_dict())
     assert model_fingerprint(model) == model_fingerprint(same) != model_fingerprint(other)
+
+
+def swap_rows_in_place(weight):
+    with torch.no_grad():
+        weight.copy_(weight.flip(0))
+
+
+CHANGES = {
+    "in place": lambda p: torch.nn.init.normal_(p),
+    "rows exchanged": swap_rows_in_place,
+    "through data": lambda p: p.data.mul_(1 + 1e-6),
+    "other memory": lambda p: setattr(p, "data", p.data + 1e-6),
+    "one bit": lambda p: p.data.view(torch.int64)[0, 0].add_(1),
+}
+
+
+def test_weights_are_hashed_once_however_often_points_are_asked_for(monkeypatch):
+    model, cloud = make_model(), make_cloud()
+    hashed = []
+    original = state_module._add_tensor
+    monkeypatch.setattr(
+        state_module, "_add_tensor", lambda d, n, t: (hashed.append(n), original(d, n, t))
+    )
+    state = encode_state(model, *cloud)
+    assert len(hashed) == len(model.state_dict())
+    for _ in range(3):
+        decode_state(model, *cloud, state)
+    assert len(hashed) == len(model.state_dict())
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_weights_that_changed_after_a_query_are_noticed(change):
+    model, cloud = make_model(), make_cloud()
+    state = encode_state(model, *cloud)
+    decode_state(model, *cloud, state)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    CHANGES[change](model.blocks[0].mixer.project.weight)
+    with pytest.raises(ValueError, match="another model"):
+        decode_state(model, *cloud, state)
+    model.load_state_dict(weights)
+    decode_state(model, *cloud, state)
 
 
 def test_unfit_files_and_batches_are_named(tmp_path):

@@ -122,3 +122,18 @@ def test_other_differences_are_as_the_readme_lists_them():
     FlarePP(3, 2, **SIZES)
     with pytest.raises(ValueError, match="embedding_dim"):
         FLARE(3, 2, **SIZES)
+
+
+def test_flarepp_has_the_mixer_of_its_name_only():
+    assert FlarePP(3, 1, n_layers=1, mixer="flarepp")
+    with pytest.raises(ValueError, match=r"mixer must be one of \['flarepp'\], got 'flare'"):
+        FlarePP(3, 1, n_layers=1, mixer="flare")
+
+
+def test_every_argument_of_flarepp_is_described():
+    described = inspect.getdoc(FlarePP)
+    parts = described.split("Forward\n-------")
+    for function, text in ((FlarePP.__init__, parts[0]), (FlarePP.forward, parts[1])):
+        for name in list(inspect.signature(function).parameters)[1:]:
+            if name not in ("orthogonal_slices", "noise_at_evaluation"):
+                assert f"\n{name} : " in text, name

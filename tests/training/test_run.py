@@ -79,6 +79,16 @@ def test_mean_predictor_is_the_mean_of_the_training_fields(make_config):
     assert run.mean_predictor_error == pytest.approx(torch.stack(errors).mean().item(), rel=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["unit_box", "none"])
+def test_nothing_else_is_called_the_training_mean(make_config, kind, capsys):
+    cfg = make_config(training__epochs=1)
+    cfg.data.normalization = {"coordinates": "unit_box", "fields": kind}
+    run = train(cfg)
+    assert run.mean_predictor_error is None
+    assert "training mean" not in capsys.readouterr().out + (run.directory / "table.md").read_text()
+    assert rows(run.directory, "evaluation")[-1]["mean_predictor_error"] is None
+
+
 def test_finished_run_is_not_trained_again(make_config, monkeypatch):
     first = train(make_config())
     monkeypatch.setattr(TrainStep, "__call__", None)

@@ -37,3 +37,12 @@ def test_spectrum_explains_its_band_and_its_floor_where_it_has_one(small, sheets
     # The floor that is told is the one that is drawn.
     lowest = [sheet.figure.axes[0].lines[0].get_ydata().min() for sheet in sheets]
     np.testing.assert_allclose(lowest, [1e-8, 1e-7])
+
+
+def test_lines_are_the_geometric_mean_over_heads_and_bands_their_range(small, sheets):
+    heads = np.array([[1.0, 1e-2, 1e-4], [1.0, 1e-4, 1e-4], [1.0, 0.1, 1e-4]])
+    plot_spectrum({"a": 5 * heads[None]}, theme=small)
+    (axis,) = sheets[0].figure.axes
+    np.testing.assert_allclose(axis.lines[0].get_ydata(), [1.0, 10 ** (-7 / 3), 1e-4])
+    band = axis.collections[0].get_paths()[0].vertices[:, 1]
+    np.testing.assert_allclose([band.min(), band.max()], [1e-4, 1.0])

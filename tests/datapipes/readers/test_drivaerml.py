@@ -7,58 +7,9 @@ import numpy as np
 import pytest
 import pyvista as pv
 import torch
-import zarr
-from physicsnemo.mesh import DomainMesh, Mesh
-from physicsnemo.mesh.io import to_zarr
 
 from physicsnemo_flarepp.datapipes import DrivAerMLReader, ReaderOptions, plot_mesh
-
-FIELDS = ["pMeanTrim", "wallShearStressMeanTrim"]
-LAYOUTS = ("vtp", "pdmsh", "pdmsh_zarr", "zarr", "presampled")
-
-
-def surface_arrays(mesh):
-    """Tokens as PhysicsNeMo-Curator stores them, computed by VTK."""
-    fields = np.concatenate([mesh[FIELDS[0]][:, None], mesh[FIELDS[1]]], axis=1)
-    areas = mesh.compute_cell_sizes(length=False, volume=False)["Area"]
-    return {
-        "surface_mesh_centers": mesh.cell_centers().points,
-        "surface_normals": mesh.face_normals,
-        "surface_areas": areas.astype(np.float32),
-        "surface_fields": fields,
-    }
-
-
-def domain_mesh(mesh):
-    vehicle = Mesh(
-        points=torch.from_numpy(np.asarray(mesh.points)),
-        cells=torch.from_numpy(mesh.regular_faces.astype(np.int64)),
-        cell_data={name: torch.from_numpy(np.asarray(mesh[name])) for name in FIELDS},
-    )
-    return DomainMesh(
-        interior=Mesh(points=torch.rand(4, 3)),
-        boundaries={"vehicle": vehicle},
-        global_data={"U_inf": torch.tensor([38.889, 0, 0]), "rho_inf": torch.tensor(1.0)},
-    )
-
-
-def write_case(root, layout, run, mesh):
-    directory = root / f"run_{run}"
-    if layout == "vtp":
-        directory.mkdir()
-        mesh.save(directory / f"boundary_{run}.vtp")
-        (directory / f"geo_ref_{run}.csv").write_text(f"aRef, lRef\n{2.0 + run},2.786\n")
-    elif layout == "pdmsh":
-        domain_mesh(mesh).save(directory / f"domain_{run}.pdmsh")
-    elif layout == "pdmsh_zarr":
-        directory.mkdir()
-        to_zarr(domain_mesh(mesh), directory / f"domain_{run}.pdmsh", chunk_rows=50)
-    elif layout == "zarr":
-        group = zarr.open_group(root / f"run_{run}.zarr", mode="w")
-        for name, values in surface_arrays(mesh).items():
-            group.create_array(name, data=values, chunks=(50, *values.shape[1:]))
-    else:
-        np.savez(root / f"run_{run}.npz", **surface_arrays(mesh))
+from tests.datapipes.readers.layouts import FIELDS, LAYOUTS, surface_arrays, write_case
 
 
 @pytest.fixture(scope="module")
@@ -223,77 +174,6 @@ def test_damaged_files_are_named(tmp_path, box_surface, capfd):
     chunk.write_bytes(content[: len(content) // 2])
     with pytest.raises(ValueError, match="run_1.zarr cannot be read.*truncated"):
         DrivAerMLReader(tmp_path, layout="zarr", cases=names)[0]
-
-
-def zarr_chunks(root, array):
-    """Files with the chunks of an array anywhere under `root`."""
-    return sorted(p for p in root.rglob("*") if p.is_file() and f"/{array}/c" in p.as_posix())
-
-
-@pytest.mark.parametrize(
-    ("layout", "array"),
-    [
-        ("zarr", "surface_mesh_centers"),
-        ("zarr", "surface_fields"),
-        ("zarr", "surface_normals"),
-        ("pdmsh_zarr", "points"),
-        ("pdmsh_zarr", "cells"),
-        ("pdmsh_zarr", "pMeanTrim"),
-        ("pdmsh_zarr", "rho_inf"),
-    ],
-)
-def test_a_lost_chunk_of_a_requested_array_is_an_error(tmp_path, box_surface, layout, array):
-    write_case(tmp_path, layout, 1, box_surface())
-    zarr_chunks(tmp_path, array)[0].unlink()
-    request = {"global_names": ["rho_inf"]} if layout == "pdmsh_zarr" else {"features": ["normals"]}
-    with pytest.raises(ValueError, match=f"array {array} has . of . chunks.*incomplete.*fill"):
-        DrivAerMLReader(tmp_path, cases=["run_1"], **request)[0]
-
-
-@pytest.mark.parametrize("layout", ["zarr", "pdmsh_zarr"])
-def test_chunks_of_other_arrays_do_not_matter(tmp_path, box_surface, layout):
-    write_case(tmp_path, layout, 1, box_surface())
-    other = "surface_areas" if layout == "zarr" else "wallShearStressMeanTrim"
-    zarr_chunks(tmp_path, other)[0].unlink()
-    assert len(DrivAerMLReader(tmp_path, cases=["run_1"])[0][0]["fields"]) == 192
-
-
-@pytest.mark.parametrize(("layout", "array"), [("zarr", "surface_fields"), ("pdmsh_zarr", None)])
-def test_chunks_left_out_as_zeros_are_read_once_the_user_says_so(
-    tmp_path, box_surface, layout, array
-):
-    mesh = box_surface()
-    for name in FIELDS:
-        mesh[name][50:100] = 0
-    write_case(tmp_path, layout, 1, mesh)
-    request = {"cases": ["run_1"], "fields": FIELDS}
-    array = array or FIELDS[0]
-    with pytest.raises(ValueError, match=rf"3 of 4 chunks.*set allow_missing_chunks=\['{array}'\]"):
-        DrivAerMLReader(tmp_path, **request)[0]
-    allowed = [array] if layout == "zarr" else FIELDS
-    fields = DrivAerMLReader(tmp_path, allow_missing_chunks=allowed, **request)[0][0]["fields"]
-    assert (fields[50:100] == 0).all() and (fields[100:] != 0).any()
-
-
-def test_one_lost_shard_of_several_chunks_is_noticed(tmp_path, box_surface):
-    write_case(tmp_path, "zarr", 1, box_surface())
-    group = zarr.open_group(tmp_path / "run_1.zarr")
-    fields = group["surface_fields"][...]
-    del group["surface_fields"]
-    group.create_array("surface_fields", data=fields, chunks=(50, 4), shards=(150, 4))
-    reader = DrivAerMLReader(tmp_path, cases=["run_1"])
-    np.testing.assert_array_equal(reader[0][0]["fields"], fields[:, :1])
-    zarr_chunks(tmp_path, "surface_fields")[-1].unlink()
-    with pytest.raises(ValueError, match="surface_fields has 1 of 2 chunks"):
-        reader[0]
-
-
-def test_truncated_memory_map_is_named(tmp_path, box_surface):
-    write_case(tmp_path, "pdmsh", 1, box_surface())
-    (file,) = tmp_path.glob("run_1/**/vehicle/**/pMeanTrim.memmap")
-    file.write_bytes(file.read_bytes()[:-64])
-    with pytest.raises(ValueError, match="domain_1.pdmsh cannot be read.*truncated"):
-        DrivAerMLReader(tmp_path, cases=["run_1"])[0]
 
 
 def test_nan_wrong_rows_and_lines_are_refused(tmp_path, box_surface):

@@ -9,13 +9,11 @@ from torch import Tensor, nn
 
 from ..models import MixerBackbone
 from ..progress import progress_bar
-from .chunks import resolve_chunk_size, token_ranges
 from .inputs import ArrayLike, TokenInputs
 from .outputs import Output
 from .passes import TokenPasses
-from .residual import ResidualStream
 from .state import LatentState, model_fingerprint
-from .transfers import Transfers
+from .streams import ResidualStream, Transfers, resolve_chunk_size, token_ranges
 
 
 @torch.no_grad()
@@ -33,7 +31,7 @@ def predict(
     token_weights: ArrayLike | None = None,
     stream_dtype: torch.dtype | None = None,
 ) -> Tensor | ArrayLike:
-    r"""Give what the model's ``forward`` gives, for clouds of any length.
+    r"""Return what the model's ``forward`` gives, for clouds of any length.
 
     The tokens are worked on chunk by chunk: the gathers of each block merge exactly, so the
     result is that of the plain forward up to rounding, while the memory needed beyond inputs,
@@ -158,7 +156,8 @@ def decode_state(
     Each row depends on its own point and the state only, so points have no weights. At the points
     of the cloud it is the prediction of the whole cloud. If ``fx`` or ``embedding`` is a tensor
     that requires a gradient, the result is differentiable with respect to it (the latents count
-    as constants).
+    as constants): once, or any number of times inside
+    :func:`~physicsnemo_flarepp.ops.plain_operators`.
 
     Parameters
     ----------
@@ -227,7 +226,7 @@ def decode_state(
 
 
 def unwrap(model: nn.Module) -> MixerBackbone:
-    """Give the model inside a compiled or DDP one, if it can be streamed as it stands.
+    """Return the model inside a compiled or DDP one, if it can be streamed as it stands.
 
     Raises
     ------

@@ -18,9 +18,9 @@ from ..mixers.flare import FlareMixer
 from ..mixers.flarepp import FlarePPMixer
 from ..models import MixerBackbone
 from ..ops import group_size
-from .api import _plan, unwrap
 from .inputs import ArrayLike, TokenInputs
 from .passes import TokenPasses
+from .prediction import _plan, unwrap
 
 RoutingMixer = FlarePPMixer | FlareMixer
 

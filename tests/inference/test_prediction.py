@@ -16,7 +16,7 @@ from streaming_cases import (
 
 from physicsnemo_flarepp import FlarePP
 from physicsnemo_flarepp.inference import predict
-from physicsnemo_flarepp.inference.chunks import resolve_chunk_size
+from physicsnemo_flarepp.inference.streams import resolve_chunk_size
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -155,7 +155,7 @@ def test_automatic_chunks_shrink_with_free_memory(monkeypatch):
     model = FlarePP(3, 1, n_layers=1)
     whole = resolve_chunk_size("auto", model, batch=1)
     assert whole == 4096
-    monkeypatch.setattr("physicsnemo_flarepp.inference.chunks.free_memory", lambda device: 2**26)
+    monkeypatch.setattr("physicsnemo_flarepp.inference.streams.free_memory", lambda device: 2**26)
     assert resolve_chunk_size("auto", model, batch=1) == 512
     assert resolve_chunk_size("auto", model.half(), batch=1) == 1024
     assert resolve_chunk_size("auto", model, batch=2) == 512

@@ -1,0 +1,249 @@
+"""Tokens chunk by chunk: how many at a time, how they travel, where they wait between passes."""
+
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..models import MixerBackbone
+
+Range = tuple[int, int]
+
+# Numbers held per token at the worst moment, bounded from above: temporaries of hidden width, of
+# the widest layer, and of the slice weights that the Transolver family forms.
+_HIDDEN_TEMPORARIES = 16
+_WIDEST_TEMPORARIES = 3
+_SLICE_TEMPORARIES = 4
+_SHARE_OF_FREE_MEMORY = 0.25
+# Beyond these, larger chunks only cost memory: a GPU is full, and on a CPU the temporaries of one
+# chunk leave the caches.
+_MOST_TOKENS = {"cuda": 2**18}
+_MOST_TOKENS_ELSEWHERE = 2**12
+_FEWEST_TOKENS = 2**8
+# Chunks that may be under way at a time; the host waits for the one before, so that memory stays
+# bounded however far it could run ahead of the device.
+_IN_FLIGHT = 2
+
+Tensors = TypeVar("Tensors", bound=tuple[Tensor | None, ...])
+
+
+def token_ranges(n_tokens: int, chunk_size: int) -> list[Range]:
+    """Cut ``n_tokens`` into consecutive ranges; without tokens there is one empty range.
+
+    Examples
+    --------
+    >>> token_ranges(5, 2)
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    starts = range(0, max(n_tokens, 1), chunk_size)
+    return [(start, min(start + chunk_size, n_tokens)) for start in starts]
+
+
+def resolve_chunk_size(
+    chunk_size: int | str | None, model: MixerBackbone, batch: int, reserved: int = 0
+) -> int:
+    """Return the tokens per chunk: the caller's number, or what free memory allows for "auto".
+
+    Parameters
+    ----------
+    chunk_size : int, "auto" or None
+        None is "auto".
+    model : MixerBackbone
+        The model that will work on the chunks.
+    batch : int
+        Samples per chunk.
+    reserved : int, optional
+        Bytes of the free device memory that are already spoken for.
+
+    Returns
+    -------
+    int
+        With "auto" a power of two of at least 256 tokens.
+
+    Examples
+    --------
+    >>> model = MixerBackbone(3, 1, n_layers=1, n_hidden=32, n_head=4)
+    >>> resolve_chunk_size(1000, model, 1)
+    1000
+    """
+    if chunk_size is None or chunk_size == "auto":
+        return _auto_chunk_size(model, batch, reserved)
+    if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1:
+        raise ValueError(
+            f'chunk_size must be a positive number of tokens or "auto", got {chunk_size!r}'
+        )
+    return chunk_size
+
+
+def _auto_chunk_size(model: MixerBackbone, batch: int, reserved: int) -> int:
+    parameter = next(model.parameters())
+    block = model.blocks[0]
+    slices = block.mixer.heads * model._args["__args__"].get("slice_num", block.mixer.head_dim)
+    widest = max(m.out_features for m in block.modules() if isinstance(m, nn.Linear))
+    numbers = _HIDDEN_TEMPORARIES * model.stream_width + _SLICE_TEMPORARIES * slices
+    numbers += _WIDEST_TEMPORARIES * widest
+    per_token = numbers * batch * parameter.element_size()
+    room = (free_memory(parameter.device) - reserved) * _SHARE_OF_FREE_MEMORY
+    most = _MOST_TOKENS.get(parameter.device.type, _MOST_TOKENS_ELSEWHERE)
+    tokens = min(most, max(_FEWEST_TOKENS, int(room / per_token)))
+    return 2 ** (tokens.bit_length() - 1)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes free on a CUDA device, or available on the machine for any other.
+
+    Examples
+    --------
+    >>> free_memory(torch.device("cpu")) > 0
+    True
+    """
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
+
+
+class Transfers:
+    """Double-buffered loads and stores on side streams of a CUDA device.
+
+    On any other device the same calls load, compute and store one after the other.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where the computation runs.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.is_cuda = device.type == "cuda"
+        self._stored: deque[torch.cuda.Event] = deque()
+        if self.is_cuda:
+            self._inward = torch.cuda.Stream(device)
+            self._outward = torch.cuda.Stream(device)
+
+    def prefetch(self, load: Callable[[int], Tensors], count: int) -> Iterator[tuple[int, Tensors]]:
+        """Yield ``(index, load(index))`` in order; load the next one while one is worked on.
+
+        Parameters
+        ----------
+        load : callable
+            Gives the tensors of a chunk, all on the device; copies may be asynchronous.
+        count : int
+            Number of chunks.
+        """
+        if not self.is_cuda:
+            for index in range(count):
+                yield index, load(index)
+            return
+        main = torch.cuda.current_stream(self.device)
+        # What this pass reads, the previous pass wrote.
+        self._inward.wait_stream(self._outward)
+        self._inward.wait_stream(main)
+        computed: deque[torch.cuda.Event] = deque()
+        coming = self._fetch(load, 0)
+        for index in range(count):
+            tensors, arrived = coming
+            if len(computed) == _IN_FLIGHT:
+                computed.popleft().synchronize()
+            if index + 1 < count:
+                coming = self._fetch(load, index + 1)
+            main.wait_event(arrived)
+            for tensor in tensors:
+                if tensor is not None:
+                    tensor.record_stream(main)
+            yield index, tensors
+            computed.append(main.record_event())
+
+    def _fetch(
+        self, load: Callable[[int], Tensors], index: int
+    ) -> tuple[Tensors, torch.cuda.Event]:
+        with torch.cuda.stream(self._inward):
+            return load(index), self._inward.record_event()
+
+    def store(self, target: Tensor, value: Tensor) -> torch.cuda.Event | None:
+        """Copy ``value`` into ``target``; give the event that marks the end, None if it is over."""
+        if not self.is_cuda:
+            target.copy_(value)
+            return None
+        self._outward.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._outward):
+            target.copy_(value, non_blocking=True)
+            value.record_stream(self._outward)
+            done = self._outward.record_event()
+        self._stored.append(done)
+        if len(self._stored) > _IN_FLIGHT:
+            self._stored.popleft().synchronize()
+        return done
+
+
+class ResidualStream:
+    """Hidden states (B, rows, C) of every chunk, kept on the host, on the device or on disk.
+
+    Each chunk is one contiguous block, so that a copy is one transfer. Blocks are made at the
+    first write, in the dtype that is written: under autocast that of the plain forward.
+
+    Parameters
+    ----------
+    ranges : list of (int, int)
+        Token ranges of the chunks.
+    transfers : Transfers
+        Copies between host and device.
+    place : "cpu", "device" or pathlib.Path
+        Host memory (page-locked if the device is a CUDA one), the device, or unnamed files in this
+        directory.
+    dtype : torch.dtype, optional
+        Store in this dtype and restore what was written on reading. Default: as written.
+    """
+
+    def __init__(
+        self,
+        ranges: list[Range],
+        transfers: Transfers,
+        place: str | Path = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.ranges = ranges
+        self.transfers = transfers
+        self.place = place
+        self.dtype = dtype
+        self._written_dtype: torch.dtype | None = None
+        self._blocks: list[Tensor] = []
+
+    def write(self, index: int, x: Float[Tensor, "B rows C"]) -> None:
+        """Keep the hidden state of one chunk."""
+        dtype = self.dtype or x.dtype
+        if not self._blocks:
+            # All at once: blocks made between the temporaries of chunks would fragment the heap.
+            batch, _, width = x.shape
+            shapes = [torch.Size((batch, stop - start, width)) for start, stop in self.ranges]
+            self._blocks = [self._new_block(shape, dtype) for shape in shapes]
+        elif self._blocks[index].dtype != dtype:
+            # Some mixers widen the dtype under autocast in their first block.
+            self._blocks[index] = self._new_block(x.shape, dtype)
+        self._written_dtype = x.dtype
+        self.transfers.store(self._blocks[index], x)
+
+    def read(self, index: int) -> Float[Tensor, "B rows C"]:
+        """Return the hidden state of one chunk on the device; do not change it in place."""
+        block = self._blocks[index].to(self.transfers.device, non_blocking=True)
+        return block.to(self._written_dtype)
+
+    def _new_block(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        if isinstance(self.place, Path) and shape.numel():
+            return _map_unnamed_file(self.place, shape.numel(), dtype).view(shape)
+        if self.place == "device":
+            return torch.empty(shape, dtype=dtype, device=self.transfers.device)
+        # Page-locked block by block: torch rounds each request up to a power of two.
+        return torch.empty(shape, dtype=dtype, pin_memory=self.transfers.is_cuda)
+
+
+def _map_unnamed_file(directory: Path, size: int, dtype: torch.dtype) -> Tensor:
+    # The mapping outlives the name, so that no end of the process leaves the file behind.
+    with tempfile.NamedTemporaryFile(dir=directory, prefix="flarepp-residual-") as file:
+        return torch.from_file(file.name, shared=True, size=size, dtype=dtype)

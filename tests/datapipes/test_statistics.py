@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from physicsnemo_flarepp.datapipes import DrivAerMLReader, GraphReader, Normalizer, fit_normalizer
+from physicsnemo_flarepp.datapipes.statistics import InputRanges
+
+
+class Nodes(dict):
+    """A graph in the style of PyG."""
+
+
+def grid_reader(values, **arguments):
+    """One graph per row of `values` (cases, points, channels), on a fixed set of points."""
+    positions = torch.rand(values.shape[1], 2)
+    return GraphReader([Nodes(pos=positions, y=case) for case in values], **arguments)
+
+
+def test_channel_statistics_equal_those_of_all_training_points(ragged_set):
+    reader = DrivAerMLReader(ragged_set, fields=["pMeanTrim", "wallShearStressMeanTrim"])
+    fitted = fit_normalizer(reader, {"coordinates": "unit_box", "fields": "gaussian"})
+    files = [np.load(ragged_set / "train" / f"run_{run}.npz") for run in range(6)]
+    xyz = np.concatenate([file["surface_mesh_centers"] for file in files]).astype(float)
+    fields = np.concatenate([file["surface_fields"] for file in files]).astype(float)
+    affine = fitted.affine
+    np.testing.assert_allclose(affine["coordinates"].shift, xyz.min(0), rtol=1e-6)
+    np.testing.assert_allclose(affine["coordinates"].scale, np.ptp(xyz, axis=0), rtol=1e-6)
+    np.testing.assert_allclose(affine["fields"].shift, fields.mean(0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(affine["fields"].scale, fields.std(0, ddof=1), rtol=1e-6)
+
+
+def test_statistics_do_not_lose_digits_far_from_zero():
+    values = 1e6 + np.random.default_rng(0).normal(size=(50, 20, 1))
+    scale = fit_normalizer(grid_reader(values), {"fields": "gaussian"}).affine["fields"].scale
+    # The reader rounds to float32, whose spacing at 1e6 is 0.06.
+    expected = values.astype(np.float32).astype(float).std(ddof=1)
+    np.testing.assert_allclose(scale, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_per_point_statistics_and_their_shards(size):
+    values = torch.from_numpy(np.random.default_rng(0).normal(3, 2, size=(9, 10, 2)))
+    kinds = {"fields": "per_point"}
+    affine = fit_normalizer(grid_reader(values), kinds).affine["fields"]
+    normalizer = Normalizer({"features": affine, "fields": affine})
+    np.testing.assert_allclose(affine.shift, values.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(affine.scale, values.std(0), rtol=1e-6)
+    for rank in range(size):
+        options = {"shard": (rank, size), "n_points": 7}
+        reader = grid_reader(values, options=options, features=["y"])
+        sample = reader[4][0]
+        normal = normalizer(sample)
+        rows = sample["tokens"]
+        expected = (values[4][rows] - values.mean(0)[rows]) / values.std(0)[rows]
+        np.testing.assert_allclose(normal["features"], expected, rtol=1e-5, atol=1e-6)
+        back = normalizer.inverse(normal["features"], rows)
+        np.testing.assert_allclose(back, sample["fields"], rtol=1e-5)
+    with pytest.raises(ValueError, match="pass `tokens`"):
+        normalizer.inverse(torch.zeros(1, 4, 2))
+
+
+def test_constant_targets_are_predicted_exactly_and_constant_inputs_are_only_shifted():
+    values = np.random.default_rng(0).normal(size=(6, 4, 1))
+    values[:, 2] = 5.0
+    normalizer = fit_normalizer(grid_reader(values), {"fields": "per_point"})
+    predicted = normalizer.inverse(torch.full((1, 4, 1), 3.0))
+    assert predicted[0, 2, 0] == 5 and predicted[0, 1, 0] != 5
+    reader = grid_reader(values, features=["y"])
+    inputs = fit_normalizer(reader, {"features": "per_point"}).affine["features"]
+    assert inputs.scale[2, 0] == 1 and inputs.shift[2, 0] == 5
+
+
+def test_points_in_no_training_case_are_an_error():
+    with pytest.raises(ValueError, match="points were in no training case"):
+        reader = grid_reader(np.ones((1, 50, 1)), options={"n_points": 3})
+        fit_normalizer(reader, {"fields": "per_point"})
+
+
+def test_unknown_kinds_are_refused():
+    with pytest.raises(ValueError, match="kinds among"):
+        fit_normalizer(grid_reader(np.ones((1, 5, 1))), {"fields": "robust"})
+
+
+def test_ranges_of_shards_are_those_of_whole_cases():
+    """Each rank sees a part of every case, one of them nothing of the last."""
+    cases = [torch.randn(n, 3) + n for n in (5, 8, 2)]
+    parts = [InputRanges() for _ in range(3)]
+    for case, points in enumerate(cases):
+        for rank, shard in enumerate(points.tensor_split(3)):
+            sample = {"coordinates": shard, "globals": torch.tensor([case, -1.0])}
+            parts[rank].see(case, TensorDict(sample))
+    merged = InputRanges()
+    for part in parts:
+        merged.merge(part)
+    extents = torch.stack([points.amax(0) - points.amin(0) for points in cases]).double()
+    expected = {
+        "cases": 3,
+        "coordinates": {"min": torch.cat(cases).amin(0), "max": torch.cat(cases).amax(0)},
+        "extent": {"min": extents.amin(0), "max": extents.amax(0)},
+        "globals": {"min": torch.tensor([0.0, -1.0]), "max": torch.tensor([2.0, -1.0])},
+    }
+    found = merged.summary()
+    assert found.keys() == expected.keys() and found["cases"] == 3
+    for key in ("coordinates", "extent", "globals"):
+        for end in ("min", "max"):
+            assert found[key][end] == pytest.approx(expected[key][end].tolist(), rel=1e-6)
