@@ -102,7 +102,7 @@ def test_grids_are_reported_without_forces(darcy_run, capsys):
     np.testing.assert_allclose(report.mean_errors.values[:, 0], expected, rtol=1e-5)
     text = capsys.readouterr().out
     assert "darcy: 3 test cases" in text and "R^2" not in text
-    assert (darcy_run / "evaluation.csv").read_text().splitlines()[0] == "case,u"
+    assert (darcy_run / "evaluation.csv").read_text().splitlines()[0] == "case,u,u_integral"
 
 
 def test_several_runs_are_compared(loaded, featured_run, capsys):
