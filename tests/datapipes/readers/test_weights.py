@@ -107,7 +107,9 @@ def test_cells_drawn_by_area_weigh_as_much_as_the_surface_on_average(root_of):
         fine_share.append((sample["tokens"] >= (~front).sum()).double().mean())
     noise = np.std(found, axis=0) / np.sqrt(300)
     assert (np.abs(np.mean(found, axis=0) - exact) < 4 * noise + 1e-5 * areas.sum()).all()
-    assert np.mean(fine_share) == pytest.approx(areas[(~front).sum() :].sum() / areas.sum(), rel=0.1)
+    assert np.mean(fine_share) == pytest.approx(
+        areas[(~front).sum() :].sum() / areas.sum(), rel=0.1
+    )
 
 
 def test_cells_without_area_keep_a_positive_weight(root_of, box_surface):
