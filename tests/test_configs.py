@@ -17,7 +17,7 @@ from physicsnemo.mesh import DomainMesh, Mesh
 from scipy.io import savemat
 
 from physicsnemo_flarepp.commands.configs import config_directory
-from physicsnemo_flarepp.datapipes import build_dataloaders, loaders
+from physicsnemo_flarepp.datapipes import build_dataloaders, sources
 from physicsnemo_flarepp.datapipes.config import DataConfig
 from physicsnemo_flarepp.datapipes.download import PUBLISHED_SETS
 from physicsnemo_flarepp.training.config import RunConfig, TrainingConfig, check_config
@@ -146,7 +146,7 @@ def open_small(data, root, monkeypatch):
     """The loaders of a data config, on the small files in place of its own."""
     if data.builtin:
         (root / "stamp.json").write_text('{"n_train": 2, "n_test": 1}')
-    monkeypatch.setattr(loaders, "generate_once", lambda *_, **__: root)
+    monkeypatch.setattr(sources, "generate_once", lambda *_, **__: root)
     counts = {"n_train": 2, "n_test": 1, "num_workers": 0}
     draws = {key: 20 for key in ("n_points", "n_points_test") if data[key] is not None}
     place = {} if data.builtin else {"root": str(root)}

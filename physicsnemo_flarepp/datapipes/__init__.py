@@ -20,7 +20,7 @@ _HOMES = {
     "ReaderOptions": "readers",
     "build_dataloaders": "loaders",
     "build_test_loader": "loaders",
-    "data_elsewhere": "loaders",
+    "data_elsewhere": "sources",
     "fit_normalizer": "statistics",
     "plot_mesh": "case_meshes",
     "tokens_from_graph": "readers",

@@ -12,12 +12,10 @@ from jaxtyping import Float
 from tensordict import TensorDict
 from torch import Tensor
 
-from ..datapipes import PadCollator, plot_mesh
+from ..datapipes import plot_mesh
 from ..datapipes.channels import Channels
 from ..datapipes.readers.base import MEASURE, NO_WEIGHTS, TokenTable, point_areas
 from ..files import reading
-from ..inference import predict
-from ..inference.prediction import unwrap
 from ..meshes import PolygonMesh, polygon_mesh
 from ..meshes.export import add_arrays, prediction_arrays
 from .errors import relative_l2
@@ -171,7 +169,7 @@ def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePre
     """
     index = find_case(run, case)
     sample, metadata = run.test_set.reader[index]
-    prediction = predict_sample(run, sample, progress=progress)
+    prediction = run.predict(sample, progress=progress)
     return CasePrediction(**_contents(run, index, sample, metadata), prediction=prediction)
 
 
@@ -188,50 +186,6 @@ def _contents(
         "channels": run.channels,
         "metadata": metadata,
     }
-
-
-@torch.no_grad()
-def predict_sample(
-    run: Run, sample: Mapping[str, Tensor], *, progress: bool = True
-) -> Float[np.ndarray, "N O"]:
-    """Return the fields at the tokens of a sample.
-
-    Models that stream (see :func:`physicsnemo_flarepp.inference.predict`) take the tokens chunk by
-    chunk, with the same result; others take them at once.
-
-    Parameters
-    ----------
-    run : Run
-        The trained model.
-    sample : Mapping[str, Tensor]
-        ``coordinates`` (N, d) and, as in training, ``features`` (N, f) and ``globals`` (g,).
-        Per-point statistics need ``tokens`` (N,), the rows of the points in the grid of training,
-        unless these are all of them; a run with weighted tokens needs ``weights`` (N,).
-    progress : bool, optional
-        As in :func:`predict_case`.
-    """
-    sample = TensorDict(dict(sample))
-    if run.channels.weights != NO_WEIGHTS and "weights" not in sample.keys():
-        raise ValueError(
-            f"run {run.name} weighs tokens by {run.channels.weights!r}, but the sample has no "
-            "entry 'weights'; give the area that each token stands for"
-        )
-    batch = PadCollator()([(run.normalizer(sample), {"index": 0})])
-    if can_stream(run.model):
-        result = predict(run.model, **run.adapter(batch), progress=progress)
-    else:
-        result = run.model(**run.adapter(batch.to(run.device)))
-    result = result.reshape(len(sample["coordinates"]), -1).float().cpu()
-    return run.normalizer.inverse(result, sample.get("tokens", None), key="fields").numpy()
-
-
-def can_stream(model: torch.nn.Module) -> bool:
-    """Return whether exact streaming serves `model`."""
-    try:
-        unwrap(model)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def predict_with_all(
@@ -374,7 +328,7 @@ def predict_points(run: Run, path: str | Path, *, progress: bool = True) -> pv.D
     """
     channels = run.channels
     sample = read_points(path, channels)
-    values = predict_sample(run, sample, progress=progress)
+    values = run.predict(sample, progress=progress)
     coordinates = sample["coordinates"].numpy()
     mesh = plot_mesh({"grid": _whole_grid(channels, coordinates)}, coordinates)
     return add_arrays(mesh, prediction_arrays(channels.fields, {run.name: values}), "point")

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from ..datapipes import PadCollator
 from ..inference import routing_queries, routing_spectra, routing_weights
 from ..mixers import FlareMixer, FlarePPMixer, Mixer
 from ..visualization import (
@@ -29,15 +28,12 @@ from .trained_run import Run, distinct_names
 _USUAL_ROUTES = 4
 
 
-def model_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:
+def _case_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:
     """Return what the model of a run is called with on a test case."""
-    sample, _ = run.test_set[find_case(run, case)]
-    arguments = run.adapter(PadCollator()([(sample, {"index": 0})]))
-    return {
-        key: arguments[key]
-        for key in ("fx", "embedding", "time", "token_weights")
-        if key in arguments
-    }
+    sample, _ = run.test_set.reader[find_case(run, case)]
+    arguments = run.inputs(sample)
+    taken = ("fx", "embedding", "time", "token_weights")
+    return {key: arguments[key] for key in taken if key in arguments}
 
 
 def has_routes(run: Run) -> bool:
@@ -107,7 +103,7 @@ def draw_routing(
     directory = Path(directory)
     if routes is None:
         routes = min(_USUAL_ROUTES, n_routes(run))
-    inputs = model_inputs(run, case)
+    inputs = _case_inputs(run, case)
     shown = read_case(run, case)
     if heads is None:
         heads = telling_heads(routing_spectra(run.model, **inputs).cpu().numpy())
@@ -155,7 +151,7 @@ def draw_queries(
     names = tuple(run.case_ids[find_case(run, case)] for case in cases)
     if len(set(names)) < 2:
         raise ValueError(f"queries of case {names[0]!r} are compared with themselves; name another")
-    both = [routing_queries(run.model, **model_inputs(run, name)) for name in names]
+    both = [routing_queries(run.model, **_case_inputs(run, name)) for name in names]
     return plot_query_change(
         *(queries.cpu().numpy() for queries in both),
         cases=names,
@@ -187,7 +183,7 @@ def draw_spectrum(
     """
     names = distinct_names([run.directory for run in runs], labels)
     spectra = {
-        name: routing_spectra(run.model, **model_inputs(run, case)).cpu().numpy()
+        name: routing_spectra(run.model, **_case_inputs(run, case)).cpu().numpy()
         for name, run in zip(names, runs, strict=True)
     }
     case_id = runs[0].case_ids[find_case(runs[0], case)]

@@ -17,7 +17,6 @@ from ..meshes.export import add_arrays, prediction_arrays
 from .errors import relative_l2
 from .force_conventions import ForceSettings, describe_settings, sign_doubt
 from .forces import Forces, field_forces, force_surface
-from .predictions import predict_sample
 from .surface_checks import SizeComparison, compare_size, mesh_warnings, training_ranges
 from .trained_run import Run
 
@@ -107,7 +106,7 @@ def predict_surface(
     if known is not None:
         size = compare_size(known, sample["coordinates"].numpy(), path, scale=scale)
     warnings += [size.warning] if size.warning else []
-    values = predict_sample(run, sample, progress=progress)
+    values = run.predict(sample, progress=progress)
     add_arrays(surface, prediction_arrays(channels.fields, {run.name: values}), association)
     if warnings:
         surface.field_data[WARNINGS] = warnings

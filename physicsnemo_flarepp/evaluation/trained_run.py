@@ -8,16 +8,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo import Module
 from physicsnemo.datapipes import Dataset
+from tensordict import TensorDict
+from torch import Tensor
 
 from ..datapipes import Normalizer
 from ..datapipes.channels import FILE_NAME as CHANNELS_FILE
 from ..datapipes.channels import Channels
-from ..datapipes.loaders import build_test_loader, data_elsewhere
+from ..datapipes.loaders import build_test_loader
+from ..datapipes.readers.base import NO_WEIGHTS
+from ..datapipes.sources import data_elsewhere
 from ..files import reading
+from ..inference import predict
+from ..inference.prediction import unwrap
 from ..training.checkpoints.store import CheckpointStore, load_model
 from ..training.feeding import input_adapter
 from ..training.run_directory import CONFIG, MODEL, NORMALIZER, SETTINGS
@@ -68,11 +76,6 @@ class Run:
     trust: bool = False
 
     @cached_property
-    def adapter(self):
-        """Returns the keyword arguments of ``model.forward`` for a batch."""
-        return input_adapter(self.model)
-
-    @cached_property
     def test_set(self) -> Dataset:
         """The test cases with all their tokens, normalised; opened when first used."""
         try:
@@ -108,6 +111,53 @@ class Run:
             return Channels.load(self.directory)
         joint = OmegaConf.select(self.config, "training.field_norms") == "joint"
         return Channels.of_reader(self.test_set.reader, joint=joint)
+
+    def inputs(self, sample: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what the model is called with: a batch of one sample in physical units."""
+        if self.channels.weights != NO_WEIGHTS and "weights" not in sample.keys():
+            raise ValueError(
+                f"run {self.name} weighs tokens by {self.channels.weights!r}, but the sample has "
+                "no entry 'weights'; give the area that each token stands for"
+            )
+        batch = self.normalizer(TensorDict(dict(sample))).unsqueeze(0)
+        return input_adapter(self.model)(batch)
+
+    @torch.no_grad()
+    def predict(
+        self, sample: Mapping[str, Tensor], *, progress: bool = True
+    ) -> Float[np.ndarray, "N O"]:
+        """Return the fields at the tokens of a sample, in physical units.
+
+        Models that stream (see :func:`physicsnemo_flarepp.inference.predict`) take the tokens
+        chunk by chunk, with the same result; others take them at once.
+
+        Parameters
+        ----------
+        sample : Mapping[str, Tensor]
+            In physical units, ``coordinates`` (N, d) and, as in training, ``features`` (N, f) and
+            ``globals`` (g,). Per-point statistics need ``tokens`` (N,), the rows of the points in
+            the grid of training, unless these are all of them; a run with weighted tokens needs
+            ``weights`` (N,).
+        progress : bool, optional
+            Show a bar while a large case is streamed, if stderr is a terminal.
+        """
+        arguments = self.inputs(sample)
+        if can_stream(self.model):
+            result = predict(self.model, **arguments, progress=progress)
+        else:
+            placed = {name: value.to(self.device) for name, value in arguments.items()}
+            result = self.model(**placed)
+        result = result.reshape(len(sample["coordinates"]), -1).float().cpu()
+        return self.normalizer.inverse(result, sample.get("tokens", None), key="fields").numpy()
+
+
+def can_stream(model: torch.nn.Module) -> bool:
+    """Return whether exact streaming serves `model`."""
+    try:
+        unwrap(model)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def load_run(

@@ -4,60 +4,66 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from physicsnemo.datapipes import DataLoader
 from tensordict import TensorDict
 from torch import Tensor
+
+from ..datapipes.normalization import Normalizer
+from ..ops.collectives import Group
+from .losses import batch_errors
 
 
 @torch.no_grad()
 def case_errors(
     predict: Callable[[TensorDict], Float[Tensor, "B N O"]],
     loader: DataLoader,
-    measure: Callable[[Float[Tensor, "B N O"], TensorDict], Float[Tensor, "B F"]],
-    n_fields: int,
-) -> tuple[Int[Tensor, " n"], Float[Tensor, "n F"]]:
-    """Return the cases that this rank's loader gives and their errors in physical units.
+    widths: tuple[int, ...],
+    *,
+    norm: str = "tokens",
+    context_group: Group | None = None,
+    data_group: dist.ProcessGroup | None = None,
+) -> Float[Tensor, "cases F"]:
+    """Return the errors of all cases of a split, in its order and the same on all ranks.
 
     Parameters
     ----------
     predict : Callable
         From a batch to fields in physical units.
     loader : DataLoader
-        Gives batches.
-    measure : Callable
-        From a prediction and its batch to the errors of each field, such as
-        :meth:`~.step.FieldLoss.errors`.
-    n_fields : int
-        The F fields that have an error.
+        Gives this rank's batches.
+    widths : tuple[int, ...]
+        Channels of the F fields.
+    norm : str, optional
+        As in :func:`~.losses.batch_errors`.
+    context_group : ProcessGroup or str, optional
+        The ranks that hold parts of the same cases.
+    data_group : ProcessGroup, optional
+        The ranks that hold different cases.
 
     Returns
     -------
-    tuple[torch.Tensor, torch.Tensor]
-        Positions of the cases in the split (n,) and relative L2 errors (n, F).
+    torch.Tensor
+        Relative L2 errors, on the CPU.
     """
-    cases, errors = [], []
+    cases, errors = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, len(widths))]
     for batch in loader:
-        errors.append(measure(predict(batch), batch))
-        cases.append(batch["case_index"])
-    if not cases:
-        return torch.empty(0, dtype=torch.int64), torch.empty(0, n_fields)
-    return torch.cat(cases), torch.cat(errors)
+        found = batch_errors(predict(batch), batch, widths, norm, context_group)
+        errors.append(found.cpu())
+        cases.append(batch["case_index"].cpu())
+    own = torch.cat(cases), torch.cat(errors)
+    everyones = [own]
+    if data_group is not None and dist.get_world_size(data_group) > 1:
+        everyones = [None] * dist.get_world_size(data_group)
+        dist.all_gather_object(everyones, own, group=data_group)
+    positions, errors = (torch.cat(values) for values in zip(*everyones, strict=True))
+    return errors[positions.argsort()]
 
 
-def gather_errors(
-    cases: Int[Tensor, " n"], errors: Float[Tensor, "n F"], group: dist.ProcessGroup | None
-) -> Float[Tensor, "cases F"]:
-    """Return the errors of all cases in the order of the split, the same on all data ranks.
+def predict_mean(normalizer: Normalizer) -> Callable[[TensorDict], Float[Tensor, "B N O"]]:
+    """Return what predicts the fields that normalise to 0, for :func:`case_errors`."""
 
-    Examples
-    --------
-    >>> gather_errors(torch.tensor([1, 0]), torch.tensor([[0.2], [0.1]]), None).flatten()
-    tensor([0.1000, 0.2000])
-    """
-    parts = [(cases.cpu(), errors.cpu())]
-    if group is not None and dist.get_world_size(group) > 1:
-        mine, parts = parts[0], [None] * dist.get_world_size(group)
-        dist.all_gather_object(parts, mine, group=group)
-    cases, errors = (torch.cat([part[i] for part in parts]) for i in (0, 1))
-    return errors[cases.argsort()]
+    def predict(batch: TensorDict) -> Float[Tensor, "B N O"]:
+        return normalizer.inverse(torch.zeros_like(batch["fields"]), batch["tokens"])
+
+    return predict

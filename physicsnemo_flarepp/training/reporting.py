@@ -5,10 +5,45 @@ from dataclasses import dataclass
 
 import psutil
 import torch
+from jaxtyping import Float, Int
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
 
 QUIET_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class PendingStep:
+    """A step whose loss is still on the device.
+
+    Parameters
+    ----------
+    step, epoch : int
+        Steps and epochs begun.
+    learning_rate : float
+        Of the step.
+    loss : torch.Tensor
+        Of this rank.
+    cases : list[torch.Tensor]
+        Positions of its cases in the split, batch by batch.
+    """
+
+    step: int
+    epoch: int
+    learning_rate: float
+    loss: Float[Tensor, ""]
+    cases: list[Int[Tensor, " B"]]
+
+    def row(self, loss: float) -> dict[str, object]:
+        """Return the row of metrics, with the loss over all ranks."""
+        return {
+            "kind": "step",
+            "step": self.step,
+            "epoch": self.epoch,
+            "loss": loss,
+            "learning_rate": self.learning_rate,
+        }
 
 
 @dataclass(frozen=True)

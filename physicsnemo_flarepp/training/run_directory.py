@@ -5,18 +5,15 @@ import fcntl
 import io
 import json
 import os
-import platform
 import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo.core import Module
 
@@ -30,20 +27,9 @@ from .config import RunConfig
 from .metrics import FILE_NAME as METRICS
 from .metrics import MetricsLog, read_metrics
 from .run_manifest import FILE_NAME as MANIFEST
-from .run_manifest import RunManifest, read_run_manifest
+from .run_manifest import RunManifest, package_versions, read_run_manifest
 from .training_set import FILE_NAME as TRAINING_SET
 
-_PACKAGES = (
-    "physicsnemo-flarepp",
-    "nvidia-physicsnemo",
-    "torch",
-    "numpy",
-    "scipy",
-    "hydra-core",
-    "tensordict",
-    "pyvista",
-    "vtk",
-)
 CONFIG, NORMALIZER, MODEL = "config.yaml", "normalizer.safetensors", "model.mdlus"
 # What a resumed run and predictions depend on, besides the weights.
 SETTINGS = (CONFIG, CHANNELS, NORMALIZER)
@@ -66,20 +52,6 @@ _RESULTS = (MODEL, "errors.csv", "table.md", "evaluation.csv", "figures", "predi
 
 class RunDirectoryLost(RuntimeError):
     """The directory was removed while a run was writing to it."""
-
-
-def package_versions() -> dict[str, str | None]:
-    """Return what the run depends on, for its record."""
-    versions: dict[str, str | None] = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
-    versions["cuda"] = torch.version.cuda
-    versions["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    versions["platform"] = platform.platform()
-    return versions
 
 
 class RunDirectory:

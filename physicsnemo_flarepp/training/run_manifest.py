@@ -1,14 +1,29 @@
-"""The manifest of a run: checksums of what its predictions depend on, and which files are its."""
+"""What a run is made of: checksums of what its predictions depend on, its files, its versions."""
 
+import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
+
+import torch
 
 from .. import __version__
 from ..files import Fingerprint, checked_json, read_checked_json, replace_text, verify_file
 
 FILE_NAME = "run_manifest.json"
+_PACKAGES = (
+    "physicsnemo-flarepp",
+    "nvidia-physicsnemo",
+    "torch",
+    "numpy",
+    "scipy",
+    "hydra-core",
+    "tensordict",
+    "pyvista",
+    "vtk",
+)
 
 
 @dataclass(frozen=True)
@@ -106,3 +121,17 @@ def record_written(directory: Path, paths: Iterable[Path]) -> None:
     names = [str(path.relative_to(directory)) for path in paths if path.is_file()]
     if manifest is not None and not set(names) <= set(manifest.written):
         manifest.with_written(names).write()
+
+
+def package_versions() -> dict[str, str | None]:
+    """Return what the run depends on, for its record."""
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    versions["cuda"] = torch.version.cuda
+    versions["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    versions["platform"] = platform.platform()
+    return versions

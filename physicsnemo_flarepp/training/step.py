@@ -12,10 +12,9 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel
 
 from ..datapipes.normalization import Normalizer
-from ..ops.errors import field_errors
 from ..parallel import sync_gradients
 from .config import PRECISIONS, TrainingConfig
-from .losses import derivative_loss
+from .losses import batch_errors, derivative_loss
 
 Adapter = Callable[[TensorDict], dict[str, Tensor]]
 
@@ -75,21 +74,10 @@ class FieldLoss:
             normalised = self.forward(**self.adapter(batch))
         return self.normalizer.inverse(normalised.float(), batch["tokens"])
 
-    def errors(self, prediction: Float[Tensor, "B N O"], batch: TensorDict) -> Float[Tensor, "B F"]:
-        """Return the relative L2 error of each field of each sample, in the norm of the run."""
-        return field_errors(
-            prediction,
-            batch["fields"],
-            self.widths,
-            token_mask=batch.get("token_mask", None),
-            token_weights=batch["weights"] if self.norm == "measure" else None,
-            group=self.group,
-        )
-
     def __call__(self, batch: TensorDict) -> Float[Tensor, ""]:
         """Return the loss, differentiable."""
         prediction, target = self.predict(batch), batch["fields"]
-        loss = self.errors(prediction, batch).mean()
+        loss = batch_errors(prediction, batch, self.widths, self.norm, self.group).mean()
         if self.derivative_weight > 0:
             smooth = derivative_loss(prediction, target, self.grid, self.widths)
             loss = loss + self.derivative_weight * smooth

@@ -4,7 +4,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -17,27 +16,16 @@ from torch import Tensor
 from ..datapipes.normalization import centres_fields
 from ..ops import all_reduce
 from .assembly import Assembly, Ranks
-from .case_errors import case_errors, gather_errors
+from .case_errors import case_errors, predict_mean
 from .checkpoints.random_state import gather_random_states, restore_own_random_state
 from .checkpoints.store import CheckpointStore
 from .interrupts import StopRequest
-from .reporting import Reporter, Status, used_memory_mb
+from .reporting import PendingStep, Reporter, Status, used_memory_mb
 from .run_directory import RunDirectory, RunDirectoryLost
 
 
 class NonFiniteLoss(RuntimeError):
     """The loss or a weight became NaN or infinite."""
-
-
-@dataclass(frozen=True)
-class PendingStep:
-    """A step whose loss is still on the device."""
-
-    step: int
-    epoch: int
-    learning_rate: float
-    loss: Float[Tensor, ""]
-    cases: list[Tensor]
 
 
 class Trainer:
@@ -288,19 +276,19 @@ class Trainer:
         """Test error of predicting the mean over the training set; None if it is not known."""
         if not centres_fields(self.cfg.data):
             return None
-        inverse = self.assembly.loaders.normalizer.inverse
-
-        def predict(batch: TensorDict) -> Tensor:
-            return inverse(torch.zeros_like(batch["fields"]), batch["tokens"])
-
-        return self._test_errors(predict).mean().item()
+        return self._test_errors(predict_mean(self.assembly.loaders.normalizer)).mean().item()
 
     def _test_errors(
         self, predict: Callable[[TensorDict], Float[Tensor, "B N O"]]
     ) -> Float[Tensor, "cases F"]:
-        test, measure = self.assembly.loaders.test, self.assembly.evaluation.errors
-        cases, errors = case_errors(predict, test, measure, len(self.assembly.fields))
-        return gather_errors(cases, errors, self.ranks.data_group)
+        return case_errors(
+            predict,
+            self.assembly.loaders.test,
+            tuple(self.assembly.fields.values()),
+            norm=self.assembly.evaluation.norm,
+            context_group=self.ranks.context_group,
+            data_group=self.ranks.data_group,
+        )
 
     def _flush(self) -> None:
         """Read the losses of the last steps from the device: the run's only wait for it."""
@@ -316,16 +304,7 @@ class Trainer:
         speed = self._tokens * self.ranks.size / seconds
         self._tokens, self._since = 0, time.perf_counter()
         memory = used_memory_mb(self.ranks.device)
-        rows = [
-            {
-                "kind": "step",
-                "step": entry.step,
-                "epoch": entry.epoch,
-                "loss": value,
-                "learning_rate": entry.learning_rate,
-            }
-            for entry, value in zip(pending, values, strict=True)
-        ]
+        rows = [entry.row(value) for entry, value in zip(pending, values, strict=True)]
         rows[-1] |= {
             "tokens_per_second": speed,
             "seconds_per_step": seconds / len(pending),

@@ -120,8 +120,8 @@ def test_help_lists_every_option_and_value(verb, capsys):
     text = capsys.readouterr().out
     for path in config_directory().glob("*/**/*.yaml"):
         group, *names = path.relative_to(config_directory()).with_suffix("").parts
-        if group in ("recipe", "experiment_recipe"):  # follow from the model, nobody names them
-            continue
+        if group in ("recipe", "experiment_recipe"):
+            continue  # they follow from the model and the experiment
         shown = f"  {group}={'/'.join(names)} " in text or f"* {group}={'/'.join(names)} " in text
         assert shown != path.name.startswith("_"), path
     with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):

@@ -17,7 +17,7 @@ from physicsnemo_flarepp.evaluation import (
     force_settings,
     load_run,
     predict_case,
-    predictions,
+    trained_run,
 )
 from physicsnemo_flarepp.visualization import RenderingUnavailable, Theme
 from tests.evaluation import making
@@ -115,7 +115,7 @@ def test_gallery_takes_the_input_from_the_features_and_predicts_nothing(
 ):
     darcy = load_run(darcy_run, device="cpu")
     coefficient = predict_case(darcy, 0).features[:, 0]
-    monkeypatch.setattr(predictions, "predict", refuse)
+    monkeypatch.setattr(trained_run, "predict", refuse)
     look = {"formats": ("svg",), "theme": SMALL}
     drawn = draw_gallery([darcy, both[0]], tmp_path, labels=["Darcy", "Bodies"], **look)
     for run in (darcy, both[0]):

@@ -11,7 +11,7 @@ from physicsnemo_flarepp.evaluation import (
     predict_case,
     predict_points,
 )
-from physicsnemo_flarepp.evaluation.predictions import can_stream
+from physicsnemo_flarepp.evaluation.trained_run import can_stream
 from physicsnemo_flarepp.meshes import mesh_suffix
 from tests.evaluation import making
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from physicsnemo_flarepp.evaluation import draw_routing, draw_spectrum, load_run, predictions
+from physicsnemo_flarepp.evaluation import draw_routing, draw_spectrum, load_run, trained_run
 from physicsnemo_flarepp.visualization import Theme
 from tests.evaluation import making
 
@@ -47,6 +47,6 @@ def test_a_case_is_not_predicted_for_its_routes(both, tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("the case was predicted")
 
-    monkeypatch.setattr(predictions, "predict", refuse)
+    monkeypatch.setattr(trained_run, "predict", refuse)
     maps, _ = draw_routing(both[0], 0, tmp_path, heads=[(0, 0)], routes=1, theme=SMALL)
     assert maps.paths

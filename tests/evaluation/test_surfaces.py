@@ -13,8 +13,8 @@ from physicsnemo_flarepp.evaluation import (
     load_run,
     predict_case,
     predict_surface,
-    predictions,
     relative_l2,
+    trained_run,
 )
 from physicsnemo_flarepp.evaluation.surfaces import surface_sample
 from physicsnemo_flarepp.inference import predict
@@ -203,7 +203,7 @@ def test_streaming_in_small_chunks_changes_nothing(loaded, surfaces, monkeypatch
         sizes.append(fx.shape)
         return predict(model, fx, **options, chunk_size=37)
 
-    monkeypatch.setattr(predictions, "predict", in_chunks)
+    monkeypatch.setattr(trained_run, "predict", in_chunks)
     chunked = predict_surface(loaded, path).values
     assert sizes == [(1, 320, 3)]
     assert np.linalg.norm(chunked - whole) < 1e-4 * np.linalg.norm(whole)
@@ -291,7 +291,7 @@ def test_the_test_case_and_its_file_are_weighted_alike(weighted_run, surfaces):
     np.testing.assert_allclose(sample["weights"], areas, rtol=1e-5)
     del sample["weights"]
     with pytest.raises(ValueError, match="weighs tokens by 'measure', but the sample has no"):
-        predictions.predict_sample(weighted_run, sample)
+        weighted_run.predict(sample)
 
 
 def test_a_file_with_fields_is_compared_in_both_norms(weighted_run, surfaces):

@@ -32,8 +32,8 @@ from scipy.io import savemat
 
 from physicsnemo_flarepp.datapipes import DrivAerMLReader, GeoFNOReader, plot_mesh
 from physicsnemo_flarepp.datapipes.channels import Channels
-from physicsnemo_flarepp.datapipes.readers.matfile import load_mat
 from physicsnemo_flarepp.datapipes.readers.splits import read_manifest
+from physicsnemo_flarepp.datapipes.readers.stores import load_mat
 from physicsnemo_flarepp.datapipes.synthetic.sets import CaseId
 from physicsnemo_flarepp.datapipes.synthetic.workers import case_file, unsolved_cases
 from physicsnemo_flarepp.evaluation import load_run

@@ -44,7 +44,7 @@ REVIEWED = {
     "meshes/vtk_calls.py Popen": 1,
     "visualization/rendering.py run": 1,
     # A class from the user's own config, or from a file whose author is trusted.
-    "datapipes/loaders.py get_class": 1,
+    "datapipes/sources.py get_class": 1,
     "training/feeding.py get_class": 2,
     "training/checkpoints/model_files.py get_class": 1,
     # Values: YAML without tags that build objects, and no references in a file.
@@ -65,8 +65,8 @@ REVIEWED = {
     # Formats of numbers: own datasets of HDF5, codecs of zarr, no pickles in memory maps.
     "datapipes/case_meshes.py from_zarr": 1,
     "datapipes/case_meshes.py open_group": 1,
-    "datapipes/readers/matfile.py File": 2,
-    "datapipes/readers/matfile.py loadmat": 1,
+    "datapipes/readers/stores.py File": 2,
+    "datapipes/readers/stores.py loadmat": 1,
     "datapipes/readers/stores.py load_memmap": 1,
     "datapipes/readers/surfaces.py open_group": 2,
     "datapipes/normalization.py safe_open": 1,

@@ -129,7 +129,7 @@ def test_leftovers_of_kills_are_removed_at_the_next_start(make_config):
     folder = directory / "checkpoints" / ".deleting_step_00000003_0badcafe"
     folder.mkdir()
     (folder / "training.pt").write_text("half")
-    (directory / ".config.yaml.0badcafe").write_text("half")
+    (directory / ".config.yaml.0badcafe.yaml").write_text("half")
     (directory / ".mine").write_text("mine")
     train(make_config(training__epochs=1))  # complete before: nothing is saved again
     hidden = sorted(path.name for path in directory.rglob(".*"))

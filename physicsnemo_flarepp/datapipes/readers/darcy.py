@@ -10,8 +10,8 @@ from physicsnemo.datapipes import register
 from ..checks import check_shape, existing_directory, one_file
 from ..specs import benchmark
 from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, point_areas
-from .matfile import load_mat, mat_shape
 from .splits import check_split
+from .stores import load_mat, mat_shape
 
 
 @register()

@@ -11,8 +11,8 @@ from ...files import reading
 from ..checks import check_shape, existing_directory, one_file
 from ..specs import BenchmarkSpec, benchmark
 from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, point_areas
-from .matfile import load_mat, mat_shape
 from .splits import positional_split
+from .stores import load_mat, mat_shape
 
 # Channel of the Q array that each benchmark predicts, and how many channels Q has.
 _Q_CHANNEL = {"airfoil": (4, 5), "pipe": (0, 3)}

@@ -1,4 +1,7 @@
-"""Folders of arrays, memory maps and zarr: opened only if complete and free of code.
+"""Stores of arrays (MATLAB files, memory maps, zarr): opened only if complete and free of code.
+
+scipy ignores a cut variable at the end of a MATLAB file, which would then look as if it had never
+been written.
 
 Loading memory maps would leave out a missing one and lengthen a truncated one with zeros.
 
@@ -10,14 +13,19 @@ lists the array in `allow_missing_chunks`.
 
 import json
 import math
+import struct
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
+import h5py
+import numpy as np
+import scipy.io
 import torch
 import zarr
 from physicsnemo.mesh import DomainMesh
 
 from ...files import RefusedFile, reading
+from ..checks import missing_name
 
 # All that zarr and numcodecs have for numbers; "pickle" runs what it decodes.
 _CODECS = {
@@ -26,6 +34,85 @@ _CODECS = {
     *("jenkins_lookup3", "delta", "shuffle", "fixedscaleoffset", "quantize", "bitround"),
     *("astype", "packbits"),
 }
+
+
+def check_complete(path: Path) -> None:
+    """Raise EOFError if a MATLAB v5 file ends inside a variable."""
+    with path.open("rb") as file:
+        header = file.read(128)
+        order = {b"IM": "<", b"MI": ">"}.get(header[126:128])
+        if order is None:
+            return
+        size, position = path.stat().st_size, len(header)
+        while position < size:
+            file.seek(position)
+            tag = file.read(8)
+            length = struct.unpack(f"{order}II", tag)[1] if len(tag) == 8 else size
+            position += 8 + length
+    if position > size:
+        raise EOFError(f"a variable ends at byte {position}, the file at byte {size}")
+
+
+def own_dataset(path: Path, file: h5py.File, variable: str) -> h5py.Dataset:
+    """Return a dataset that lies in this file; HDF5 can point to bytes of any other file."""
+    if variable not in file:
+        raise missing_name(path, "variable", variable, file.keys())
+    if isinstance(file.get(variable, getlink=True), h5py.HardLink):
+        found = file[variable]
+        if isinstance(found, h5py.Dataset) and not (found.external or found.is_virtual):
+            return found
+    raise RefusedFile(
+        f"{path} is refused: variable {variable!r} is not stored in it but points elsewhere, maybe "
+        "to another file; write it as one plain dataset"
+    )
+
+
+def mat_shape(path: Path, variable: str) -> tuple[int, ...]:
+    """Return the MATLAB shape of `variable` without reading its values."""
+    with reading(path):
+        if h5py.is_hdf5(path):
+            with h5py.File(path) as file:
+                return own_dataset(path, file, variable).shape[::-1]
+        check_complete(path)
+        shapes = {name: shape for name, shape, _ in scipy.io.whosmat(path)}
+    if variable not in shapes:
+        raise missing_name(path, "variable", variable, shapes)
+    return shapes[variable]
+
+
+def load_mat(path: Path, variable: str, cases: slice, stride: int = 1) -> np.ndarray:
+    """Return some cases of a MATLAB array, case axis first, as float32.
+
+    MATLAB v7.3 files are HDF5 with the axes reversed (MATLAB stores columns first); only the
+    chosen cases and grid points are read. Earlier formats have no random access: the variable is
+    read whole and cut afterwards.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.mat`` file.
+    variable : str
+        Name of an array whose first MATLAB axis counts cases.
+    cases : slice
+        Cases to keep.
+    stride : int, optional
+        Keep every `stride`-th entry along the second and third axes.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (cases, ...), C-contiguous.
+    """
+    shape = mat_shape(path, variable)
+    grid = [slice(None, None, stride)] * min(2, len(shape) - 1)
+    index = (cases, *grid, *[slice(None)] * (len(shape) - 1 - len(grid)))
+    with reading(path):
+        if h5py.is_hdf5(path):
+            with h5py.File(path) as file:
+                values = own_dataset(path, file, variable)[index[::-1]].T
+        else:
+            values = scipy.io.loadmat(path, variable_names=[variable])[variable][index]
+        return np.ascontiguousarray(values, dtype=np.float32)
 
 
 def check_memory_maps(path: Path) -> None:

@@ -1,0 +1,222 @@
+"""From a config to readers: where the files are, which of their cases are meant, who reads them."""
+
+import inspect
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+from physicsnemo.datapipes import COMPONENT_REGISTRY
+
+from .config import LoaderConfig, ParallelConfig
+from .readers import CaseReader, DarcyReader, GeoFNOReader, ReaderOptions
+from .readers.geofno import stored_cases
+from .readers.splits import says_its_split
+from .specs import BenchmarkSpec, benchmark
+from .synthetic.stamp import read_stamp
+
+# Arguments of readers that have their own place in the config.
+_SET_BY_DATA = ("root", "split", "n_train", "n_test", "options")
+# Of the draws of test cases: runs that differ in their seed are tested on the same tokens.
+TEST_SEED = 0
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Checked config of a data set, where its files are, and who reads them."""
+
+    cfg: DictConfig
+    root: Path
+    spec: BenchmarkSpec | None
+    reader_class: type[CaseReader]
+
+    def reader(self, split: str, *, whole_cases: bool = False) -> CaseReader:
+        """Return the reader of a split, of this rank's tokens or of whole cases."""
+        cfg, reader = self.cfg, self.reader_class
+        arguments = OmegaConf.to_container(cfg.reader, resolve=True)
+        arguments.pop("_target_", None)
+        # `train_cases` and `test_cases` are the two values of the reader's one argument `cases`.
+        listed = {name: arguments.pop(f"{name}_cases", None) for name in ("train", "test")}
+        if listed[split] is not None:
+            arguments["cases"] = listed[split]
+        if reader is GeoFNOReader and self.spec is not None:
+            arguments.setdefault("name", self.spec.name)
+        accepted = list(inspect.signature(reader).parameters)
+        accepted = [name for name in accepted if name not in _SET_BY_DATA]
+        unknown = [name for name in arguments if name not in accepted]
+        if unknown:
+            raise ValueError(
+                f"data.reader has {', '.join(unknown)}, but {reader.__name__} takes "
+                f"{', '.join(accepted) or 'nothing'} there. An experiment made for other data may "
+                "have set it: choose data by experiment=..., or leave it out with experiment=none"
+            )
+        context = (cfg.parallel.context_rank, cfg.parallel.context_size)
+        return reader(
+            root=self.root,
+            split=split,
+            n_train=cfg.n_train,
+            n_test=cfg.n_test,
+            options=ReaderOptions(
+                n_points=cfg.n_points if split == "train" else cfg.n_points_test,
+                sampling=cfg.sampling if split == "train" else "fixed",
+                shard=(0, 1) if whole_cases else context,
+                weights=cfg.weights,
+                density=cfg.sampling_density if split == "train" else "cells",
+                seed=cfg.seed if split == "train" else TEST_SEED,
+                pin_memory=cfg.pin_memory,
+            ),
+            **arguments,
+        )
+
+
+def open_source(cfg: Mapping[str, Any] | DictConfig, trust: bool) -> DataSource:
+    """Return where the data of a config is and who reads it; a built-in set is made first.
+
+    Parameters
+    ----------
+    cfg, trust
+        As in :func:`~.loaders.build_dataloaders`.
+    """
+    cfg = OmegaConf.merge(OmegaConf.structured(LoaderConfig), _plain(cfg))
+    _check_mesh(cfg.parallel)
+    root = _data_root(cfg)
+    name = cfg.benchmark or cfg.builtin
+    spec = benchmark(name) if name is not None else None
+    return DataSource(cfg, root, spec, _reader_class(cfg, spec, trust))
+
+
+def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dict[str, Any]:
+    """Return the config of the data in another directory, in the layout of `cfg`.
+
+    Which of its cases are for testing is what the directory itself says: its ``stamp.json`` (a
+    built-in set), its ``manifest.json``, its directory ``test``, or its file of test cases (Darcy).
+    Where it says nothing, lists, manifest and counts of `cfg` hold, as for data that was only
+    moved; arrays with fewer cases than these counts are other data, all for testing.
+
+    Parameters
+    ----------
+    cfg : Mapping or DictConfig
+        See :class:`~.config.LoaderConfig`.
+    root : str or Path
+        The other directory.
+
+    Examples
+    --------
+    >>> data_elsewhere({"builtin": "pipe", "n_points": 64}, "moved")
+    {'builtin': None, 'n_points': 64, 'benchmark': 'pipe', 'root': 'moved'}
+    """
+    cfg = _plain(cfg)
+    name = cfg.get("benchmark") or cfg.get("builtin")
+    moved = cfg | {"builtin": None, "benchmark": name, "root": str(root)}
+    stamp = read_stamp(Path(root))
+    if stamp is not None:
+        moved |= {count: stamp[count] for count in ("n_train", "n_test")}
+    elif says_its_split(Path(root)):
+        moved |= {"n_train": None, "n_test": None}
+    elif name is not None and _holds_only_tests(benchmark(name), moved):
+        return moved | {"n_train": 0, "n_test": None}
+    else:
+        return moved
+    listed = ("train_cases", "test_cases", "manifest")
+    reader = {key: value for key, value in cfg.get("reader", {}).items() if key not in listed}
+    return moved | {"reader": reader}
+
+
+def _holds_only_tests(spec: BenchmarkSpec, data: Mapping[str, Any]) -> bool:
+    """Return whether the arrays from which testing takes its cases are for testing alone."""
+    if spec.reader == DarcyReader.__name__:
+        return True  # training cases have a file of their own
+    root = Path(data["root"])
+    if spec.reader != GeoFNOReader.__name__ or not root.is_dir():
+        return False
+    counts = [data.get(count) or getattr(spec, count) for count in ("n_train", "n_test")]
+    return stored_cases(root, spec) < sum(counts)
+
+
+def _plain(cfg: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
+    return OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else dict(cfg)
+
+
+def running_ranks() -> int | None:
+    """Return the number of ranks, None without a process group."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else None
+
+
+def _check_mesh(parallel: ParallelConfig) -> None:
+    ranks = running_ranks()
+    if ranks not in (None, parallel.data_size * parallel.context_size):
+        raise ValueError(
+            f"parallel has data_size={parallel.data_size} and context_size="
+            f"{parallel.context_size}, but {ranks} ranks are running; their product must be the "
+            "number of ranks"
+        )
+
+
+def _data_root(cfg: DictConfig) -> Path:
+    """Return the directory of the files, after generating a built-in set and noting its counts."""
+    if (cfg.root is None) == (cfg.builtin is None):
+        raise ValueError(
+            f"root is {cfg.root!r} and builtin is {cfg.builtin!r}; set exactly one: `root` to a "
+            "directory of files, or `builtin` to the name of a built-in set"
+        )
+    if cfg.root is not None:
+        # A folder without a stamp is of other makers and has no checksums to hold to.
+        read_stamp(Path(cfg.root))
+        return Path(cfg.root)
+    root = generate_once(cfg.builtin, n_train=cfg.n_train, n_test=cfg.n_test, seed=cfg.builtin_seed)
+    stamp = json.loads((root / "stamp.json").read_text())
+    cfg.n_train, cfg.n_test = stamp["n_train"], stamp["n_test"]
+    return root
+
+
+def generate_once(name: str, *, n_train: int | None, n_test: int | None, seed: int) -> Path:
+    """Return the directory of a built-in set; under several ranks, rank 0 makes it, others wait.
+
+    A failure on rank 0 is raised on every rank, instead of leaving the others to wait.
+    """
+    from .synthetic import generate  # the solvers are needed only here
+
+    if running_ranks() is None:
+        return generate(name, n_train=n_train, n_test=n_test, seed=seed)
+    outcome: list = [None, None]
+    cause = None
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = str(generate(name, n_train=n_train, n_test=n_test, seed=seed))
+        except Exception as error:
+            cause = error
+            outcome[1] = f"{type(error).__name__}: {error}"
+    dist.broadcast_object_list(outcome, src=0)
+    if outcome[1] is not None:
+        raise RuntimeError(f"rank 0 could not generate {name!r}: {outcome[1]}") from cause
+    return Path(outcome[0])
+
+
+def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> type[CaseReader]:
+    target = cfg.reader.get("_target_", spec and spec.reader)
+    if target is None:
+        raise ValueError("neither `benchmark` nor `reader._target_` is set; name a reader")
+    module, _, name = str(target).rpartition(".")
+    if module and trust:
+        return get_class(target)
+    found = COMPONENT_REGISTRY.get(name) if name in COMPONENT_REGISTRY else None
+    if module and found is not getattr(sys.modules.get(module), name, None):
+        found = None
+    # Other registered components take other arguments, and PhysicsNeMo's mesh readers unpickle.
+    if found is None or not trust and not issubclass(found, CaseReader):
+        readers = [name for name in COMPONENT_REGISTRY.list() if name.endswith("Reader")]
+        raise ValueError(
+            f"reader {target!r} is not registered; registered are {readers}"
+            + (
+                ""
+                if trust
+                else ", of which those of this package may be named by a file. Nothing "
+                "was imported. If you trust whoever wrote it, say trust=True (--trust)"
+            )
+        )
+    return found
