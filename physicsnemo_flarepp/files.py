@@ -127,7 +127,7 @@ def write_durably(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give a name beside `path` to write to; what is there takes the place of `path` at the end.
+    """Return a name beside `path` to write to; what is there takes the place of `path` at the end.
 
     A writer that fails leaves what was at `path` before and nothing else; one that is killed
     leaves its draft, too (see :func:`temporaries`).
@@ -159,7 +159,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def put_in_place(draft: Path, path: Path) -> None:
-    """Give a complete file the name `path`, whose folder is its own, and wait for the disk."""
+    """Name a complete file `path`, whose folder is its own, and wait for the disk."""
     with explained(path):
         sync_folder(draft)  # otherwise a power cut could leave the name without the bytes
         os.replace(draft, path)

@@ -1,6 +1,18 @@
+import multiprocessing
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+# One server, which imports these once, forks the processes of all tests.
+multiprocessing.set_forkserver_preload(
+    [
+        "physicsnemo_flarepp.evaluation",
+        "physicsnemo_flarepp.inference",
+        "physicsnemo_flarepp.parallel.shard_tensor",
+        "physicsnemo_flarepp.training.run",
+    ]
+)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -69,9 +69,8 @@ def test_wheel_carries_every_config_from_a_checkout_and_from_an_archive(wheel, t
 def test_wheel_trains_evaluates_and_predicts_in_an_empty_folder(installed, tmp_path):
     folder, cache = tmp_path / "empty", tmp_path / "cache"
     folder.mkdir()
-    place = run(
-        installed / "python", "-c", "import physicsnemo_flarepp as p; print(p.__file__)", cwd=folder
-    )
+    find = "from importlib.util import find_spec; print(find_spec('physicsnemo_flarepp').origin)"
+    place = run(installed / "python", "-c", find, cwd=folder)
     assert installed.parent in Path(place.strip()).parents
     environment = {"PHYSICSNEMO_FLAREPP_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
     flarepp = installed / "flarepp"

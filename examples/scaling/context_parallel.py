@@ -113,7 +113,7 @@ def measure(rank: int, ranks: int, port: int, options: argparse.Namespace, resul
 
 
 def timed(function, device: torch.device) -> float:
-    """Give the seconds that a call takes, device included."""
+    """Return the seconds that a call takes, device included."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     start = time.perf_counter()

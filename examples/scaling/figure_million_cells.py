@@ -17,7 +17,7 @@ from physicsnemo_flarepp.visualization import plot_comparison, require_rendering
 
 
 def bumpy_body(n_cells: int) -> pv.PolyData:
-    """Give a closed surface of about `n_cells` triangles, 4.5 x 1.8 x 1.2, with fine relief."""
+    """Return a closed surface of about `n_cells` triangles, 4.5 x 1.8 x 1.2, with fine relief."""
     around = round((n_cells / 4) ** 0.5)
     body = pv.Sphere(radius=1.0, theta_resolution=2 * around, phi_resolution=around + 1)
     x, y, z = body.points.T

@@ -19,7 +19,7 @@ def measure_in_own_process(script: str, job: dict) -> dict:
 
 
 def peak_bytes() -> int:
-    """Give the most memory this process had since it started or since the last reset.
+    """Return the most memory this process had since it started or since the last reset.
 
     Read from ``/proc``: the ``ru_maxrss`` of a child process starts at what its parent had.
     """
@@ -27,7 +27,7 @@ def peak_bytes() -> int:
 
 
 def peak_of(function: Callable[[], object], device: torch.device) -> int:
-    """Give the bytes that a call needs at its peak, beyond what is there before it."""
+    """Return the bytes that a call needs at its peak, beyond what is there before it."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

@@ -79,7 +79,7 @@ def build(name: str, settings: dict) -> torch.nn.Module:
 
 
 def make_step(model: torch.nn.Module, n_tokens: int, weighted: bool = False):
-    """Give a function that runs one forward and backward pass and waits for it."""
+    """Return a function that runs one forward and backward pass and waits for it."""
     like = next(model.parameters())
     fx, embedding = like.new_ones(1, n_tokens, 1), torch.rand(1, n_tokens, 3).to(like)
     weights = {"token_weights": torch.rand(1, n_tokens).to(like.device)} if weighted else {}
@@ -99,7 +99,7 @@ def wait(device: torch.device) -> None:
 
 
 def measure_memory(model: str, tokens: int, settings: dict) -> dict:
-    """Give the peak of one step beyond the model and its inputs, in bytes."""
+    """Return the peak of one step beyond the model and its inputs, in bytes."""
     torch.set_num_threads(settings["threads"])
     network = build(model, settings)
     make_step(network, 64)()  # libraries and kernels load on first use
@@ -107,7 +107,7 @@ def measure_memory(model: str, tokens: int, settings: dict) -> dict:
 
 
 def measure_times(steps: dict, repeats: int, progress: Progress, task) -> dict[str, float]:
-    """Give the median seconds of each step, all steps in turn, ``repeats`` times."""
+    """Return the median seconds of each step, all steps in turn, ``repeats`` times."""
     times = {name: [] for name in steps}
     for step in steps.values():
         step()
@@ -156,12 +156,12 @@ class PartTimer(TorchDispatchMode):
         return statistics.median(times)
 
     def total(self) -> float:
-        """Give the seconds of all calls of the step."""
+        """Return the seconds of all calls of the step."""
         return sum(self.seconds[key] * count for key, count in self.calls.items())
 
 
 def step_over_parts(step, repeats: int) -> float:
-    """Give the time of a step over the sum of its bare parts, measured in turn."""
+    """Return the time of a step over the sum of its bare parts, measured in turn."""
     ratios = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -174,7 +174,7 @@ def step_over_parts(step, repeats: int) -> float:
 
 
 def weighted_over_plain(model: torch.nn.Module, tokens: int, repeats: int) -> float:
-    """Give the time of a step with token weights over that without: the median of pairs.
+    """Return the time of a step with token weights over that without: the median of pairs.
 
     The two steps of a pair run one after the other, first and second in turn. On a CPU the time of
     the processor counts, without what other programs take.
@@ -195,7 +195,7 @@ def weighted_over_plain(model: torch.nn.Module, tokens: int, repeats: int) -> fl
 
 
 def measure_tokens(tokens: int, arguments: argparse.Namespace, settings: dict) -> list[dict]:
-    """Give the rows of the table for one token count."""
+    """Return the rows of the table for one token count."""
     names = [n for n in arguments.models if n != "attention" or tokens <= arguments.attention_limit]
     rows = {name: {"tokens": tokens, "model": name} for name in names}
     with Progress(transient=True, disable=not sys.stdout.isatty()) as progress:

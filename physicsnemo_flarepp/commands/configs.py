@@ -91,7 +91,7 @@ def describe_entry(verb: str, entry: str, summary: str) -> str:
 
 
 def _options(group: Path, chosen: str) -> Iterator[str]:
-    """Give a line for each option of a group, with the first comment of its file."""
+    """Return a line for each option of a group, with the first comment of its file."""
     for path in sorted(group.rglob("*.yaml")):
         if path.name.startswith("_"):
             continue
@@ -103,7 +103,7 @@ def _options(group: Path, chosen: str) -> Iterator[str]:
 
 
 def _values(path: Path) -> Iterator[str]:
-    """Give the lines of a config that a user may change, with their comments."""
+    """Return the lines of a config that a user may change, with their comments."""
     block = ""
     for line in path.read_text().splitlines():
         if line and not line[0].isspace():

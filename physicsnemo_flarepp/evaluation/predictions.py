@@ -154,7 +154,7 @@ def read_case(run: Run, case: int | str) -> Case:
         Position in the test split, or id.
     """
     index = find_case(run, case)
-    return Case(**_contents(run, index, *run.test_set.reader[index]))
+    return Case(**_contents(run, index, *run.test_set[index]))
 
 
 def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePrediction:
@@ -168,7 +168,7 @@ def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePre
         Show a bar while a large case is streamed, if stderr is a terminal.
     """
     index = find_case(run, case)
-    sample, metadata = run.test_set.reader[index]
+    sample, metadata = run.test_set[index]
     prediction = run.predict(sample, progress=progress)
     return CasePrediction(**_contents(run, index, sample, metadata), prediction=prediction)
 

@@ -111,7 +111,7 @@ def evaluate_run(
         for index in range(len(ids)):
             case = predict_case(run, index, progress=False)
             errors.append(case.errors)
-            measure = run.test_set.reader.read_measure(index)
+            measure = run.test_set.read_measure(index)
             if measure is not None:
                 values = (case.prediction, case.target)
                 integrals.append(relative_l2(*values, case.channels.norms, measure))

@@ -30,7 +30,7 @@ _USUAL_ROUTES = 4
 
 def _case_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:
     """Return what the model of a run is called with on a test case."""
-    sample, _ = run.test_set.reader[find_case(run, case)]
+    sample, _ = run.test_set[find_case(run, case)]
     arguments = run.inputs(sample)
     taken = ("fx", "embedding", "time", "token_weights")
     return {key: arguments[key] for key in taken if key in arguments}

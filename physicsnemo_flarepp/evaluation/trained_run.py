@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo import Module
-from physicsnemo.datapipes import Dataset
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -21,6 +20,7 @@ from ..datapipes import Normalizer
 from ..datapipes.channels import FILE_NAME as CHANNELS_FILE
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import build_test_loader
+from ..datapipes.readers import CaseReader
 from ..datapipes.readers.base import NO_WEIGHTS
 from ..datapipes.sources import data_elsewhere
 from ..files import reading
@@ -55,7 +55,7 @@ class Run:
     device : torch.device
         Where the model computes.
     data : DictConfig
-        What the test set is made from: at full resolution, statistics never refitted.
+        What the test set is made from, at full resolution.
     checkpoint : str
         Whose weights these are: ``final``, ``best`` or ``latest``.
     data_root : Path or None
@@ -76,10 +76,10 @@ class Run:
     trust: bool = False
 
     @cached_property
-    def test_set(self) -> Dataset:
-        """The test cases with all their tokens, normalised; opened when first used."""
+    def test_set(self) -> CaseReader:
+        """The test cases with all their tokens, in physical units; opened when first used."""
         try:
-            return build_test_loader(self.data, self.normalizer, trust=self.trust).dataset
+            loader = build_test_loader(self.data, self.normalizer, trust=self.trust)
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"the data of run {self.directory} cannot be opened: {error}. If the files are "
@@ -88,11 +88,12 @@ class Run:
         except ValueError as error:
             source = self.data_root or self.directory / CONFIG
             raise ValueError(f"the data of {source} cannot be opened: {error}") from error
+        return loader.dataset.reader
 
     @property
     def case_ids(self) -> list[str]:
         """Ids of the test cases."""
-        return self.test_set.reader.case_ids
+        return self.test_set.case_ids
 
     @cached_property
     def training_set(self) -> dict[str, Any] | None:
@@ -110,7 +111,7 @@ class Run:
         if (self.directory / CHANNELS_FILE).is_file():
             return Channels.load(self.directory)
         joint = OmegaConf.select(self.config, "training.field_norms") == "joint"
-        return Channels.of_reader(self.test_set.reader, joint=joint)
+        return Channels.of_reader(self.test_set, joint=joint)
 
     def inputs(self, sample: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what the model is called with: a batch of one sample in physical units."""

@@ -133,7 +133,7 @@ class LatentState:
         return tuple(tuple(tuple(latent.shape) for latent in block) for block in self.latents)
 
     def to(self, device: torch.device | str) -> "LatentState":
-        """Give the same state on another device."""
+        """Return the same state on another device."""
         latents = tuple(tuple(latent.to(device) for latent in block) for block in self.latents)
         time = None if self.time is None else self.time.to(device)
         return LatentState(latents, self.fingerprint, time)

@@ -104,7 +104,7 @@ class Mixer(nn.Module, ABC):
     def scatter(
         self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
     ) -> Float[Tensor, "B N C"]:
-        """Give each token its mixer output from all ``n_gathers`` latents and itself alone."""
+        """Return each token's mixer output from all ``n_gathers`` latents and itself alone."""
         raise self._has_no_stages()
 
     def _has_no_stages(self) -> NotImplementedError:
@@ -128,7 +128,7 @@ class Mixer(nn.Module, ABC):
     def project_some_heads(
         self, x: Float[Tensor, "B N C"], linear: nn.Linear, start: int, stop: int
     ) -> list[Float[Tensor, "B H N D"]]:
-        """Give the tensors ``start:stop`` of :meth:`project_heads` at their share of the cost."""
+        """Return the tensors ``start:stop`` of :meth:`project_heads` at their share of the cost."""
         rows = slice(start * self.dim, stop * self.dim)
         parts = split_linear(x, linear.weight[rows], linear.bias[rows], stop - start)
         return [self.split_heads(y) for y in parts]

@@ -75,5 +75,5 @@ class FlareMixer(Mixer):
         return self.out(self.merge_heads(y))
 
     def queries_for(self, k: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H M D"]:
-        """Give the learned queries in the batch size and dtype of the keys."""
+        """Return the learned queries in the batch size and dtype of the keys."""
         return self.queries.to(k.dtype).expand(k.shape[0], -1, -1, -1)

@@ -91,24 +91,24 @@ class FlarePPMixer(Mixer):
             nn.init.constant_(self.gate, 0.25)
 
     def project_tokens(self, x: Float[Tensor, "B N C"]) -> tuple[Float[Tensor, "B H N D"], ...]:
-        r"""Give :math:`\tilde k, \tilde v, k, v`, each of shape :math:`(B, H, N, D)`."""
+        r"""Return :math:`\tilde k, \tilde v, k, v`, each of shape :math:`(B, H, N, D)`."""
         parts = self.project_heads(x, self.project)
         return *self.synthesis_pair(parts), self.routing_key(parts[-2]), parts[-1]
 
     def synthesis_pair(
         self, parts: Sequence[Float[Tensor, "B H N D"]]
     ) -> tuple[Float[Tensor, "B H N D"], Float[Tensor, "B H N D"]]:
-        r"""Give :math:`\tilde k, \tilde v` from the first projections of the tokens."""
+        r"""Return :math:`\tilde k, \tilde v` from the first projections of the tokens."""
         key = normalize_rows(self.norm, parts[0]) if self.normalize_source else parts[0]
         return key, key if self.anchored_queries else parts[1]
 
     def routing_key(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
-        """Give :math:`k` from its projection."""
+        """Return :math:`k` from its projection."""
         # Under autocast the norm returns fp32.
         return self.key_norm(key).to(key.dtype) if self.anchored_queries else key
 
     def seed_queries(self, like: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H M D"]:
-        """Give the queries of the synthesis, in the batch size and dtype of ``like``."""
+        """Return the queries of the synthesis, in the batch size and dtype of ``like``."""
         seeds = self.seed_norm(self.seeds)
         if hasattr(self, "source_weight"):
             seeds = seeds * self.source_weight

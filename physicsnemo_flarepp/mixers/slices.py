@@ -42,7 +42,7 @@ def average_over_group(
     epsilon: float,
     group: str | None,
 ) -> Float[Tensor, "B H G E"]:
-    r"""Give the slices :math:`\sum_n w_n f_n / (\sum_n w_n + \epsilon)`, differentiably.
+    r"""Return the slices :math:`\sum_n w_n f_n / (\sum_n w_n + \epsilon)`, differentiably.
 
     Parameters
     ----------

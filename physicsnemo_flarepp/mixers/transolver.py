@@ -55,11 +55,11 @@ class TransolverMixer(Mixer):
     def project_tokens(
         self, x: Float[Tensor, "B N C"]
     ) -> tuple[Float[Tensor, "B N H D"], Float[Tensor, "B N H D"]]:
-        """Give what addresses the slices and what they average."""
+        """Return what addresses the slices and what they average."""
         return self.layer.project_input_onto_slices(x)
 
     def slice_weights(self, address: Float[Tensor, "B N H D"]) -> Float[Tensor, "B N H G"]:
-        """Give each token's distribution over the slices, in fp32 or better."""
+        """Return each token's distribution over the slices, in fp32 or better."""
         logits = self.layer.in_project_slice(address)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return F.softmax(logits / self.layer.temperature.clamp(*self.temperature_range), -1)
@@ -147,12 +147,12 @@ class TransolverPlusMixer(TransolverMixer):
     def project_tokens(
         self, x: Float[Tensor, "B N C"]
     ) -> tuple[Float[Tensor, "B N H D"], Float[Tensor, "B N H D"]]:
-        """Give one projection, twice."""
+        """Return one projection, twice."""
         projected = self.layer.project_input_onto_slices(x)
         return projected, projected
 
     def slice_weights(self, address: Float[Tensor, "B N H D"]) -> Float[Tensor, "B N H G"]:
-        """Give each token's distribution over the slices, sharpened by its own temperature."""
+        """Return each token's distribution over the slices, sharpened by its own temperature."""
         logits = self.layer.in_project_slice(address)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         tau = (self.layer.temperature + self.layer.proj_temperature(address)).clamp(min=0.01)

@@ -59,7 +59,7 @@ class Transolver3Mixer(Mixer):
         nn.init.constant_(self.temperature, 0.5)
 
     def slice_weights(self, x: Float[Tensor, "B N C"]) -> Float[Tensor, "B N H G"]:
-        """Give each token's distribution over the slices from one (C, H G) projection."""
+        """Return each token's distribution over the slices from one (C, H G) projection."""
         by_head = (self.heads, self.head_dim)
         tau = self.temperature  # not clamped, unlike Transolver's
         weight = self.slice.weight @ self.address.weight.unflatten(0, by_head)  # (H, G, C)

@@ -84,7 +84,7 @@ class OneGatherMixer(Mixer):
     def project_tokens(
         self, x: Float[Tensor, "B N C"]
     ) -> tuple[Float[Tensor, "B H M D"], Float[Tensor, "B H N D"], Float[Tensor, "B H N D"]]:
-        """Give queries, and keys and values of the tokens."""
+        """Return queries, and keys and values of the tokens."""
 
     def forward(
         self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None

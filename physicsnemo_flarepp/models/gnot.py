@@ -43,7 +43,7 @@ class LinearAttention(nn.Module):
     def weights_and_values(
         self, x: Float[Tensor, "B N C"]
     ) -> tuple[Float[Tensor, "B N H D"], Float[Tensor, "B N H D"]]:
-        """Give the weights of the tokens in fp32 or better, and their values."""
+        """Return the weights of the tokens in fp32 or better, and their values."""
         keys = self.key(x).unflatten(-1, self.by_head)
         keys = keys.to(torch.promote_types(keys.dtype, torch.float32))
         return F.softmax(keys, -1), self.value(x).unflatten(-1, self.by_head)
@@ -130,7 +130,7 @@ class GNOTLayer(Mixer):
     def forward(
         self, x: Float[Tensor, "B N W"], token_weights: TokenWeights | None = None
     ) -> Float[Tensor, "B N W"]:
-        """Give the state with the next function in it."""
+        """Return the state with the next function in it."""
         group = self.context_group
         _, function, _ = x.split(self.widths, -1)
         h = self._cross(x, self.cross.context(self.norm_function(function), token_weights, group))
@@ -181,7 +181,7 @@ class GNOTLayer(Mixer):
     def scatter(
         self, x: Float[Tensor, "B N W"], latents: tuple[Tensor, ...]
     ) -> Float[Tensor, "B N W"]:
-        """Give the next state of these tokens."""
+        """Return the next state of these tokens."""
         return self._finish(x, self._cross(x, latents[0]), latents[1])
 
 
@@ -201,7 +201,7 @@ class TwoEmbeddings(nn.Module):
     def forward(
         self, fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None = None
     ) -> Float[Tensor, "B N W"]:
-        """Give the state of each token before the first layer."""
+        """Return the state of each token before the first layer."""
         raw = fx if self.unified_pos else join_inputs(fx, embedding)
         seen = embedding if self.unified_pos else raw
         function = self.function(seen) + self.placeholder

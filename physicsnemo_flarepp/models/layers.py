@@ -141,7 +141,7 @@ class Block(nn.Module):
     def update(
         self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
     ) -> Float[Tensor, "B N C"]:
-        """Give the block's output for some tokens from what its mixer gathered from all.
+        """Return the block's output for some tokens from what its mixer gathered from all.
 
         Dropout is left out: streaming refuses models that have it switched on.
         """

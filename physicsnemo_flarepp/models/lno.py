@@ -19,7 +19,7 @@ from .layers import (
 
 
 def residual_layers(in_dim: int, dim: int, n_layers: int, act: str) -> list[nn.Module]:
-    """Give Linear, act and residual layers; a last Linear makes them the paper's MLP."""
+    """Return Linear, act and residual layers; a last Linear makes them the paper's MLP."""
     hidden = (ResidualLayer(dim, act) for _ in range(n_layers))
     return [nn.Linear(in_dim, dim), make_activation(act), *hidden]
 
@@ -42,7 +42,7 @@ class TrunkAndBranch(nn.Module):
     def forward(
         self, fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None = None
     ) -> Float[Tensor, "B N W"]:
-        """Give score features and values, W = 2 C channels."""
+        """Return score features and values, W = 2 C channels."""
         x = join_inputs(fx, embedding)
         return torch.cat((self.score(self.trunk(x)), self.branch(x)), -1)
 
@@ -79,7 +79,7 @@ class ModesMixer(OneGatherMixer):
         )
 
     def project_tokens(self, x: Float[Tensor, "B N W"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Give the modes' weights as queries, features as keys and the values, in one head."""
+        """Return the modes' weights as queries, features as keys and the values, in one head."""
         features, values = x[:, None].chunk(2, -1)
         return self.modes.weight.to(x.dtype).expand(x.shape[0], 1, -1, -1), features, values
 
@@ -95,7 +95,7 @@ class ModesMixer(OneGatherMixer):
     def scatter(
         self, x: Float[Tensor, "B N W"], latents: tuple[Tensor, ...]
     ) -> Float[Tensor, "B N C"]:
-        """Give each token the modes, weighted by its softmax over them."""
+        """Return the modes to each token, weighted by its softmax over them."""
         weights = F.softmax(self.modes(x.chunk(2, -1)[0]), -1)
         return weights @ latents[0][:, 0].to(weights.dtype)
 

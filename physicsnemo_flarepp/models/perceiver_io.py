@@ -56,7 +56,7 @@ class PerceiverMixer(OneGatherMixer):
         nn.init.normal_(self.latents)
 
     def project_tokens(self, x: Float[Tensor, "B N C"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Give the latents as queries, and keys and values of the normalised tokens."""
+        """Return the latents as queries, and keys and values of the normalised tokens."""
         k, v = self.project_heads(self.norm_gather(x), self.project)
         return self.latents.to(k.dtype).expand(x.shape[0], -1, -1, -1), k, v
 

@@ -70,7 +70,7 @@ class InducedSetMixer(OneGatherMixer):
         nn.init.xavier_uniform_(self.inducing)
 
     def project_tokens(self, x: Float[Tensor, "B N C"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Give the inducing points as queries, and keys and values of the tokens."""
+        """Return the inducing points as queries, and keys and values of the tokens."""
         k, v = self.project_heads(x, self.project)
         q = self.split_heads(self.query_inducing(self.inducing))
         return q.to(k.dtype).expand(x.shape[0], -1, -1, -1), k, v

@@ -9,7 +9,7 @@ from ..ops import all_gather
 
 
 def shard_bounds(n_tokens: int, group: ProcessGroup) -> tuple[int, int]:
-    """Give the range of tokens that this rank owns, for reading it alone from a file.
+    """Return the range of tokens that this rank owns, for reading it alone from a file.
 
     Shards differ by at most one token; the first ranks get the longer ones.
 
@@ -29,7 +29,7 @@ def shard_bounds(n_tokens: int, group: ProcessGroup) -> tuple[int, int]:
 
 
 def split_bounds(n_tokens: int, ranks: int, rank: int) -> tuple[int, int]:
-    """Give the bounds of part ``rank`` of ``n_tokens`` split over ``ranks``.
+    """Return the bounds of part ``rank`` of ``n_tokens`` split over ``ranks``.
 
     Examples
     --------

@@ -197,5 +197,5 @@ def _input_layout(channels: Channels, grid: tuple[int, ...] | None) -> InputLayo
 
 
 def _seed_rank(seed: int, rank: int) -> None:
-    """Give every rank its own noise (dropout, Gumbel), once the weights are drawn."""
+    """Start noise of its own (dropout, Gumbel) on every rank, once the weights are drawn."""
     torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))

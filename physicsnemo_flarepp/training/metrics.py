@@ -102,7 +102,7 @@ class MetricsLog:
         self._unwritten = []
 
     def show(self) -> None:
-        """Give TensorBoard the numbers of the rows written; OSError where the disk is full."""
+        """Hand TensorBoard the numbers of the rows written; OSError where the disk is full."""
         if self._unshown:
             self.board.append(self._unshown)
         self._unshown = []
@@ -161,7 +161,7 @@ def _lines(rows: Iterable[Row]) -> str:
 
 
 def _numbers_of(name: str, value: object) -> Iterable[tuple[str, float]]:
-    """Give the floats in a row by their paths, such as ``evaluation/errors/pMeanTrim``."""
+    """Return the floats in a row by their paths, such as ``evaluation/errors/pMeanTrim``."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _numbers_of(f"{name}/{key}", inner)

@@ -207,7 +207,7 @@ class Trainer:
         return False
 
     def _batches(self) -> Iterator[tuple[TensorDict, ...]]:
-        """Give the batches of the steps that are left in this epoch."""
+        """Return the batches of the steps that are left in this epoch."""
         loader = self.assembly.loaders.train
         loader.set_epoch(self.epoch)
         batches_done = self.step_in_epoch * self.settings.accumulate

@@ -100,7 +100,7 @@ def data_files(loaders: Loaders) -> dict[str, str]:
 
 
 def _files_of(source: Path) -> Iterator[Path]:
-    """Give the file, or those of a folder such as a zarr store."""
+    """Return the file, or those of a folder such as a zarr store."""
     if source.is_dir():
         yield from sorted(file.absolute() for file in source.rglob("*") if file.is_file())
     else:

@@ -10,6 +10,8 @@ from physicsnemo_flarepp.commands import compare, main
 from physicsnemo_flarepp.training.config import check_config
 from physicsnemo_flarepp.training.trials import TrialStopped
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def equal_settings():

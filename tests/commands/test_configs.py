@@ -41,6 +41,7 @@ def test_a_single_run_is_named_after_data_model_and_seed(composed):
     assert cfg.run_dir == "outputs/darcy-flare-seed2"
 
 
+@pytest.mark.slow
 def test_jobs_of_a_sweep_have_directories_of_their_own(composed):
     configs = composed(
         "train", "-m", "experiment=quick/darcy", "training.epochs=3",
@@ -56,6 +57,7 @@ def test_jobs_of_a_sweep_have_directories_of_their_own(composed):
         )
 
 
+@pytest.mark.slow
 def test_a_sweep_over_what_is_in_the_name_adds_nothing(composed):
     names = directories(composed("train", "-m", "data=darcy,pipe", "seed=0,1", "experiment=none"))
     assert names == [f"{data}-flarepp-seed{seed}" for data in ("darcy", "pipe") for seed in (0, 1)]
@@ -63,11 +65,13 @@ def test_a_sweep_over_what_is_in_the_name_adds_nothing(composed):
     assert names == ["mine-flarepp-seed0-data=darcy", "mine-flarepp-seed0-data=pipe"]
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_given_is_taken(composed):
     first, second = composed("train", "-m", "seed=0,1", "run_dir=mine/${seed}")
     assert (first.run_dir, second.run_dir) == ("mine/0", "mine/1")
 
 
+@pytest.mark.slow
 def test_comparisons_of_a_sweep_have_directories_of_their_own(composed):
     configs = composed("compare", "-m", "training.epochs=1,2")
     assert [cfg.compare.directory for cfg in configs] == [
@@ -98,6 +102,7 @@ def test_the_job_sees_the_command_of_the_user(monkeypatch, tmp_path):
     assert seen == [(["flarepp", "train", "seed=5"], 5)]
 
 
+@pytest.mark.slow
 def test_one_failed_job_fails_the_sweep_and_is_named(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     done = []

@@ -16,6 +16,8 @@ from physicsnemo_flarepp.visualization import DARK, MissingExtra, RenderingUnava
 from tests.commands.calling import verb
 from tests.evaluation import making
 
+pytestmark = pytest.mark.slow
+
 SMALL = ("--dpi", "40", "--device", "cpu")
 
 draw = verb("plot")

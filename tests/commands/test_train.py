@@ -60,6 +60,7 @@ def test_training_on_two_ranks_leaves_model_table_and_figures(tmp_path):
     assert last["kind"] == "evaluation" and last["epoch"] == 2
 
 
+@pytest.mark.slow
 def test_a_signal_that_stops_a_run_is_the_exit_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     drawn = []
@@ -77,6 +78,7 @@ def test_a_signal_that_stops_a_run_is_the_exit_code(tmp_path, monkeypatch):
     assert main(["train"]) == 0 and drawn == [tmp_path]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script", sorted(path.relative_to(ROOT) for path in ROOT.glob("examples/*/train.py")), ids=str
 )

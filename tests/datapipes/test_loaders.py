@@ -196,6 +196,7 @@ def test_builtin_set_is_generated_with_its_counts_and_read_like_files(grid_files
     assert set(normalizer.affine) == {"coordinates", "fields"}
 
 
+@pytest.mark.slow
 def test_the_seed_of_a_run_leaves_the_built_in_data_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("PHYSICSNEMO_FLAREPP_CACHE", str(tmp_path))
     cfg = {"builtin": "darcy", "n_train": 2, "n_test": 1}
@@ -273,6 +274,7 @@ def test_darcy_elsewhere_is_tested_on_its_whole_file_of_tests(tmp_path):
     assert len(build_test_loader(data_elsewhere(cfg, tmp_path), Normalizer())) == 3
 
 
+@pytest.mark.slow
 def test_a_built_in_set_elsewhere_has_the_counts_of_its_stamp(tmp_path):
     root = generate("darcy", n_train=2, n_test=3, root=tmp_path, progress=False)
     other = data_elsewhere({"builtin": "darcy", "n_train": 40, "n_test": 8}, root)

@@ -4,7 +4,6 @@ The fork server imports PhysicsNeMo once; every rank is a fork of it and starts 
 """
 
 import importlib
-import multiprocessing
 import os
 import socket
 import time
@@ -14,8 +13,6 @@ from pathlib import Path
 import torch
 from torch.multiprocessing import start_processes
 
-PRELOAD = ["physicsnemo_flarepp.models", "physicsnemo_flarepp.parallel.shard_tensor"]
-
 
 def run_ranks(functions: list[str], world: int, directory: Path, timeout: float = 30.0) -> list:
     """Run "module.function" names one after another on ``world`` ranks; results per rank.
@@ -23,7 +20,6 @@ def run_ranks(functions: list[str], world: int, directory: Path, timeout: float 
     ``timeout`` in seconds is that of a collective. The run as a whole, which may import
     PhysicsNeMo on a busy machine first, gets three minutes before its ranks are killed.
     """
-    multiprocessing.set_forkserver_preload(PRELOAD)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

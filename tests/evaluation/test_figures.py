@@ -22,6 +22,8 @@ from physicsnemo_flarepp.evaluation import (
 from physicsnemo_flarepp.visualization import RenderingUnavailable, Theme
 from tests.evaluation import making
 
+pytestmark = pytest.mark.slow
+
 SMALL = Theme(dpi=50, panel_width=1.2)
 
 

@@ -142,6 +142,7 @@ def test_values_of_a_sample_are_refused():
         forces(ellipsoid(), "cell", np.zeros(10))
 
 
+@pytest.mark.slow
 def test_true_fields_of_a_car_give_the_forces_its_solver_wrote(tmp_path):
     folder = tmp_path / "run_3"
     write_run(folder, 3, solve_shape(sample_shape(np.random.default_rng(5))))

@@ -6,6 +6,8 @@ from physicsnemo_flarepp.evaluation import draw_routing, draw_spectrum, load_run
 from physicsnemo_flarepp.visualization import Theme
 from tests.evaluation import making
 
+pytestmark = pytest.mark.slow
+
 SMALL = Theme(dpi=50, panel_width=1.2)
 
 

@@ -18,8 +18,7 @@ def test_statistics_come_from_the_run_and_other_data_can_be_given(surface_run, t
     other = making.write_surfaces(tmp_path / "other", first=50)
     run = load_run(surface_run, device="cpu", data_root=other)
     stored = Normalizer.load(surface_run / "normalizer.safetensors").state_dict()
-    for normalizer in (run.normalizer, run.test_set.transforms):
-        assert all(torch.equal(normalizer.state_dict()[name], stored[name]) for name in stored)
+    assert all(torch.equal(run.normalizer.state_dict()[name], stored[name]) for name in stored)
     case = predict_case(run, 0)
     assert case.case_id == "run_53"
     np.testing.assert_allclose(case.target[:, 0], making.body(53)["pMeanTrim"], atol=1e-3)
@@ -27,7 +26,7 @@ def test_statistics_come_from_the_run_and_other_data_can_be_given(surface_run, t
 
 def test_the_model_is_ready_to_predict(loaded):
     assert loaded.name == "surfaces" and not loaded.model.training
-    assert loaded.test_set.reader.options.n_points is None
+    assert loaded.test_set.options.n_points is None
 
 
 def test_a_run_is_loaded_where_its_data_is_not(surface_run, tmp_path):

@@ -1,5 +1,8 @@
 import figure_million_cells
+import pytest
 from PIL import Image
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_row_tells_time_and_memory_of_a_figure(tmp_path):

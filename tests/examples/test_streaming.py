@@ -2,6 +2,8 @@ import pytest
 import streaming
 import torch
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"n_hidden": 32, "n_layers": 1, "mixer": "flarepp"}
 
 

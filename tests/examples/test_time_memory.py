@@ -1,27 +1,40 @@
 import csv
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+import time_memory
+import torch
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "scaling" / "time_memory.py"
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
-def test_table_csv_and_plot_of_a_small_run(tmp_path):
-    command = [sys.executable, str(SCRIPT), "--models", "flare", "flarepp", "--tokens", "2000"]
-    command += ["--layers", "1", "--repeats", "1", "--parts", "--weights", "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_table_csv_and_plot_of_a_small_run(tmp_path, monkeypatch, capsys, threads):
+    command = [
+        "time_memory.py",
+        "--models",
+        "flare",
+        "flarepp",
+        "--tokens",
+        "1000",
+        "--layers",
+        "1",
+    ]
+    command += ["--repeats", "1", "--threads", "1", "--parts", "--weights", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", command)
+    time_memory.main()
     with open(tmp_path / "time_memory.csv") as file:
         rows = {row["model"]: row for row in csv.DictReader(file)}
     assert rows["flare"]["time/flare"] == rows["flare"]["memory/flare"] == "1.0"
-    # A step holds at least the tokens' 2000 x 128 fp32 state once, and takes longer than no time.
+    # A step holds at least the tokens' 1000 x 128 fp32 state once, and takes longer than no time.
     for row in rows.values():
-        assert float(row["memory_mb"]) > 2000 * 128 * 4 / 1e6
+        assert float(row["memory_mb"]) > 1000 * 128 * 4 / 1e6
         assert float(row["seconds"]) > 0 and float(row["step/parts"]) > 0
         assert float(row["weighted/plain"]) > 0
-    assert f"| 2000 | flarepp | {rows['flarepp']['seconds']}" in done.stdout
+    assert f"| 1000 | flarepp | {rows['flarepp']['seconds']}" in capsys.readouterr().out
     assert (tmp_path / "time_memory.png").stat().st_size > 10_000

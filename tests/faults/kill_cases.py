@@ -95,6 +95,10 @@ def kill_training(config: dict, template: str | None, result: str, every: int) -
     template : str or None
         A run directory that the training finds, None for none.
     """
+    # Imported here, once for all forks, where the server has not done so.
+    import physicsnemo_flarepp.evaluation
+    import physicsnemo_flarepp.training  # noqa: F401
+
     base = Path(config["run_dir"])
     base.mkdir()
     report = base / "report"

@@ -140,6 +140,7 @@ def test_no_flip_of_many_is_silent(finished):
     assert flips > 2000 and silent == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["channels.json", "normalizer.safetensors", "training_set.json"])
 def test_a_lost_file_is_named_with_what_to_do(finished, name):
     (finished / name).unlink()
@@ -147,6 +148,7 @@ def test_a_lost_file_is_named_with_what_to_do(finished, name):
         load_run(finished)
 
 
+@pytest.mark.slow
 def test_a_scale_that_changed_is_not_used(finished, make_config):  # noqa: F811
     """A valid normaliser, but another: only the manifest can tell."""
     run = load_run(finished, device="cpu")

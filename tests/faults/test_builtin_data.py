@@ -129,6 +129,7 @@ def test_every_flipped_bit_of_the_stamp_is_noticed(copy_of):
     check_stamp_flips(copy_of, lambda position: range(8))
 
 
+@pytest.mark.slow
 def test_files_exchanged_within_a_set_are_noticed(copy_of):
     folder = copy_of("darcy")
     one, other, _ = files_of(folder)
@@ -240,6 +241,7 @@ def check_kills(prepare, step):
     raise AssertionError("the set was never finished")
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_a_set_that_is_whole_or_made_again(prepare):
     assert check_kills(prepare, step=4) >= 5
 

@@ -98,6 +98,7 @@ def test_full_disk_at_any_write_loses_nothing(make_config, capsys, length):  # n
         print(f"\nfull at {tried} writes, {ended} runs came to their end at once")
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_while_metrics_are_written_costs_one_warning(
     make_config,  # noqa: F811
     monkeypatch,

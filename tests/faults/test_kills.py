@@ -18,9 +18,6 @@ from tests.training.conftest import (  # noqa: F401
 
 def killed(cfg, template, tmp_path, every):
     """Run the kills in a fork of a server that has everything imported and no threads."""
-    multiprocessing.set_forkserver_preload(
-        ["physicsnemo_flarepp.training.run", "physicsnemo_flarepp.evaluation"]
-    )
     result = tmp_path / "result.json"
     process = multiprocessing.get_context("forkserver").Process(
         target=kill_training,

@@ -148,6 +148,7 @@ def check_damage(path, n, seed):
     return noticed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_never_ends_the_process(tmp_path, name):
     path = write(tmp_path / name, body())
@@ -289,6 +290,7 @@ def test_threads_read_at_the_same_time(tmp_path):
     assert [None if mesh is None else mesh.n_cells for mesh in found] == [80, None] * 8
 
 
+@pytest.mark.slow
 def test_no_parser_outlives_the_program(tmp_path):
     path = write(tmp_path / "raw.vtp", body())
     program = (

@@ -23,6 +23,8 @@ from tests.training.conftest import (  # noqa: F401
     surface_set,
 )
 
+pytestmark = pytest.mark.slow
+
 # Fixtures are imported by name: F811 is about arguments of that name.
 # ruff: noqa: F811
 

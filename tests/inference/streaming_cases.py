@@ -1,7 +1,9 @@
 """Small models and clouds shared by the tests, and what spawned ranks run."""
 
+import numpy as np
 import torch
 import torch.distributed as dist
+import zarr
 
 from physicsnemo_flarepp import MixerBackbone
 from physicsnemo_flarepp.inference import encode_state, predict
@@ -105,3 +107,15 @@ def message_for_bad_shard(where, rank, group):
     except (ValueError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
+
+
+def as_memmap(array, path):
+    np.save(path, array)
+    return np.load(path, mmap_mode="r")
+
+
+def as_zarr(array, path):
+    return zarr.create_array(store=str(path), data=array, chunks=(1, 8, array.shape[-1]))
+
+
+STORES = {"numpy": lambda array, path: array, "memmap": as_memmap, "zarr": as_zarr}

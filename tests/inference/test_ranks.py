@@ -1,5 +1,3 @@
-import multiprocessing
-
 import pytest
 import torch
 from streaming_cases import TOLERANCE, WORLD, run_rank
@@ -12,7 +10,6 @@ pytestmark = pytest.mark.distributed
 def found(tmp_path_factory):
     """What three real gloo ranks found: forks of one server that has PhysicsNeMo loaded."""
     directory = tmp_path_factory.mktemp("ranks")
-    multiprocessing.set_forkserver_preload(["physicsnemo_flarepp.inference"])
     arguments = (str(directory / "rendezvous"), str(directory))
     start_processes(run_rank, arguments, nprocs=WORLD, start_method="forkserver")
     return [torch.load(directory / f"{rank}.pt") for rank in range(WORLD)]

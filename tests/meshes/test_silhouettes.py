@@ -8,12 +8,14 @@ from physicsnemo_flarepp.meshes.silhouettes import frontal_area
 X = np.array([1.0, 0.0, 0.0])
 
 
+@pytest.mark.slow
 def test_silhouette_of_a_sphere_from_any_side():
     sphere = polygon_mesh(pv.Icosphere(radius=2.0, nsub=5, center=(9, 9, 9)), "sphere")
     for axis in (X, np.array([0.0, 0.0, -2.0]), np.array([1.0, 1.0, 1.0])):
         assert frontal_area(sphere, axis) == pytest.approx(4 * np.pi, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_silhouette_counts_hidden_parts_once_and_holes_not_at_all():
     ring = pv.ParametricTorus(ringradius=2.0, crosssectionradius=0.5, u_res=200, v_res=100)
     mesh = polygon_mesh(ring.triangulate(), "ring")

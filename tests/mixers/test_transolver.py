@@ -68,6 +68,7 @@ def test_transolver3_equals_its_unfused_form(temperature):
     torch.testing.assert_close(mixer(x), y, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [TransolverMixer, TransolverPlusMixer, Transolver3Mixer])
 def test_half_precision_sums_over_many_tokens_follow_single_precision(cls):
     mixer = cls(DIM, HEADS, 1).eval()  # one slice holds the sum of all tokens

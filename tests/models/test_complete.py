@@ -79,6 +79,7 @@ def test_gnot_with_unified_positions_sees_the_inputs_through_its_gates_alone():
     assert change(unified_pos=False) > 1e-3
 
 
+@pytest.mark.slow
 @CLASSES
 def test_gradients_equal_finite_differences(cls):
     model = small(cls, n_hidden=8)

@@ -99,6 +99,7 @@ def test_weights_of_one_are_no_weights(name):
     torch.testing.assert_close(model(**inputs, token_weights=ones), y, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in VARIANTS if "transolver" in name])
 def test_weights_of_one_are_no_weights_to_the_epsilon_of_slices(name):
     """Their epsilon counts in tokens of which there are 10,000: equal there, close elsewhere.
@@ -147,6 +148,7 @@ def test_a_tiny_positive_weight_is_no_padding():
     assert (model(**inputs)[:, 4] != 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flarepp", "attention", "transolver", "transolver3"])
 def test_gradients_are_those_of_finite_differences_and_weights_get_none(name):
     model = make_model(name, n_layers=1, n_hidden=8, n_head=2, slice_num=3)
@@ -201,6 +203,7 @@ def test_one_row_of_fx_is_spread_over_weighted_tokens():
     torch.testing.assert_close(y, model(row.expand(-1, N, -1), **inputs), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_exported_program_takes_weights():
     model, tokens = make_model(n_layers=1), torch.export.Dim("tokens", min=2)
     dynamic = {key: {1: tokens} for key in make_inputs()}
@@ -251,6 +254,7 @@ def test_weights_of_a_call_without_tokens_are_named():
         make_model()(**make_inputs(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flarepp", "flare", "attention", "transolver", "transolver3"])
 def test_a_forward_pass_on_cuda_reads_no_value(name, fake_cuda_autocast):
     """A fake CUDA tensor has no values, so reading one, which would wait for the GPU, raises."""

@@ -329,6 +329,7 @@ def test_efficient_kernel_sees_the_padded_normaliser_it_wrote(monkeypatch):
     assert torch.isfinite(q.grad).all() and (q.grad != 0).any()
 
 
+@pytest.mark.slow
 @pytest.mark.unchecked
 @pytest.mark.parametrize("weighting", ["masked", "both"])
 def test_compiled_without_graph_break_equals_eager(weighting):

@@ -52,6 +52,7 @@ def test_values_are_those_of_the_fused_operator(name):
     torch.testing.assert_close(plain, fused, rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
 def test_second_derivatives_are_those_of_finite_differences(name):
     operator, make = OPERATORS[name]

@@ -1,6 +1,5 @@
 """Trainings in processes of their own, one per rank: forks of a server that has torch loaded."""
 
-import multiprocessing
 import os
 import socket
 import time
@@ -9,13 +8,11 @@ import torch
 from omegaconf import OmegaConf
 from torch.multiprocessing import start_processes
 
-PRELOAD = ["physicsnemo_flarepp.training.run"]
 DEADLINE = 180.0
 
 
 def start_training(cfg, world, seconds_per_step=0.0):
     """Start `world` ranks that train; ``.join(timeout)`` of the result waits for them."""
-    multiprocessing.set_forkserver_preload(PRELOAD)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

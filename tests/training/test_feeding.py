@@ -177,6 +177,7 @@ def test_adapter_needs_no_value_from_the_device(family):
     assert {value.device.type for value in inputs.values()} == {"cuda"}
 
 
+@pytest.mark.slow
 def test_adapter_compiles_into_one_graph_with_the_model():
     batch = make_batch(2, 5).to_dict()
     model, inputs = fed("flarepp", TensorDict(batch, batch_size=[2]))

@@ -1,6 +1,5 @@
 """Random states and stop requests over two real gloo ranks, started once for both."""
 
-import multiprocessing
 import sys
 from pathlib import Path
 
@@ -18,7 +17,6 @@ pytestmark = pytest.mark.distributed
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     directory = tmp_path_factory.mktemp("ranks")
-    multiprocessing.set_forkserver_preload(["physicsnemo_flarepp.models"])
     start_processes(run_rank, (str(directory),), nprocs=WORLD, start_method="forkserver")
     return [torch.load(directory / f"{rank}.pt") for rank in range(WORLD)]
 

@@ -76,6 +76,7 @@ def test_counter_that_the_average_reads_is_on_the_host():
     assert average.n_averaged.device.type == "cpu"
 
 
+@pytest.mark.slow
 def test_steps_leave_nothing_behind(assembled):
     run = assembled()
     batches = list(run.loaders.train)

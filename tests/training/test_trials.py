@@ -35,6 +35,7 @@ def make_trials(make_config, tmp_path):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_table_holds_what_the_runs_reported(make_trials, tmp_path, jobs):
     table = compare(make_trials(), tmp_path / "table", jobs)

@@ -91,6 +91,7 @@ def test_point_cloud_in_space_is_drawn_as_points(small):
     assert panel[-25, 45].sum() < panel[25, 45].sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_zero_error_of_a_surface_is_never_taken_for_no_data(theme):
     sphere = pv.Sphere(theta_resolution=40, phi_resolution=40)

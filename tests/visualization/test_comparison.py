@@ -21,6 +21,7 @@ def test_equal_values_have_equal_colours_in_every_field_panel(grid, small):
     assert np.abs(reference.astype(int) - drawn.panel("field", "b").astype(int)).max() > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 @pytest.mark.parametrize("association", ["point", "cell"])
 def test_zero_error_is_the_middle_colour(grid, theme, association):
@@ -47,6 +48,7 @@ def test_colours_between_points_are_those_of_the_values_between(small):
     assert near(middle.mean(0), small.error_colors[2], 8)
 
 
+@pytest.mark.slow
 def test_two_runs_give_the_same_picture(car, grid, small):
     truth, flat = car.cell_centers().points[:, 0], np.linspace(0, 1, 77)
     for mesh, values in ((car, truth), (grid, flat)):
@@ -57,6 +59,7 @@ def test_two_runs_give_the_same_picture(car, grid, small):
         np.testing.assert_array_equal(first.image, second.image)
 
 
+@pytest.mark.slow
 def test_files_hold_the_picture(grid, small, tmp_path):
     truth = np.linspace(0, 1, 77)
     paths = [tmp_path / "deep" / f"figure{suffix}" for suffix in (".png", ".pdf", ".svg")]
@@ -70,6 +73,7 @@ def test_files_hold_the_picture(grid, small, tmp_path):
     assert again.read_bytes() == paths[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_user_settings_of_matplotlib_do_not_matter(grid, small):
     import matplotlib
 

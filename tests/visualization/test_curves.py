@@ -21,6 +21,7 @@ def draw(kind, names):
         plot_spectrum({n: values for n in names}, title="title", theme=Theme(dpi=100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["training", "spectrum1", "spectrum3"])
 def test_words_are_on_the_page_apart_from_each_other_and_from_curves(kind, sheets):
     draw(kind, LONG)
@@ -37,6 +38,7 @@ def test_words_are_on_the_page_apart_from_each_other_and_from_curves(kind, sheet
         assert not box.count_overlaps(others), words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["training", "spectrum1"])
 def test_samples_beside_the_names_have_the_colors_of_the_curves(kind, sheets):
     draw(kind, LONG)

@@ -8,6 +8,7 @@ from physicsnemo_flarepp.visualization import (
 from tests.visualization.looking import pixels
 
 
+@pytest.mark.slow
 def test_gallery_has_input_above_target_on_scales_of_their_own(grid, car, small):
     values = np.linspace(-3, 5, 77)
     columns = [
@@ -28,6 +29,7 @@ def test_gallery_has_input_above_target_on_scales_of_their_own(grid, car, small)
     assert np.ptp(pixels(drawn, ("Cars", "input")), axis=-1).max() < 40
 
 
+@pytest.mark.slow
 def test_gallery_names_the_cases(grid, small, sheets):
     values = np.linspace(0, 1, 77)
     named = Exhibit("Darcy", grid, values, "u", case="test_12")

@@ -7,6 +7,8 @@ import pyvista as pv
 from physicsnemo_flarepp.visualization import Theme, plot_comparison
 from tests.visualization.looking import rgb
 
+pytestmark = pytest.mark.slow
+
 
 def assert_panels_apart(drawn):
     height, width = drawn.image.shape[:2]

@@ -64,6 +64,7 @@ def test_physicsnemo_can_be_imported_after_the_first_picture():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_user_theme_of_pyvista_does_not_matter(car, small, monkeypatch):
     from physicsnemo_flarepp.visualization import plot_comparison
 
@@ -76,6 +77,7 @@ def test_user_theme_of_pyvista_does_not_matter(car, small, monkeypatch):
     np.testing.assert_array_equal(*pictures)
 
 
+@pytest.mark.slow
 def test_probe_itself_renders():
     done = subprocess.run([sys.executable, "-c", rendering._PROBE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

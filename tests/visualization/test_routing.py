@@ -24,6 +24,7 @@ def head(n_tokens, block=0, number=1, routes=(4, 2)):
     )
 
 
+@pytest.mark.slow
 def test_routing_shares_one_scale_per_kind(grid, small):
     heads = [head(77, block) for block in (0, 1)]
     drawn = plot_routing(grid, heads, theme=small)

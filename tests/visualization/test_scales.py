@@ -17,6 +17,7 @@ def quantile_by_sorting(values, percent):
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
+@pytest.mark.slow
 def test_limits_follow_the_papers_definition(grid, small):
     rng = np.random.default_rng(0)
     truth = rng.normal(size=77)

@@ -73,6 +73,7 @@ def test_ticks_mean_what_their_labels_say(sheet):
     assert r"×10$^{6}$" in sheet.figure.texts[0].get_text()
 
 
+@pytest.mark.slow
 def test_long_label_of_a_bar_keeps_its_units_and_its_place():
     theme = Theme(dpi=100)
     with styled(theme):

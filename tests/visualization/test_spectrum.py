@@ -5,6 +5,8 @@ import pytest
 
 from physicsnemo_flarepp.visualization import plot_spectrum
 
+pytestmark = pytest.mark.slow
+
 
 def test_spectrum_counts_the_routes_that_carry(small):
     values = np.zeros((2, 3, 8))

@@ -180,7 +180,7 @@ def check_codecs(path: Path, array: zarr.Array) -> None:
 
 
 def _codec_names(stored: object) -> Iterator[str]:
-    """Give the names of codecs and of those inside them: ``name`` of zarr 3, ``id`` of zarr 2."""
+    """Return the names of codecs and of those inside them: ``name`` of zarr 3, ``id`` of zarr 2."""
     if isinstance(stored, Mapping):
         yield str(stored.get("name", stored.get("id")))
         inside = stored.get("configuration") or {}

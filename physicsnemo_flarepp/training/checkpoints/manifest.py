@@ -55,7 +55,7 @@ class Checkpoint:
 def manifest_text(
     step: int, epoch: int, metric: float | None, files: dict[str, Fingerprint]
 ) -> str:
-    """Give the text of a manifest, with the time, the version and a checksum of itself."""
+    """Return the text of a manifest, with the time, the version and a checksum of itself."""
     content = {
         "step": step,
         "epoch": epoch,

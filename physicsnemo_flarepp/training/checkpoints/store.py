@@ -216,7 +216,7 @@ class CheckpointStore:
         return [path for _, path in sorted(found.items(), reverse=True)]
 
     def _publish(self, temporary: Path, target: Path) -> None:
-        """Give a finished folder its name."""
+        """Name a finished folder."""
         aside = target.with_name(_ASIDE + target.name)
         if target.exists():
             target.rename(aside)

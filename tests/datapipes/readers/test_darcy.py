@@ -35,6 +35,7 @@ def darcy_root(request, tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "file", "n"), [("train", 1, 3), ("test", 2, 2)])
 def test_stride_five_of_both_files_in_both_formats(darcy_root, split, file, n):
     reader = DarcyReader(darcy_root, split, n_train=3, n_test=2)

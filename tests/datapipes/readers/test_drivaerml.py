@@ -24,6 +24,7 @@ def sets(tmp_path_factory, box_surface):
     return roots
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_the_cells_that_vtk_sees(layout, sets, box_surface):
     reader = DrivAerMLReader(sets[layout], fields=FIELDS, features=["normals", "areas"])

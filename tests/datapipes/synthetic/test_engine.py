@@ -15,6 +15,8 @@ from physicsnemo_flarepp.datapipes.synthetic.__main__ import main
 from physicsnemo_flarepp.datapipes.synthetic.engine import exclusive
 from physicsnemo_flarepp.datapipes.synthetic.workers import case_file
 
+pytestmark = pytest.mark.slow
+
 
 def make(root, **options):
     return generate("counted", root=root, progress=False, **options)

@@ -11,6 +11,8 @@ import pytest
 
 from physicsnemo_flarepp.datapipes.synthetic import generate
 
+pytestmark = pytest.mark.slow
+
 GENEROUS = 120  # seconds until a process that should end counts as left behind
 
 

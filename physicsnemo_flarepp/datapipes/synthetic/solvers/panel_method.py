@@ -67,7 +67,7 @@ class Panels:
 
 
 def with_images(panels: Panels, symmetry_y: bool, ground: float | None) -> list[Panels]:
-    """Give the panels and their mirror images.
+    """Return the panels and their mirror images.
 
     An image keeps the order of the corners, so its normals point inwards; the velocity of a
     source does not depend on that.

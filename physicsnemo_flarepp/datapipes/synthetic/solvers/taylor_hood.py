@@ -152,7 +152,7 @@ class TaylorHoodGrid:
 
 @lru_cache(maxsize=4)
 def taylor_hood_grid(cells: tuple[int, int], order: int) -> TaylorHoodGrid:
-    """Give the grid of this size, made once per process: its index arrays take longer than a step.
+    """Return the grid of this size, made once per process: index arrays take longer than a step.
 
     Examples
     --------

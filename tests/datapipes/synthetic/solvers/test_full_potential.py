@@ -78,6 +78,7 @@ def test_speed_in_the_field_is_exact_away_from_the_section():
     )
 
 
+@pytest.mark.slow
 def test_lift_of_a_thin_section_follows_prandtl_and_glauert():
     grid = airfoil.section_grid(airfoil.naca_section(0.03, 0.0, 0.4), 0.03)
     slow, fast = (solve_potential(grid, mach, np.radians(0.5)).circulation for mach in (0.0, 0.5))
@@ -94,6 +95,7 @@ def test_lift_and_mirror_image_change_sign():
     assert abs(lift(0.0)) < 1e-9
 
 
+@pytest.mark.slow
 def test_a_flow_that_potential_theory_does_not_have_is_an_error():
     grid = airfoil.section_grid(airfoil.naca_section(0.14, 0.03, 0.4), 0.14, (111, 26))
     with pytest.raises(NoPotentialFlow, match="lower the Mach number"):

@@ -18,7 +18,7 @@ from physicsnemo.core import Module
 import physicsnemo_flarepp
 from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from checkpoint_cases import (  # noqa: E402
     WRITING,
@@ -271,6 +271,7 @@ def _interrupt():
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [_full, _interrupt])
 @pytest.mark.parametrize("step", [2, 3], ids=["again", "new"])
 def test_a_failure_at_any_call_leaves_the_earlier_checkpoints(tmp_path, monkeypatch, act, step):
@@ -352,7 +353,6 @@ def test_an_old_checkpoint_that_cannot_be_removed_does_not_stop_the_run(tmp_path
 
 def run_alone(function, tmp_path):
     """Run a case in a fork of a server that has PhysicsNeMo loaded; return what it stored."""
-    multiprocessing.set_forkserver_preload(["physicsnemo_flarepp.models"])
     (tmp_path / "run").mkdir()
     process = multiprocessing.get_context("forkserver").Process(
         target=function, args=(str(tmp_path / "run"), str(tmp_path / "result"))

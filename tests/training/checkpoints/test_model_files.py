@@ -16,7 +16,7 @@ from physicsnemo.models.mlp import FullyConnected
 from physicsnemo_flarepp import FlarePP
 from physicsnemo_flarepp.training.checkpoints.model_files import load_model, save_module
 
-REFERENCE = Path(__file__).parents[1] / "models" / "data" / "flarepp_small.mdlus"
+REFERENCE = Path(__file__).parents[2] / "models" / "data" / "flarepp_small.mdlus"
 
 
 class Inner(Module):
