@@ -18,6 +18,8 @@ from physicsnemo_flarepp.datapipes import (
     ReaderOptions,
     build_dataloaders,
 )
+from physicsnemo_flarepp.datapipes.synthetic.sets.elasticity import N_NODES, random_radius
+from physicsnemo_flarepp.datapipes.synthetic.solvers.triangulate import triangulate_cell
 from tests.datapipes.readers.layouts import FIELDS, LAYOUTS, surface_arrays, write_case
 
 MEASURE = ReaderOptions(weights="measure")
@@ -196,6 +198,18 @@ def test_curvilinear_grids_weigh_their_cells_and_take_a_file_of_weights(grid_fil
     np.save(root / "mass.npy", mass[:, 1:])
     with pytest.raises(ValueError, match="mass.npy: array has shape"):
         GeoFNOReader(root, "pipe", **counts, options={"weights": "mass"})
+
+
+def test_nodes_of_a_cell_with_a_void_weigh_what_is_left_of_it(tmp_path):
+    rng = np.random.default_rng(1)
+    radius = random_radius(rng)
+    nodes = triangulate_cell(radius, N_NODES, rng).nodes
+    np.save(tmp_path / "Random_UnitCell_XY_10.npy", nodes[..., None].repeat(2, -1))
+    np.save(tmp_path / "Random_UnitCell_sigma_10.npy", np.ones((N_NODES, 2)))
+    counts = {"n_train": 1, "n_test": 1}
+    sample = GeoFNOReader(tmp_path, "elasticity", **counts, options=MEASURE)[0][0]
+    void = (radius(np.linspace(0, 2 * np.pi, 1000, endpoint=False)) ** 2).mean() * np.pi
+    assert sample["weights"].sum().item() == pytest.approx(1 - void, rel=1e-2)
 
 
 def test_nodes_of_graphs_weigh_their_part_of_the_plane_or_a_tensor():
