@@ -9,7 +9,7 @@ from pathlib import Path
 from ..files import Fingerprint, replace_text
 from ..meshes import ASSOCIATIONS
 from .readers import CaseReader
-from .readers.base import channel_names
+from .readers.base import NO_WEIGHTS, channel_names
 
 FILE_NAME = "channels.json"
 # Files that hold a list of cell centres: on a mesh their tokens are its cells.
@@ -32,6 +32,8 @@ class Channels:
         Shape of the structured grid that the tokens form.
     joint : bool
         Whether errors are measured in one norm over all fields (``training.field_norms``).
+    weights : str
+        What tokens are weighted by (``data.weights``).
 
     Examples
     --------
@@ -47,6 +49,7 @@ class Channels:
     association: str
     grid: tuple[int, ...] | None = None
     joint: bool = False
+    weights: str = NO_WEIGHTS
 
     @classmethod
     def of_reader(cls, reader: CaseReader, *, joint: bool = False) -> "Channels":
@@ -65,6 +68,7 @@ class Channels:
             "cell" if centres else table.association,
             None if reader.grid is None else tuple(reader.grid),
             joint,
+            reader.options.weights,
         )
 
     @property
@@ -112,6 +116,8 @@ class Channels:
                     raise ValueError(f"the widths of {name} are {stored[name]}")
             grid = stored.pop("grid")
             channels = cls(**stored, grid=None if grid is None else tuple(grid))
+            if not isinstance(channels.weights, str):
+                raise ValueError(f"the weights are {channels.weights!r}")
             if type(channels.coordinates) is not int or channels.association not in ASSOCIATIONS:
                 raise ValueError(
                     f"coordinates are {channels.coordinates!r} and the association is "

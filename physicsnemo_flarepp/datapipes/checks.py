@@ -126,6 +126,37 @@ def check_range(path: Path | str, case_id: str, name: str, values: np.ndarray) -
         )
 
 
+def check_weights(
+    path: Path | str, case_id: str, name: str, weights: np.ndarray, rows: slice | np.ndarray
+) -> None:
+    """Raise unless the weights of tokens are finite and at least 0.
+
+    Parameters
+    ----------
+    path, case_id, name
+        To name in the error.
+    weights : numpy.ndarray
+        Of the tokens in `rows`.
+    rows : slice or numpy.ndarray
+        Where they are in the case.
+
+    Examples
+    --------
+    >>> check_weights("run_1.vtp", "run_1", "cellArea", np.array([1.0, -2.0]), slice(0, 2))
+    Traceback (most recent call last):
+    ValueError: run_1.vtp: case run_1 has the weight -2 at row 1 of cellArea; weights must be finite
+    and at least 0. Repair the array, or set data.weights to another
+    """
+    bad = np.flatnonzero(~((weights >= 0) & (weights < np.inf)))
+    if len(bad):
+        row = rows.start + bad[0] if isinstance(rows, slice) else rows[bad[0]]
+        raise ValueError(
+            f"{path}: case {case_id} has the weight {weights[bad[0]]:.6g} at row {row} of {name}; "
+            "weights must be finite and at least 0. Repair the array, or set data.weights to "
+            "another"
+        )
+
+
 def missing_name(path: Path | str, kind: str, name: str, present: Iterable[str]) -> KeyError:
     """Return the error for a `kind` (field, boundary, ...) that the file does not hold.
 

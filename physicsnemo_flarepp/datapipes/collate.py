@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-TOKEN_KEYS = ("coordinates", "features", "fields", "tokens")
+TOKEN_KEYS = ("coordinates", "features", "fields", "tokens", "weights")
 
 
 def pad_tokens(tensors: Sequence[Shaped[Tensor, "n ..."]]) -> Shaped[Tensor, "B N ..."]:
@@ -37,9 +37,10 @@ class PadCollator(Collator):
     r"""Stack samples to a batch, with padding and a mask where their lengths differ.
 
     A batch is a TensorDict of batch size :math:`B` with ``coordinates`` :math:`(B, N, d)`,
-    ``fields``, ``features``, ``tokens`` :math:`(B, N)`, ``globals`` :math:`(B, g)`,
-    ``case_index`` :math:`(B,)`, the position of each case in its split, and, only if the samples
-    differ in length, ``token_mask`` :math:`(B, N)`, True for real tokens. Padding is 0.
+    ``fields``, ``features``, ``tokens`` and ``weights`` :math:`(B, N)`, ``globals``
+    :math:`(B, g)`, ``case_index`` :math:`(B,)`, the position of each case in its split, and, only
+    if the samples differ in length, ``token_mask`` :math:`(B, N)`, True for real tokens. Padding
+    is 0.
 
     Parameters
     ----------

@@ -27,6 +27,13 @@ class DataConfig:
         Tokens drawn per case; None takes all.
     sampling : str
         Training draws: ``epoch`` (fresh each epoch) or ``fixed``. Test draws are always fixed.
+    weights : str
+        What tokens weigh in the gathers of the model: ``none`` (all alike), ``measure`` (the area
+        that each stands for) or the name of a stored array.
+    sampling_density : str
+        How training tokens are drawn: ``cells``, each as likely as any other, or ``area``, in
+        proportion to `weights`, with the weights of those drawn corrected for it. Test tokens are
+        always drawn by cells.
     normalization : Any
         ``fit`` (the benchmark's convention, fitted to the training split), ``paper`` (published
         constants), ``none``, a mapping from sample key to ``gaussian``, ``per_point``,
@@ -50,6 +57,8 @@ class DataConfig:
     n_points: int | None = None
     n_points_test: int | None = None
     sampling: str = "epoch"
+    weights: str = "none"
+    sampling_density: str = "cells"
     normalization: Any = "fit"
     batch_size: int = 1
     batch_size_test: int = 1

@@ -7,6 +7,7 @@ so that a run can be resumed and ranks of one context group agree without talkin
 from collections.abc import Iterator
 
 import numpy as np
+from jaxtyping import Float
 from torch.utils.data import Sampler
 
 from ..meshes.polygons import Rows
@@ -65,6 +66,83 @@ def token_rows(n_tokens: int, n_points: int | None, shard: tuple[int, int], seed
     drawn = np.random.default_rng(seed).choice(n_tokens, n_points, replace=False, shuffle=False)
     start, stop = split_bounds(n_points, size, rank)
     return np.sort(drawn)[start:stop]
+
+
+def inclusion_probabilities(
+    weights: Float[np.ndarray, " N"], n_points: int
+) -> Float[np.ndarray, " N"]:
+    """Return how likely each row is drawn among `n_points`: in proportion to its weight, at most 1.
+
+    Parameters
+    ----------
+    weights : numpy.ndarray
+        Non-negative, at least `n_points` of them positive.
+    n_points : int
+        Rows to draw, the sum of the probabilities.
+
+    Examples
+    --------
+    >>> inclusion_probabilities(np.array([6.0, 1.0, 1.0, 0.0]), 2)
+    array([1. , 0.5, 0.5, 0. ])
+    """
+    certain = np.zeros(len(weights), dtype=bool)
+    while True:
+        rest = weights[~certain].sum()
+        likely = weights * ((n_points - certain.sum()) / rest if rest > 0 else 0.0)
+        likely[certain] = 1.0
+        # Each round finds the rows that the probability freed by the last one makes certain.
+        over = likely > 1.0
+        if not over.any():
+            return likely
+        certain |= over
+
+
+def weighted_rows(
+    weights: Float[np.ndarray, " N"], n_points: int | None, shard: tuple[int, int], seed: int
+) -> tuple[Rows, Float[np.ndarray, " n"]]:
+    """Return rows of one case drawn by weight, and the weights that make up for it.
+
+    Rows are drawn without replacement; a drawn row has its weight divided by the probability of
+    drawing it, so that a weighted sum over the draw is on average the sum over the case. In O(N).
+
+    Parameters
+    ----------
+    weights : numpy.ndarray
+        Of all tokens of the case.
+    n_points, shard, seed
+        As in :func:`token_rows`.
+
+    Returns
+    -------
+    tuple
+        Ascending rows as of :func:`token_rows`, and their corrected weights.
+
+    Examples
+    --------
+    >>> weighted_rows(np.array([6.0, 1.0, 1.0, 0.0]), 2, (0, 1), seed=0)[1]
+    array([6., 2.])
+    """
+    rank, size = shard
+    if n_points is None or n_points >= len(weights):
+        rows = token_rows(len(weights), n_points, shard, seed)
+        return rows, weights[rows]
+    positive = np.count_nonzero(weights)
+    if positive < n_points:
+        raise ValueError(
+            f"{n_points} tokens cannot be drawn by weight: {positive} of {len(weights)} have one. "
+            "Set data.n_points lower, or data.sampling_density to 'cells'"
+        )
+    likely = inclusion_probabilities(weights, n_points)
+    rng = np.random.default_rng(seed)
+    # Equally spaced marks on the probabilities laid end to end hit each row as often as it is
+    # likely; neighbours in the file would be drawn together or not at all, so they are shuffled.
+    order = rng.permutation(np.flatnonzero(likely))
+    ends = np.cumsum(likely[order])
+    # The last end is n_points up to rounding, and every mark must lie before it.
+    marks = (np.arange(n_points) + rng.random()) * (ends[-1] / n_points)
+    drawn = np.sort(order[np.minimum(np.searchsorted(ends, marks, "right"), len(order) - 1)])
+    rows = drawn[slice(*split_bounds(n_points, size, rank))]
+    return rows, weights[rows] / likely[rows]
 
 
 class CaseSampler(Sampler[int]):

@@ -65,6 +65,8 @@ class DataSource:
                 n_points=cfg.n_points if split == "train" else cfg.n_points_test,
                 sampling=cfg.sampling if split == "train" else "fixed",
                 shard=(0, 1) if whole_cases else context,
+                weights=cfg.weights,
+                density=cfg.sampling_density if split == "train" else "cells",
                 seed=cfg.seed if split == "train" else TEST_SEED,
                 pin_memory=cfg.pin_memory,
             ),

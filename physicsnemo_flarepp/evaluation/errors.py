@@ -18,6 +18,7 @@ def relative_l2(
     prediction: Float[np.ndarray, "N O"],
     target: Float[np.ndarray, "N O"],
     widths: Mapping[str, int],
+    weights: Float[np.ndarray, " N"] | None = None,
 ) -> dict[str, float]:
     """Return ||p - y|| / ||y|| of each field of a case, in fp64.
 
@@ -29,6 +30,8 @@ def relative_l2(
         In physical units.
     widths : Mapping[str, int]
         Channels of each field, in the order of the O columns.
+    weights : numpy.ndarray, optional
+        Areas of the tokens: the norms are integrals instead of sums over tokens.
 
     Examples
     --------
@@ -37,7 +40,9 @@ def relative_l2(
     {'p': 0.2, 'u': 0.5}
     """
     both = (torch.from_numpy(values.astype(np.float64))[None] for values in (prediction, target))
-    errors = field_errors(*both, tuple(widths.values()))
+    if weights is not None:
+        weights = torch.from_numpy(weights.astype(np.float64))[None]
+    errors = field_errors(*both, tuple(widths.values()), token_weights=weights)
     return dict(zip(widths, errors[0].tolist(), strict=True))
 
 

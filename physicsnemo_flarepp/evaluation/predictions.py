@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..datapipes import plot_mesh
 from ..datapipes.channels import Channels
+from ..datapipes.readers.base import MEASURE, NO_WEIGHTS, TokenTable, point_areas
 from ..files import reading
 from ..meshes import PolygonMesh, polygon_mesh
 from ..meshes.export import add_arrays, prediction_arrays
@@ -255,7 +256,8 @@ def read_points(path: str | Path, channels: Channels) -> dict[str, Tensor]:
     ----------
     path : str or Path
         ``.npz`` with the arrays ``coordinates`` (N, d) and, as in training, ``features`` (N, f)
-        and ``globals`` (g,); ``.npy`` with the coordinates alone.
+        and ``globals`` (g,); ``.npy`` with the coordinates alone. A model with weighted tokens
+        takes their ``weights`` (N,), or else the areas that points of a plane stand for.
     channels : Channels
         What the model was trained on.
     """
@@ -286,7 +288,33 @@ def read_points(path: str | Path, channels: Channels) -> dict[str, Tensor]:
         if not np.isfinite(values).all():
             raise ValueError(f"{path}: {key} holds NaN or infinite values; remove them")
         sample[key] = torch.from_numpy(values)
+    if channels.weights != NO_WEIGHTS:
+        sample["weights"] = torch.from_numpy(_point_weights(path, channels, arrays))
     return sample
+
+
+def _point_weights(
+    path: Path, channels: Channels, arrays: Mapping[str, np.ndarray]
+) -> Float[np.ndarray, " N"]:
+    """Return the weights in a file of points, or the areas of its points."""
+    points = arrays["coordinates"]
+    columns = {name: arrays[name] for name in ("weights",) if name in arrays}
+    if not columns and channels.weights == MEASURE and channels.coordinates == 2:
+        columns = {MEASURE: point_areas({"": points}, len(points), _whole_grid(channels, points))}
+    if not columns:
+        raise ValueError(
+            f"{path} has no array 'weights', but the model weighs tokens by {channels.weights!r}; "
+            "add what each point stands for to a .npz file"
+        )
+    table = TokenTable(path, len(points), {}, {}, weights=columns)
+    name = next(iter(columns))
+    return table.read_weights(name, slice(0, len(points)), path.stem).astype(np.float32)
+
+
+def _whole_grid(channels: Channels, points: np.ndarray) -> tuple[int, ...] | None:
+    """Return the grid of the run if there are as many points."""
+    whole = channels.grid is not None and len(points) == np.prod(channels.grid)
+    return channels.grid if whole else None
 
 
 def predict_points(run: Run, path: str | Path, *, progress: bool = True) -> pv.DataSet:
@@ -302,6 +330,5 @@ def predict_points(run: Run, path: str | Path, *, progress: bool = True) -> pv.D
     sample = read_points(path, channels)
     values = run.predict(sample, progress=progress)
     coordinates = sample["coordinates"].numpy()
-    whole = channels.grid is not None and len(coordinates) == np.prod(channels.grid)
-    mesh = plot_mesh({"grid": channels.grid if whole else None}, coordinates)
+    mesh = plot_mesh({"grid": _whole_grid(channels, coordinates)}, coordinates)
     return add_arrays(mesh, prediction_arrays(channels.fields, {run.name: values}), "point")

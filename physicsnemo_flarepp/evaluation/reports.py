@@ -63,7 +63,10 @@ class Report:
     name : str
         Name of the run.
     errors : CaseErrors
-        Of the model.
+        Of the model, in norms that are sums over tokens.
+    integral_errors : CaseErrors or None
+        The same in norms that are integrals, weighted as the model's tokens or by their areas;
+        None where these are not known.
     mean_errors : CaseErrors or None
         Of predicting the training mean; None where the normaliser does not hold it.
     forces : ForceTable or None
@@ -74,6 +77,7 @@ class Report:
 
     name: str
     errors: CaseErrors
+    integral_errors: CaseErrors | None
     mean_errors: CaseErrors | None
     forces: ForceTable | None
     notes: tuple[str, ...]
@@ -101,12 +105,16 @@ def evaluate_run(
     """
     ids = run.case_ids
     has_mean = centres_fields(run.config.data)
-    errors, mean_errors, forces, notes = [], [], [], {}
+    errors, integrals, mean_errors, forces, notes = [], [], [], [], {}
     no_forces = None
     with progress_bar(f"evaluate {run.name}", len(ids), progress) as advance:
         for index in range(len(ids)):
             case = predict_case(run, index, progress=False)
             errors.append(case.errors)
+            measure = run.test_set.read_measure(index)
+            if measure is not None:
+                values = (case.prediction, case.target)
+                integrals.append(relative_l2(*values, case.channels.norms, measure))
             if has_mean:
                 mean = _training_mean(run, case)
                 mean_errors.append(relative_l2(mean, case.target, case.channels.norms))
@@ -124,6 +132,7 @@ def evaluate_run(
     return Report(
         run.name,
         CaseErrors.of_rows(ids, errors),
+        CaseErrors.of_rows(ids, integrals) if len(integrals) == len(ids) else None,
         CaseErrors.of_rows(ids, mean_errors) if has_mean else None,
         table,
         tuple(notes),
@@ -211,6 +220,10 @@ def format_report(report: Report) -> str:
     if mean is not None:
         last = ["training mean", *(f"{100 * v.mean():.2f}" for v in _columns(mean).values())]
         rows = [[*row, text] for row, text in zip(rows, last, strict=True)]
+    if report.integral_errors is not None:
+        means = [values.mean() for values in _columns(report.integral_errors).values()]
+        last = ["as an integral", *(f"{100 * mean:.2f}" for mean in means)]
+        rows = [[*row, text] for row, text in zip(rows, last, strict=True)]
     blocks = [f"{report.name}: {len(errors.case_ids)} test cases", _table(rows)]
     if report.forces is not None:
         blocks.append(_table(_force_rows(report)))
@@ -278,6 +291,9 @@ def write_report(report: Report, path: str | Path) -> None:
     path = Path(path)
     header = ["case", *report.errors.fields]
     columns = [report.errors.case_ids, *report.errors.values.T]
+    if report.integral_errors is not None:
+        header += [f"{name}_integral" for name in report.integral_errors.fields]
+        columns += [*report.integral_errors.values.T]
     if report.forces is not None:
         for i, name in enumerate(COEFFICIENTS):
             header += [f"{name}_predicted", f"{name}_true"]

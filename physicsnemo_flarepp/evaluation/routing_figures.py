@@ -29,10 +29,11 @@ _USUAL_ROUTES = 4
 
 
 def _case_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:
-    """Return what the model of a run is called with on a test case: fx, embedding, time."""
+    """Return what the model of a run is called with on a test case."""
     sample, _ = run.test_set[find_case(run, case)]
     arguments = run.inputs(sample)
-    return {key: arguments[key] for key in ("fx", "embedding", "time") if key in arguments}
+    taken = ("fx", "embedding", "time", "token_weights")
+    return {key: arguments[key] for key in taken if key in arguments}
 
 
 def has_routes(run: Run) -> bool:

@@ -9,7 +9,8 @@ import pyvista as pv
 import torch
 from torch import Tensor
 
-from ..datapipes.readers.surface_tables import GEOMETRY_FEATURES, SurfaceRequest, surface_table
+from ..datapipes.readers.base import NO_WEIGHTS
+from ..datapipes.readers.surface_tables import SurfaceRequest, surface_table
 from ..datapipes.readers.surfaces import reference_values_beside
 from ..meshes import PolygonMesh, polygon_mesh, read_surface
 from ..meshes.export import add_arrays, prediction_arrays
@@ -120,7 +121,10 @@ def surface_sample(
 ) -> dict[str, Tensor]:
     """Return the inputs of a run at all cells or points of a mesh, in physical units."""
     channels = run.channels
-    stored = [name for name in channels.features if name not in GEOMETRY_FEATURES]
+    request = SurfaceRequest(
+        (), tuple(channels.features), association=association, weights=channels.weights
+    )
+    stored = request.arrays()
     absent = [name for name in stored if name not in mesh.data[association]]
     if absent:
         raise ValueError(
@@ -128,7 +132,6 @@ def surface_sample(
             f"takes as input; it has {', '.join(mesh.data[association]) or 'none'}. Add the arrays "
             "to the file"
         )
-    request = SurfaceRequest((), tuple(channels.features), association=association)
     table = surface_table(mesh, request, _globals(run, mesh.source, global_values))
     rows = slice(0, table.n_tokens)
     sample = {"coordinates": table.read("coordinates", rows)}
@@ -136,6 +139,9 @@ def surface_sample(
         sample["features"] = table.read("features", rows)
     if channels.globals:
         sample["globals"] = table.read_globals()
+    if channels.weights != NO_WEIGHTS:
+        weights = table.read_weights(channels.weights, rows, Path(mesh.source).stem)
+        sample["weights"] = weights.astype(np.float32)
     return {key: torch.from_numpy(value) for key, value in sample.items()}
 
 
@@ -186,9 +192,10 @@ def describe_prediction(
     lines = [f"warning: {text}" for text in prediction.warnings]
     truth = _stored_fields(run, prediction)
     if truth is not None:
-        errors = relative_l2(prediction.values, truth, run.channels.norms)
-        text = ", ".join(f"{name} {100 * error:.3g} %" for name, error in errors.items())
-        lines.append(f"relative L2 error against the fields in the file: {text}")
+        for norm, weights in {"": None, ", as an integral": _areas(prediction)}.items():
+            errors = relative_l2(prediction.values, truth, run.channels.norms, weights)
+            text = ", ".join(f"{name} {100 * error:.3g} %" for name, error in errors.items())
+            lines.append(f"relative L2 error against the fields in the file{norm}: {text}")
     if settings is None:
         return lines
     try:
@@ -219,6 +226,13 @@ def _force_lines(
         if odd := forces.shear is not None and sign_doubt(target_settings, forces.shear[0]):
             lines.append(f"warning: {odd}")
     return lines + conventions
+
+
+def _areas(prediction: SurfacePrediction) -> np.ndarray:
+    """Return what the cells or points of a surface stand for, (N,)."""
+    if prediction.association == "point":
+        return prediction.polygons.vertex_areas[1]
+    return np.linalg.norm(prediction.polygons.cell_geometry()[1], axis=1)
 
 
 def _stored_fields(run: Run, prediction: SurfacePrediction) -> np.ndarray | None:

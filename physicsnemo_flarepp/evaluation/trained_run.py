@@ -21,6 +21,7 @@ from ..datapipes.channels import FILE_NAME as CHANNELS_FILE
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import build_test_loader
 from ..datapipes.readers import CaseReader
+from ..datapipes.readers.base import NO_WEIGHTS
 from ..datapipes.sources import data_elsewhere
 from ..files import reading
 from ..inference import predict
@@ -114,6 +115,11 @@ class Run:
 
     def inputs(self, sample: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what the model is called with: a batch of one sample in physical units."""
+        if self.channels.weights != NO_WEIGHTS and "weights" not in sample.keys():
+            raise ValueError(
+                f"run {self.name} weighs tokens by {self.channels.weights!r}, but the sample has "
+                "no entry 'weights'; give the area that each token stands for"
+            )
         batch = self.normalizer(TensorDict(dict(sample))).unsqueeze(0)
         return input_adapter(self.model)(batch)
 
@@ -131,7 +137,8 @@ class Run:
         sample : Mapping[str, Tensor]
             In physical units, ``coordinates`` (N, d) and, as in training, ``features`` (N, f) and
             ``globals`` (g,). Per-point statistics need ``tokens`` (N,), the rows of the points in
-            the grid of training, unless these are all of them.
+            the grid of training, unless these are all of them; a run with weighted tokens needs
+            ``weights`` (N,).
         progress : bool, optional
             Show a bar while a large case is streamed, if stderr is a terminal.
         """

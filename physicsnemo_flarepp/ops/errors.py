@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from .checks import check_weights
 from .collectives import Group, global_sum
 from .kernels import accumulation_dtype
 
@@ -15,6 +16,7 @@ def relative_l2(
     target: Float[Tensor, "B *tokens O"],
     *,
     token_mask: Bool[Tensor, "B N"] | None = None,
+    token_weights: Float[Tensor, "B N"] | None = None,
     group: Group | None = None,
 ) -> Float[Tensor, " B"]:
     r"""Return the relative L2 error of each sample, :math:`\lVert p - y \rVert / \lVert y \rVert`.
@@ -30,6 +32,9 @@ def relative_l2(
         Shape :math:`(B, N, O)` or :math:`(B, *\mathrm{grid}, O)`; with a group, the rank's tokens.
     token_mask : torch.Tensor, optional
         Boolean :math:`(B, N)`; tokens with False do not count, whatever they hold.
+    token_weights : torch.Tensor, optional
+        Non-negative :math:`(B, N)`, the area or volume of each token: the norms become integrals
+        instead of sums over tokens. Only ratios within a sample matter; 0 does not count.
     group : ProcessGroup or str, optional
         The context group that shares the samples.
 
@@ -46,8 +51,8 @@ def relative_l2(
     tensor([0.2000])
     """
     widths = (prediction.shape[-1],)
-    errors = field_errors(prediction, target, widths, token_mask=token_mask, group=group)
-    return errors[:, 0]
+    counted = {"token_mask": token_mask, "token_weights": token_weights}
+    return field_errors(prediction, target, widths, **counted, group=group)[:, 0]
 
 
 def field_errors(
@@ -56,13 +61,14 @@ def field_errors(
     widths: Sequence[int],
     *,
     token_mask: Bool[Tensor, "B N"] | None = None,
+    token_weights: Float[Tensor, "B N"] | None = None,
     group: Group | None = None,
 ) -> Float[Tensor, "B F"]:
     r"""Return the relative L2 error of each field of each sample.
 
     Parameters
     ----------
-    prediction, target, token_mask, group
+    prediction, target, token_mask, token_weights, group
         As in :func:`relative_l2`; the fields cost no further collective.
     widths : sequence of int
         Channels of the F fields, in order: (1, 3) for a pressure and a wall shear stress.
@@ -91,16 +97,25 @@ def field_errors(
     dtype = accumulation_dtype(torch.promote_types(prediction.dtype, target.dtype))
     error, target = prediction.to(dtype) - target.to(dtype), target.to(dtype)
     error, target = error.flatten(1, -2), target.flatten(1, -2)
+    if token_weights is not None:
+        check_weights("token_weights", token_weights, error.shape[:2], token_mask)
+        counts = token_weights > 0
+        token_mask = counts if token_mask is None else token_mask & counts
     if token_mask is not None:
         error = error.masked_fill(~token_mask[..., None], 0.0)
         target = target.masked_fill(~token_mask[..., None], 0.0)
-    squares = torch.stack((error.square().sum(1), target.square().sum(1)))
+    error, target = error.square(), target.square()
+    if token_weights is not None:
+        # In fp64 the scale of the weights cannot take the products out of range.
+        weights = token_weights.detach().double()[..., None]
+        error, target = error * weights, target * weights
+    squares = torch.stack((error.sum(1), target.sum(1)))
     squares = torch.stack([part.sum(-1) for part in squares.split(tuple(widths), dim=-1)], -1)
     error, target = global_sum(squares, group)
     # sqrt has an infinite slope at 0, and 0 / 0 is not a number: both are kept off the tape.
     exact = error == 0
     ratio = error.masked_fill(exact, 1.0).sqrt() / target.masked_fill(exact, 1.0).sqrt()
-    return ratio.masked_fill(exact, 0.0)
+    return ratio.masked_fill(exact, 0.0).to(dtype)
 
 
 def r_squared(prediction: Float[Tensor, " n"], target: Float[Tensor, " n"]) -> float:

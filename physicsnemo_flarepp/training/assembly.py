@@ -1,5 +1,6 @@
 """From a config to everything that a training loop needs."""
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from torch.optim.swa_utils import AveragedModel
 from ..datapipes import build_dataloaders
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
+from ..datapipes.readers.base import NO_WEIGHTS
 from ..parallel import enable_context_parallel, initialize, make_mesh
 from .config import TrainingConfig
-from .feeding import InputLayout, build_model, input_adapter
+from .feeding import InputLayout, build_model, input_adapter, takes_weights
 from .optimizers import make_average, make_optimizer, make_schedule
 from .step import FieldLoss, TrainStep
 
@@ -144,6 +146,12 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     torch.manual_seed(cfg.seed)
     model = build_model(cfg.model, _input_layout(channels, grid), settings.precision)
     model = model.to(ranks.device)
+    if channels.weights != NO_WEIGHTS and not takes_weights(model):
+        warnings.warn(
+            f"{type(model).__name__} takes no token weights, so its gathers count tokens; "
+            f"data.weights={channels.weights} serves only its loss and its draws",
+            stacklevel=2,
+        )
     if ranks.context_group is not None:
         enable_context_parallel(model, ranks.context_group)
     _seed_rank(cfg.seed, ranks.rank)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..datapipes.normalization import Normalizer
 from ..ops.collectives import Group
-from ..ops.errors import field_errors
+from .losses import batch_errors
 
 
 @torch.no_grad()
@@ -20,6 +20,7 @@ def case_errors(
     loader: DataLoader,
     widths: tuple[int, ...],
     *,
+    norm: str = "tokens",
     context_group: Group | None = None,
     data_group: dist.ProcessGroup | None = None,
 ) -> Float[Tensor, "cases F"]:
@@ -33,6 +34,8 @@ def case_errors(
         Gives this rank's batches.
     widths : tuple[int, ...]
         Channels of the F fields.
+    norm : str, optional
+        As in :func:`~.losses.batch_errors`.
     context_group : ProcessGroup or str, optional
         The ranks that hold parts of the same cases.
     data_group : ProcessGroup, optional
@@ -45,13 +48,7 @@ def case_errors(
     """
     cases, errors = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, len(widths))]
     for batch in loader:
-        found = field_errors(
-            predict(batch),
-            batch["fields"],
-            widths,
-            token_mask=batch.get("token_mask", None),
-            group=context_group,
-        )
+        found = batch_errors(predict(batch), batch, widths, norm, context_group)
         errors.append(found.cpu())
         cases.append(batch["case_index"].cpu())
     own = torch.cat(cases), torch.cat(errors)

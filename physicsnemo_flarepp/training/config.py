@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # Names of torch's dtypes.
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 FIELD_NORMS = ("separate", "joint")
+NORMS = ("tokens", "measure")
 SECTIONS = ("model", "data", "training", "parallel", "seed", "threads")
 # These change what is written, where or how fast, but no number of the run.
 FREE = frozenset(
@@ -65,6 +66,9 @@ class TrainingConfig:
         are 0 on the boundary.
     field_norms : str
         ``separate``: relative L2 of each field, averaged. ``joint``: one norm over all channels.
+    norm : str
+        Norms of loss and metric: ``tokens``, sums over tokens as published, or ``measure``,
+        integrals with the weights of `data`.
     evaluate_every : int
         Epochs between evaluations of the test set; the last epoch is always evaluated.
     checkpoint_every : int or None
@@ -90,6 +94,7 @@ class TrainingConfig:
     accumulate: int = 1
     derivative_weight: float = 0.0
     field_norms: str = "separate"
+    norm: str = "tokens"
     evaluate_every: int = 1
     checkpoint_every: int | None = None
     keep_checkpoints: int = 3
@@ -177,6 +182,9 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
             f"training.field_norms is {training.field_norms!r}; choose one of "
             f"{', '.join(FIELD_NORMS)}"
         )
+    if training.norm not in NORMS:
+        raise ValueError(f"training.norm is {training.norm!r}; choose one of {', '.join(NORMS)}")
+    _check_weights(training.norm, cfg.data)
     if training.compile not in ("auto", True, False):
         raise ValueError(f"training.compile is {training.compile!r}; choose 'auto', true or false")
     for name in ("epochs", "accumulate", "evaluate_every", "keep_checkpoints", "log_every"):
@@ -196,6 +204,20 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
     if not 0 <= training.beta2 < 1:
         raise ValueError(f"training.beta2 is {training.beta2}, expected at least 0 and below 1")
     return cfg
+
+
+def _check_weights(norm: str, data: "DictConfig") -> None:
+    if norm == "measure" and data.get("weights", "none") == "none":
+        raise ValueError(
+            "training.norm is 'measure', but data.weights is 'none': integrals need the weights of "
+            "the tokens. Set data.weights to 'measure'"
+        )
+    if norm == "tokens" and data.get("sampling_density", "cells") == "area":
+        raise ValueError(
+            "data.sampling_density is 'area', but training.norm is 'tokens': tokens drawn by area "
+            "give integrals, not sums over the tokens of a case. Set training.norm to 'measure', "
+            "or data.sampling_density to 'cells'"
+        )
 
 
 def config_difference(

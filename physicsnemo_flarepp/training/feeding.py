@@ -165,6 +165,18 @@ def input_adapter(model: Module) -> Callable[[TensorDict], dict[str, Tensor]]:
     return partial(_feed(type(model)).inputs, model)
 
 
+def takes_weights(model: Module) -> bool:
+    """Return whether the gathers of a model weigh its tokens by the batch's ``weights``.
+
+    Examples
+    --------
+    >>> layout = InputLayout(coordinates=3, features=0, globals=0, fields=1)
+    >>> takes_weights(build_model({"_target_": "physicsnemo_flarepp.FlarePP"}, layout))
+    True
+    """
+    return "token_weights" in inspect.signature(model.forward).parameters
+
+
 def _backbone_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
     tokens = layout.coordinates + layout.features
     if arguments.get("unified_pos"):
@@ -189,6 +201,8 @@ def _backbone_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
         inputs = {"fx": _join(batch, "coordinates", "features")}
     if "token_mask" in batch.keys():
         inputs["token_mask"] = batch["token_mask"]
+    if "weights" in batch.keys():
+        inputs["token_weights"] = batch["weights"]
     return inputs
 
 

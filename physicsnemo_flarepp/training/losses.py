@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
+from tensordict import TensorDict
 from torch import Tensor
 
 from ..ops.collectives import Group
@@ -37,6 +38,38 @@ def relative_l2_loss(
     tensor(1.)
     """
     return relative_l2(prediction, target, token_mask=token_mask, group=group).mean()
+
+
+def batch_errors(
+    prediction: Float[Tensor, "B N O"],
+    batch: TensorDict,
+    widths: Sequence[int],
+    norm: str,
+    group: Group | None = None,
+) -> Float[Tensor, "B F"]:
+    """Return the relative L2 error of each field of each sample of a batch.
+
+    Parameters
+    ----------
+    prediction : torch.Tensor
+        In physical units, as ``batch["fields"]``.
+    batch : TensorDict
+        Its padding does not count.
+    widths : sequence of int
+        Channels of the F fields.
+    norm : str
+        ``tokens``: sums over tokens. ``measure``: integrals, by ``batch["weights"]``.
+    group : ProcessGroup or str, optional
+        The context group that shares the samples.
+    """
+    return field_errors(
+        prediction,
+        batch["fields"],
+        widths,
+        token_mask=batch.get("token_mask", None),
+        token_weights=batch["weights"] if norm == "measure" else None,
+        group=group,
+    )
 
 
 def derivative_loss(

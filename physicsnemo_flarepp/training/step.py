@@ -12,10 +12,9 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel
 
 from ..datapipes.normalization import Normalizer
-from ..ops.errors import field_errors
 from ..parallel import sync_gradients
 from .config import PRECISIONS, TrainingConfig
-from .losses import derivative_loss
+from .losses import batch_errors, derivative_loss
 
 Adapter = Callable[[TensorDict], dict[str, Tensor]]
 
@@ -34,7 +33,7 @@ class FieldLoss:
     widths : tuple[int, ...]
         Channels of the fields that have a norm of their own.
     settings : TrainingConfig
-        Precision and weight of the derivatives.
+        Precision, norm and weight of the derivatives.
     grid : tuple[int, ...], optional
         Shape of the grid of the tokens, for the derivatives.
     group : ProcessGroup, optional
@@ -62,6 +61,7 @@ class FieldLoss:
         self.adapter = adapter
         self.normalizer = normalizer
         self.widths = widths
+        self.norm = settings.norm
         self.derivative_weight = settings.derivative_weight
         self.dtype = getattr(torch, PRECISIONS[settings.precision])
         self.grid = grid
@@ -76,10 +76,8 @@ class FieldLoss:
 
     def __call__(self, batch: TensorDict) -> Float[Tensor, ""]:
         """Return the loss, differentiable."""
-        mask = batch.get("token_mask", None)
         prediction, target = self.predict(batch), batch["fields"]
-        errors = field_errors(prediction, target, self.widths, token_mask=mask, group=self.group)
-        loss = errors.mean()
+        loss = batch_errors(prediction, batch, self.widths, self.norm, self.group).mean()
         if self.derivative_weight > 0:
             smooth = derivative_loss(prediction, target, self.grid, self.widths)
             loss = loss + self.derivative_weight * smooth

@@ -285,6 +285,7 @@ class Trainer:
             predict,
             self.assembly.loaders.test,
             tuple(self.assembly.fields.values()),
+            norm=self.assembly.evaluation.norm,
             context_group=self.ranks.context_group,
             data_group=self.ranks.data_group,
         )

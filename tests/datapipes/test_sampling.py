@@ -1,7 +1,12 @@
 import numpy as np
 import pytest
 
-from physicsnemo_flarepp.datapipes.sampling import CaseSampler, token_rows
+from physicsnemo_flarepp.datapipes.sampling import (
+    CaseSampler,
+    inclusion_probabilities,
+    token_rows,
+    weighted_rows,
+)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -17,6 +22,63 @@ def test_draws_are_uniform_over_tokens():
     counts = sum(np.bincount(token_rows(20, 5, (0, 1), seed), minlength=20) for seed in range(800))
     # Each token is drawn 200 times on average, with a standard deviation of 12.
     assert counts.min() > 140 and counts.max() < 260
+
+
+AREAS = np.random.default_rng(5).lognormal(0, 2, 60)
+
+
+def test_weighted_draws_estimate_every_integral_without_bias():
+    values = np.stack([np.ones(60), np.sin(np.arange(60)), np.arange(60) ** 2], -1)
+    exact = AREAS @ values
+    estimates, counts = [], np.zeros(60)
+    for seed in range(3000):
+        rows, weights = weighted_rows(AREAS, 12, (0, 1), seed)
+        assert len(set(rows)) == 12 and (np.diff(rows) > 0).all()
+        estimates.append(weights @ values[rows])
+        counts[rows] += 1
+    estimates = np.array(estimates)
+    noise = estimates.std(axis=0) / np.sqrt(3000)
+    assert (np.abs(estimates.mean(axis=0) - exact) < 4 * noise + 1e-9 * np.abs(exact)).all()
+    likely = inclusion_probabilities(AREAS, 12)
+    deviation = np.sqrt(likely * (1 - likely) / 3000)
+    assert (np.abs(counts / 3000 - likely) <= 4.5 * deviation).all()
+
+
+def test_probabilities_follow_the_weights_below_certainty_and_add_up():
+    likely = inclusion_probabilities(AREAS, 12)
+    assert likely.sum() == pytest.approx(12)
+    below = likely < 1
+    assert 0 < below.sum() < 60
+    ratios = likely[below] / AREAS[below]
+    assert ratios.max() == pytest.approx(ratios.min())
+    assert AREAS[~below].min() >= AREAS[below].max()
+
+
+def test_equal_weights_draw_like_cells_and_stay_equal():
+    rows, weights = weighted_rows(np.full(20, 0.5), 5, (0, 1), seed=1)
+    np.testing.assert_allclose(weights, 2.0)
+    counts = sum(
+        np.bincount(weighted_rows(np.ones(20), 5, (0, 1), seed)[0], minlength=20)
+        for seed in range(800)
+    )
+    assert counts.min() > 140 and counts.max() < 260
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+@pytest.mark.parametrize("n_points", [None, 12])
+def test_shards_of_a_weighted_draw_are_a_partition_of_it(n_points, size):
+    rows, weights = weighted_rows(AREAS, n_points, (0, 1), seed=4)
+    parts = [weighted_rows(AREAS, n_points, (rank, size), seed=4) for rank in range(size)]
+    found = np.concatenate([np.arange(60)[part[0]] for part in parts])
+    np.testing.assert_array_equal(found, np.arange(60)[rows])
+    np.testing.assert_array_equal(np.concatenate([part[1] for part in parts]), weights)
+
+
+def test_tokens_without_weight_are_never_drawn_and_too_few_others_are_an_error():
+    weights = np.where(np.arange(60) < 20, AREAS, 0.0)
+    assert weighted_rows(weights, 20, (0, 1), seed=0)[0].max() < 20
+    with pytest.raises(ValueError, match="21 tokens cannot be drawn by weight: 20 of 60"):
+        weighted_rows(weights, 21, (0, 1), seed=0)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])

@@ -149,3 +149,20 @@ def test_other_files_are_refused(darcy, tmp_path):
         predict_points(darcy, tmp_path / "points.csv")
     with pytest.raises(FileNotFoundError, match="none.npz does not exist"):
         predict_points(darcy, tmp_path / "none.npz")
+
+
+def test_points_of_a_weighted_grid_weigh_its_cells_unless_the_file_says_otherwise(tmp_path):
+    root = making.write_darcy(tmp_path / "set")
+    data = making.darcy_data(root) | {"weights": "measure"}
+    run = load_run(making.write_run(tmp_path / "run", data), device="cpu")
+    case = predict_case(run, 0)
+    arrays = {"coordinates": case.coordinates, "features": case.features}
+    np.savez(tmp_path / "points.npz", **arrays)
+    mesh = predict_points(run, tmp_path / "points.npz", progress=False)
+    np.testing.assert_allclose(mesh["u_predicted"], case.prediction[:, 0], rtol=1e-4, atol=1e-4)
+    np.savez(tmp_path / "even.npz", **arrays, weights=np.ones(81))
+    other = predict_points(run, tmp_path / "even.npz", progress=False)["u_predicted"]
+    assert not np.allclose(other, mesh["u_predicted"], rtol=1e-4, atol=1e-4)
+    np.savez(tmp_path / "bad.npz", **arrays, weights=np.where(np.arange(81) == 4, -1.0, 1.0))
+    with pytest.raises(ValueError, match="bad.npz: case bad has the weight -1 at row 4 of weights"):
+        predict_points(run, tmp_path / "bad.npz")

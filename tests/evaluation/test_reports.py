@@ -65,12 +65,14 @@ def test_the_text_has_every_field_its_worst_case_and_the_conventions(loaded):
     lines = format_report(report).splitlines()
     worst = report.errors.case_ids[int(np.argmax(report.errors.values[:, 0]))]
     pressure = next(line.split() for line in lines if line.startswith("pMeanTrim"))
-    mean, median, largest, case, baseline = pressure[1:]
+    mean, median, largest, case, baseline, integral = pressure[1:]
     values = 100 * report.errors.values[:, 0]
     assert float(mean) == pytest.approx(values.mean(), rel=5e-3)
     assert float(median) == pytest.approx(np.median(values), rel=5e-3)
     assert (float(largest), case) == (pytest.approx(values.max(), rel=5e-3), worst)
     assert float(baseline) == pytest.approx(100 * report.mean_errors.values[:, 0].mean(), rel=5e-3)
+    integrals = 100 * report.integral_errors.values[:, 0]
+    assert float(integral) == pytest.approx(integrals.mean(), rel=5e-3)
     assert any(line.startswith("all fields") for line in lines)
     drag = next(line.split() for line in lines if line.startswith("Cd"))
     assert float(drag[1]) == pytest.approx(report.forces.r_squared("Cd"), rel=1e-3)
@@ -100,7 +102,7 @@ def test_grids_are_reported_without_forces(darcy_run, capsys):
     np.testing.assert_allclose(report.mean_errors.values[:, 0], expected, rtol=1e-5)
     text = capsys.readouterr().out
     assert "darcy: 3 test cases" in text and "R^2" not in text
-    assert (darcy_run / "evaluation.csv").read_text().splitlines()[0] == "case,u"
+    assert (darcy_run / "evaluation.csv").read_text().splitlines()[0] == "case,u,u_integral"
 
 
 def test_several_runs_are_compared(loaded, featured_run, capsys):

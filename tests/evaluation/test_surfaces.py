@@ -13,6 +13,7 @@ from physicsnemo_flarepp.evaluation import (
     load_run,
     predict_case,
     predict_surface,
+    relative_l2,
     trained_run,
 )
 from physicsnemo_flarepp.evaluation.surfaces import surface_sample
@@ -206,3 +207,95 @@ def test_streaming_in_small_chunks_changes_nothing(loaded, surfaces, monkeypatch
     chunked = predict_surface(loaded, path).values
     assert sizes == [(1, 320, 3)]
     assert np.linalg.norm(chunked - whole) < 1e-4 * np.linalg.norm(whole)
+
+
+@pytest.fixture(scope="module")
+def weighted_run(tmp_path_factory, surfaces):
+    data = making.surface_data(surfaces, weights="measure")
+    data["reader"] |= {"features": ["normals"]}
+    data["normalization"] |= {"features": "none"}
+    directory = making.write_run(tmp_path_factory.mktemp("runs") / "weighted", data)
+    return load_run(directory, device="cpu")
+
+
+def split_around_centres(mesh, chosen):
+    """Cut the chosen triangles into an inner triangle and the frame around it.
+
+    Both keep the centre and the normal of the whole. The frame is one polygon that runs along the
+    outer edge and back along the inner one; corners listed twice keep its mean in the centre.
+    """
+    corners = mesh.points[mesh.regular_faces].astype(np.float64)
+    middle = corners.mean(1, keepdims=True)
+    points, polygons = [mesh.points.astype(np.float64)], []
+    first = mesh.n_points
+    for cell, face in enumerate(mesh.regular_faces):
+        if not chosen[cell]:
+            polygons.append(face)
+            continue
+        points.append(middle[cell] + 0.6 * (corners[cell] - middle[cell]))
+        (a, b, c), (i, j, k) = face, range(first, first + 3)
+        first += 3
+        polygons += [np.array([i, j, k]), np.array([a, b, b, c, c, a, i, k, k, j, j, i])]
+    faces = np.concatenate([[len(polygon), *polygon] for polygon in polygons])
+    return pv.PolyData(np.concatenate(points), faces)
+
+
+def test_splitting_cells_of_a_file_leaves_a_weighted_prediction_as_it_is(
+    weighted_run, surface_run, surfaces, tmp_path
+):
+    path = surfaces / "run_3" / "boundary_3.vtp"
+    mesh = pv.read(path)
+    chosen = mesh.cell_centers().points[:, 0] > 0.5
+    assert 0.1 < chosen.mean() < 0.5
+    split_around_centres(mesh, chosen).save(tmp_path / "split.vtp")
+    same = np.cumsum(1 + np.append(0, chosen[:-1]).astype(int)) - 1  # where each cell went
+    whole, split = (
+        predict_surface(weighted_run, file, progress=False)
+        for file in (path, tmp_path / "split.vtp")
+    )
+    assert len(split.values) == mesh.n_cells + chosen.sum()
+    widths = weighted_run.channels.norms
+    assert max(relative_l2(split.values[same], whole.values, widths).values()) < 1e-5
+    plain = load_run(surface_run, device="cpu")
+    before, after = (
+        predict_surface(plain, file, progress=False).values
+        for file in (path, tmp_path / "split.vtp")
+    )
+    assert max(relative_l2(after[same], before, widths).values()) > 1e-3, "without weights it moves"
+
+
+def test_a_refined_part_hardly_moves_a_weighted_prediction(
+    weighted_run, surface_run, surfaces, tmp_path
+):
+    path = surfaces / "run_3" / "boundary_3.vtp"
+    mesh = pv.read(path)
+    front = mesh.cell_centers().points[:, 0] > 0.5
+    parts = [mesh.extract_cells(part).extract_surface(algorithm=None) for part in (~front, front)]
+    parts[0].append_polydata(parts[1].subdivide(2)).save(tmp_path / "refined.vtp")
+    moved = {}
+    for run in (weighted_run, load_run(surface_run, device="cpu")):
+        before = predict_surface(run, path, progress=False).values[~front]
+        after = predict_surface(run, tmp_path / "refined.vtp", progress=False).values
+        change = after[: len(before)] - before
+        moved[run.name] = np.linalg.norm(change) / np.linalg.norm(before - before.mean(0))
+    assert moved["weighted"] < 0.4 * moved["surfaces"], moved
+
+
+def test_the_test_case_and_its_file_are_weighted_alike(weighted_run, surfaces):
+    path = surfaces / "run_3" / "boundary_3.vtp"
+    case = predict_case(weighted_run, "run_3", progress=False)
+    surface = predict_surface(weighted_run, path, progress=False)
+    np.testing.assert_allclose(surface.values, case.prediction, rtol=1e-4, atol=1e-4)
+    sample = surface_sample(weighted_run, surface.polygons, "cell", {})
+    areas = pv.read(path).compute_cell_sizes(length=False, volume=False)["Area"]
+    np.testing.assert_allclose(sample["weights"], areas, rtol=1e-5)
+    del sample["weights"]
+    with pytest.raises(ValueError, match="weighs tokens by 'measure', but the sample has no"):
+        weighted_run.predict(sample)
+
+
+def test_a_file_with_fields_is_compared_in_both_norms(weighted_run, surfaces):
+    path = surfaces / "run_3" / "boundary_3.vtp"
+    lines = describe_prediction(weighted_run, predict_surface(weighted_run, path), None)
+    assert sum("error against the fields in the file" in line for line in lines) == 2
+    assert sum("as an integral" in line for line in lines) == 1

@@ -92,3 +92,47 @@ def test_r_squared_is_1_for_the_truth_and_0_for_its_mean():
 @pytest.mark.parametrize("target", [torch.ones(1), torch.ones(4)], ids=["one case", "no spread"])
 def test_r_squared_is_undefined_without_spread(target):
     assert math.isnan(r_squared(2 * target, target))
+
+
+def test_splitting_a_token_with_its_weight_leaves_the_error_as_it_is():
+    prediction, target = torch.randn(2, 2, 7, 4, dtype=torch.float64)
+    weights = torch.rand(2, 7, dtype=torch.float64)
+    weights[1, 2] = 0.0
+    whole = field_errors(prediction, target, (1, 3), token_weights=weights)
+    split = torch.cat([torch.arange(7), torch.tensor([3, 3])])
+    shares = weights[:, split] / torch.where(split == 3, 3.0, 1.0)
+    parts = field_errors(prediction[:, split], target[:, split], (1, 3), token_weights=shares)
+    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=0)
+    root = weights.sqrt()[..., None]
+    plain = field_errors(prediction * root, target * root, (1, 3))
+    torch.testing.assert_close(whole, plain, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("scale", [1e-35, 1.0, 1e30])
+def test_only_ratios_of_weights_matter(scale):
+    prediction, target = torch.randn(2, 1, 50, 1)
+    weights = torch.rand(1, 50) + 0.1
+    expected = relative_l2(prediction, target, token_weights=weights)
+    found = relative_l2(prediction, target, token_weights=scale * weights)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected)
+
+
+def test_tokens_of_weight_zero_do_not_count_even_if_they_hold_nan():
+    prediction, target = torch.randn(2, 1, 5, 1)
+    expected = relative_l2(prediction[:, :4], target[:, :4])
+    prediction[:, 4] = torch.nan
+    prediction.requires_grad_()
+    weights = torch.tensor([[2.0, 2.0, 2.0, 2.0, 0.0]])
+    error = relative_l2(prediction, target, token_weights=weights)
+    error.sum().backward()
+    torch.testing.assert_close(error, expected)
+    assert prediction.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("bad", [-1.0, torch.nan, torch.inf])
+def test_a_bad_weight_is_named(bad):
+    weights = torch.ones(2, 5)
+    weights[1, 3] = bad
+    with pytest.raises(ValueError, match="at index 3 of sample 1"):
+        relative_l2(torch.ones(2, 5, 1), torch.ones(2, 5, 1), token_weights=weights)

@@ -18,7 +18,7 @@ N_TOKENS = 48
 def surface_set(tmp_path_factory):
     """Presampled DrivAerML: 10 training and 3 test cases whose fields follow from the points."""
     root = tmp_path_factory.mktemp("surfaces")
-    rng = np.random.default_rng(3)
+    rng, areas = np.random.default_rng(3), np.random.default_rng(4)
     for split, runs in (("train", range(10)), ("test", range(10, 13))):
         (root / split).mkdir()
         for run in runs:
@@ -29,6 +29,7 @@ def surface_set(tmp_path_factory):
                 root / split / f"run_{run}.npz",
                 surface_mesh_centers=points.astype(np.float32),
                 surface_fields=np.hstack([pressure, shear]).astype(np.float32),
+                surface_areas=areas.lognormal(0, 2, N_TOKENS).astype(np.float32),
             )
     return root
 

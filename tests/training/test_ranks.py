@@ -49,6 +49,24 @@ def test_every_mesh_gives_the_same_training_curve(
     assert errors[1] == pytest.approx(errors[0], rel=1e-4)
 
 
+def test_ranks_that_share_weighted_tokens_give_the_curve_of_one_process(make_config, tmp_path):
+    changes = {
+        "data__n_points": 30,
+        "data__weights": "measure",
+        "data__sampling_density": "area",
+        "training__norm": "measure",
+        "training__learning_rate": RATE,
+    }
+    alone = make_config(run_dir=str(tmp_path / "alone"), **changes)
+    sharded = make_config(parallel={"context": 2}, **changes)
+    run_training(alone, 1)
+    run_training(sharded, 2)
+    pairs = zip(losses(alone.run_dir), losses(sharded.run_dir), strict=True)
+    assert max(abs(a - b) / a for a, b in pairs) < 1e-4
+    errors = [read_metrics(cfg.run_dir)[-1]["error"] for cfg in (alone, sharded)]
+    assert errors[1] == pytest.approx(errors[0], rel=1e-4)
+
+
 @pytest.mark.parametrize(
     "world, context", [(1, 1), (2, 2), (2, 1)], ids=["alone", "context", "data"]
 )

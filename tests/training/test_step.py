@@ -158,3 +158,62 @@ def test_only_matrices_of_layers_decay(assembled):
     assert {n for n in names.values() if "norm" in n or n.endswith("bias")} <= set(free_names)
     assert len(decayed["params"]) + len(free["params"]) == len(names)
     assert (decayed["weight_decay"], free["weight_decay"]) == (0.1, 0.0)
+
+
+def test_the_measure_norm_is_that_of_an_integral_and_moves_the_loss(assembled):
+    run = assembled(data__weights="measure", training__norm="measure")
+    batch = next(iter(run.loaders.train))
+    prediction = run.step.loss.predict(batch)
+    root = batch["weights"].double().sqrt()[..., None]
+    off, true = (prediction - batch["fields"]) * root, batch["fields"] * root
+    expected = [
+        off[..., part].flatten(1).norm(dim=1) / true[..., part].flatten(1).norm(dim=1)
+        for part in (slice(0, 1), slice(1, 4))
+    ]
+    loss = run.step.loss(batch)
+    torch.testing.assert_close(loss.double(), torch.stack(expected).mean(), rtol=1e-5, atol=0)
+    plain = assembled(data__weights="measure")
+    assert abs(plain.step.loss(batch) - loss) > 1e-3 * loss
+
+
+def test_weights_reach_the_gathers_of_the_model(assembled):
+    weighted, plain = assembled(data__weights="measure"), assembled()
+    batch = next(iter(weighted.loaders.train))
+    assert torch.equal(weighted.step.loss.adapter(batch)["token_weights"], batch["weights"])
+    with torch.no_grad():
+        found, expected = (
+            weighted.step.loss.predict(batch),
+            plain.step.loss.predict(batch.exclude("weights")),
+        )
+        even = batch.clone()
+        even["weights"] = torch.full_like(batch["weights"], 0.3)
+        torch.testing.assert_close(weighted.step.loss.predict(even), expected)
+    assert (found - expected).abs().max() > 1e-3 * expected.abs().max()
+
+
+def test_models_without_weights_say_so_once(assembled):
+    changes = {
+        "model": {"_target_": "physicsnemo.models.transolver.transolver.Transolver"},
+        "data__weights": "measure",
+    }
+    changes["model"] |= {"n_layers": 1, "n_hidden": 16, "n_head": 2, "slice_num": 4}
+    changes["model"] |= {"unified_pos": False, "use_te": False}
+    with pytest.warns(UserWarning, match="Transolver takes no token weights"):
+        run = assembled(**changes)
+    assert run.step.loss(next(iter(run.loaders.train))).isfinite()
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"training__norm": "areas"}, "training.norm is 'areas'; choose one of tokens, measure"),
+        ({"training__norm": "measure"}, "data.weights is 'none'"),
+        (
+            {"data__weights": "measure", "data__sampling_density": "area"},
+            "training.norm is 'tokens'",
+        ),
+    ],
+)
+def test_norms_and_draws_that_do_not_fit_the_weights_are_refused(make_config, changes, message):
+    with pytest.raises(ValueError, match=message):
+        check_config(make_config(**changes))

@@ -47,8 +47,14 @@ def test_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(make_config, mon
             "model__mixer": "transolver_plus",  # draws noise in every step
         },
         {"data__n_points": 20},
+        {
+            "data__n_points": 20,
+            "data__weights": "measure",
+            "data__sampling_density": "area",
+            "training__norm": "measure",
+        },
     ],
-    ids=["accumulate", "bf16", "fp16", "noise", "drawn points"],
+    ids=["accumulate", "bf16", "fp16", "noise", "drawn points", "drawn by area"],
 )
 def test_killed_run_goes_on_bit_for_bit(make_config, monkeypatch, changes):
     """An exception in place of SIGKILL: nothing is saved beyond the last checkpoint."""

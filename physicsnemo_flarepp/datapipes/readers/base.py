@@ -12,11 +12,17 @@ import torch
 from physicsnemo.datapipes import Reader
 
 from ...files import reading
-from ..checks import check_finite, check_range, check_unique
-from ..sampling import Rows, check_shard, token_rows
+from ...meshes.measures import cloud_areas, grid_areas
+from ..checks import check_finite, check_range, check_unique, check_weights, missing_name
+from ..sampling import Rows, check_shard, token_rows, weighted_rows
 
 SAMPLING_MODES = ("fixed", "epoch")
+DENSITIES = ("cells", "area")
+# Choices of `weights` that are no names of arrays.
+NO_WEIGHTS, MEASURE = "none", "measure"
 _COLUMN_GROUPS = ("coordinates", "features", "fields")
+# Of cells without area: they are tokens like others, and 0 would remove them.
+_TINY = float(np.finfo(np.float32).tiny)
 
 
 class Rowwise(Protocol):
@@ -62,6 +68,25 @@ def channel_names(widths: Mapping[str, int]) -> list[str]:
     return channels
 
 
+def point_areas(
+    coordinates: Mapping[str, Rowwise], n_tokens: int, grid: tuple[int, ...] | None = None
+) -> ComputedColumn:
+    """Return the areas that points of a grid, or else of a planar cloud, stand for.
+
+    Examples
+    --------
+    >>> point_areas({"xy": np.array([[0, 0], [0, 1], [2, 0], [2, 1]])}, 4, (2, 2))[slice(0, 2)]
+    array([0.5, 0.5])
+    """
+
+    def compute(rows: Rows) -> np.ndarray:
+        columns = [np.asarray(column[slice(0, n_tokens)]) for column in coordinates.values()]
+        points = np.concatenate([column.reshape(n_tokens, -1) for column in columns], axis=1)
+        return (cloud_areas(points) if grid is None else grid_areas(points, grid))[rows]
+
+    return ComputedColumn((n_tokens,), compute)
+
+
 def distinct_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
     """Return `names`, or raise if one of them is listed twice.
 
@@ -92,6 +117,9 @@ class TokenTable:
         Values of the whole case: numbers and vectors, concatenated when read.
     association : str
         Whether a token is a ``point`` or a ``cell`` of the mesh in `source`.
+    weights : Mapping[str, Rowwise]
+        Columns (N,) that tokens can be weighted by: ``measure``, the area or volume that each
+        stands for, where it is known, and arrays that were asked for by name.
     """
 
     source: Path | str
@@ -101,9 +129,16 @@ class TokenTable:
     features: Mapping[str, Rowwise] = field(default_factory=dict)
     global_values: Mapping[str, np.ndarray] = field(default_factory=dict)
     association: str = "point"
+    weights: Mapping[str, Rowwise] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n = self.n_tokens
+        for name, column in self.weights.items():
+            if tuple(column.shape) not in ((n,), (n, 1)):
+                raise ValueError(
+                    f"{self.source}: {name} (of the weights) has shape {tuple(column.shape)}, "
+                    f"expected ({n},), one weight for each of the {n} tokens. Name another array"
+                )
         for group in _COLUMN_GROUPS:
             for name, column in getattr(self, group).items():
                 if len(column.shape) not in (1, 2) or column.shape[0] != n:
@@ -130,6 +165,25 @@ class TokenTable:
         # concatenate copies, so the sample never aliases a read-only memory map.
         return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
 
+    def read_weights(self, name: str, rows: Rows, case_id: str) -> np.ndarray:
+        """Return the rows of a column of weights, checked, float64 (n,).
+
+        A cell without area has a tiny one; a 0 in a stored array removes the token from gathers.
+        """
+        if name not in self.weights:
+            if name == MEASURE:
+                raise ValueError(
+                    f"{self.source}: the area that each token stands for is not known. Set "
+                    "data.weights to 'none', or to a stored array of areas or volumes"
+                )
+            raise missing_name(self.source, "array of weights", name, self.weights)
+        with reading(self.source):
+            weights = np.asarray(self.weights[name][rows], dtype=np.float64).reshape(-1)
+        check_weights(self.source, case_id, name, weights, rows)
+        # Weights are given on in float32, where what is positive must stay so.
+        positive = (weights > 0) | (name == MEASURE)
+        return np.where(positive, np.maximum(weights, _TINY), 0.0)
+
     def read_globals(self) -> np.ndarray:
         """Return the global values as float32, (g,)."""
         parts = [np.reshape(value, -1) for value in self.global_values.values()]
@@ -151,6 +205,11 @@ class ReaderOptions:
         (rank, size) in the context group; the reader reads and keeps only its part of the tokens.
     seed : int
         Seed of the draws; a DataLoader with a seed replaces it.
+    weights : str
+        Column of weights of the tokens: ``none``, ``measure`` or a stored array.
+    density : str
+        ``cells``: every token is as likely to be drawn. ``area``: as its weight says, which is
+        then divided by that; see :func:`~..sampling.weighted_rows`.
     pin_memory : bool
         Pin the tensors for asynchronous copies to a GPU.
 
@@ -165,9 +224,18 @@ class ReaderOptions:
     sampling: str = "fixed"
     shard: tuple[int, int] = (0, 1)
     seed: int = 0
+    weights: str = NO_WEIGHTS
+    density: str = "cells"
     pin_memory: bool = False
 
     def __post_init__(self) -> None:
+        if self.density not in DENSITIES:
+            raise ValueError(f"sampling_density is {self.density!r}, expected one of {DENSITIES}")
+        if self.density == "area" and self.weights == NO_WEIGHTS:
+            raise ValueError(
+                "sampling_density is 'area', but weights is 'none': tokens are drawn in proportion "
+                "to their weights. Set weights to 'measure', or sampling_density to 'cells'"
+            )
         if self.sampling not in SAMPLING_MODES:
             raise ValueError(f"sampling is {self.sampling!r}, expected one of {SAMPLING_MODES}")
         if self.n_points is not None and self.n_points < 1:
@@ -182,6 +250,7 @@ class CaseReader(Reader):
 
     - ``coordinates`` :math:`(N, d)`, ``fields`` :math:`(N, o)`, optional ``features``
       :math:`(N, f)`, all float32, optional ``globals`` :math:`(g,)`,
+    - optional ``weights`` :math:`(N,)` float32, what each token stands for,
     - ``tokens`` :math:`(N,)` int64: the row of each token in its source, for plotting and for
       per-point statistics,
 
@@ -259,9 +328,8 @@ class CaseReader(Reader):
     def _load_sample(self, index: int) -> dict[str, torch.Tensor]:
         table = self.open_case(index)
         self._check_common(table)
-        draw_seed = self._index_generator(index).initial_seed()
-        rows = token_rows(table.n_tokens, self.options.n_points, self.options.shard, draw_seed)
-        sample = {}
+        rows, weights = self._draw(index, table)
+        sample = {} if weights is None else {"weights": torch.from_numpy(weights)}
         for name in _COLUMN_GROUPS:
             if getattr(table, name):
                 with reading(table.source):
@@ -278,6 +346,41 @@ class CaseReader(Reader):
             rows = np.arange(rows.start, rows.stop)
         sample["tokens"] = torch.from_numpy(rows)
         return sample
+
+    def _draw(self, index: int, table: TokenTable) -> tuple[Rows, np.ndarray | None]:
+        """Return which tokens are read, and their weights as float32 if there are any."""
+        options, name = self.options, self.options.weights
+        draw = (options.n_points, options.shard, self._index_generator(index).initial_seed())
+        if name == NO_WEIGHTS:
+            return token_rows(table.n_tokens, *draw), None
+        if options.density == "area":
+            whole = self._read_weights(index, table, name, slice(0, table.n_tokens))
+            rows, weights = weighted_rows(whole, *draw)
+        else:
+            rows = token_rows(table.n_tokens, *draw)
+            weights = self._read_weights(index, table, name, rows)
+        return rows, weights.astype(np.float32)
+
+    def _read_weights(self, index: int, table: TokenTable, name: str, rows: Rows) -> np.ndarray:
+        weights = table.read_weights(name, rows, self.case_ids[index])
+        # A shard may lie in a part of the case that has no weight, the case may not.
+        if not weights.any() and self.options.shard[1] == 1:
+            raise ValueError(
+                f"{table.source}: case {self.case_ids[index]} has the weight 0 at all "
+                f"{len(weights)} tokens read of {name}. Repair the array, or leave the case out"
+            )
+        return weights
+
+    def read_measure(self, index: int) -> np.ndarray | None:
+        """Return the weights of all tokens of a case, or their areas if there are none, (N,).
+
+        None where no area is known.
+        """
+        table = self.open_case(index)
+        name = MEASURE if self.options.weights == NO_WEIGHTS else self.options.weights
+        if name not in table.weights:
+            return None
+        return self._read_weights(index, table, name, slice(0, table.n_tokens))
 
     def _get_sample_metadata(self, index: int) -> dict[str, Any]:
         return {

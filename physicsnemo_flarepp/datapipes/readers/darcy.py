@@ -9,7 +9,7 @@ from physicsnemo.datapipes import register
 
 from ..checks import check_shape, existing_directory, one_file
 from ..specs import benchmark
-from .base import CaseReader, ReaderOptions, TokenTable
+from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, point_areas
 from .splits import check_split
 from .stores import load_mat, mat_shape
 
@@ -22,7 +22,8 @@ class DarcyReader(CaseReader):
     of ``smooth2``, MATLAB v5 or v7.3, variables ``coeff`` and ``sol`` of shape
     (case, side, side). Tokens run over the grid in row-major order, x along its first axis.
     The chosen cases are held in memory at the reduced resolution (29 MB per 1000 cases and
-    variable), so a context shard saves nothing but is exact.
+    variable), so a context shard saves nothing but is exact. A further variable of that shape may
+    hold the weights of the tokens.
 
     Parameters
     ----------
@@ -73,6 +74,11 @@ class DarcyReader(CaseReader):
             grid=(side, side),
             options=options,
         )
+        self._weights = None
+        name = self.options.weights
+        if name not in (NO_WEIGHTS, MEASURE):
+            check_shape(self.path, name, mat_shape(self.path, name), shape)
+            self._weights = load_mat(self.path, name, cases, stride).reshape(n_cases, -1)
 
     def _count(self, split: str, present: int, n_train: int | None, n_test: int | None) -> int:
         asked, published = (
@@ -103,12 +109,16 @@ class DarcyReader(CaseReader):
 
     def open_case(self, index: int) -> TokenTable:
         """Return case `index` from memory."""
+        weights = {MEASURE: point_areas({"xy": self._xy}, len(self._xy), self.grid)}
+        if self._weights is not None:
+            weights[self.options.weights] = self._weights[index]
         return TokenTable(
             self.path,
             len(self._xy),
             {"xy": self._xy},
             {self.spec.outputs[0]: self._sol[index]},
             features={self.spec.inputs[2]: self._coeff[index]},
+            weights=weights,
         )
 
     def describe_case(self, index: int) -> dict[str, Any]:

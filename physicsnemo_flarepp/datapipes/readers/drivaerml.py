@@ -175,6 +175,11 @@ class DrivAerMLReader(CaseReader):
             manifest=manifest,
             n_cases={"train": n_train, "test": n_test}.get(split),
         )
+        super().__init__(
+            case_ids=list(self.files),
+            association=association,
+            options=options,
+        )
         self.request = SurfaceRequest(
             distinct_names("fields", fields),
             distinct_names("features", features),
@@ -182,11 +187,7 @@ class DrivAerMLReader(CaseReader):
             association,
             boundary,
             tuple(allow_missing_chunks),
-        )
-        super().__init__(
-            case_ids=list(self.files),
-            association=association,
-            options=options,
+            self.options.weights,
         )
 
     def open_case(self, index: int) -> TokenTable:

@@ -10,7 +10,7 @@ from physicsnemo.datapipes import register
 from ...files import reading
 from ..checks import check_shape, existing_directory, one_file
 from ..specs import BenchmarkSpec, benchmark
-from .base import CaseReader, ReaderOptions, TokenTable
+from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, point_areas
 from .splits import positional_split
 from .stores import load_mat, mat_shape
 
@@ -50,7 +50,8 @@ class GeoFNOReader(CaseReader):
 
     The arrays of the first three stay on disk; a sample touches the rows it keeps. One sample of
     plasticity is one of the 20 times of a case, on the undeformed grid [0, 1]^2, with the time in
-    [0, 1]; its ``.mat`` file is loaded at construction.
+    [0, 1]; its ``.mat`` file is loaded at construction. The others may have the weights of tokens
+    in a file ``<name>.npy``, (972, case) for elasticity and (case, rows, columns) for grids.
 
     Parameters
     ----------
@@ -99,6 +100,21 @@ class GeoFNOReader(CaseReader):
             grid=spec.grid,
             options=options,
         )
+        self._weights = self._open_weights(self.options.weights)
+
+    def _open_weights(self, name: str) -> np.ndarray | None:
+        """Return the stored weights of all cases, laid out as the fields are."""
+        if name in (NO_WEIGHTS, MEASURE):
+            return None
+        if self.spec.name == "plasticity":
+            raise ValueError(
+                f"data.weights is {name!r}, but plasticity has no file of weights; choose "
+                f"{NO_WEIGHTS!r} or {MEASURE!r}"
+            )
+        weights = open_npy(self.root, f"{name}.npy", self.spec)
+        expected = self._arrays["stress" if self.grid is None else "x"].shape
+        check_shape(self.root / f"{name}.npy", "array", weights.shape, expected)
+        return weights
 
     def _split(self, split: str, n_cases: int, counts: dict[str, int | None], file: str) -> slice:
         return positional_split(self.spec, split, n_cases, path=self.root / file, **counts)
@@ -153,7 +169,12 @@ class GeoFNOReader(CaseReader):
             coordinates = {axis: arrays[axis][case].reshape(-1) for axis in "xy"}
             field = arrays["q"][case, channel].reshape(-1)
         fields = {self.spec.outputs[0]: field}
-        return TokenTable(self._source, self.spec.n_tokens, coordinates, fields)
+        n_tokens = self.spec.n_tokens
+        weights = {MEASURE: point_areas(coordinates, n_tokens, self.grid)}
+        if self._weights is not None:
+            stored = self._weights[:, case] if self.grid is None else self._weights[case]
+            weights[self.options.weights] = stored.reshape(-1)
+        return TokenTable(self._source, n_tokens, coordinates, fields, weights=weights)
 
     def _plasticity_case(self, case: int, time: int) -> TokenTable:
         nx, ny = self.spec.grid
@@ -161,12 +182,14 @@ class GeoFNOReader(CaseReader):
         die = np.repeat(self._arrays["input"][case], ny)
         t = np.full(nx * ny, time / (self._n_times - 1))
         fields = self._arrays["output"][case, :, :, time].reshape(nx * ny, -1)
+        coordinates = {"x": x.reshape(-1), "y": y.reshape(-1)}
         return TokenTable(
             self._source,
             nx * ny,
-            {"x": x.reshape(-1), "y": y.reshape(-1)},
+            coordinates,
             dict(zip(self.spec.outputs, fields.T, strict=True)),
             features=dict(zip(self.spec.inputs[2:], (die, t), strict=True)),
+            weights={MEASURE: point_areas(coordinates, nx * ny, self.grid)},
         )
 
     @property

@@ -9,7 +9,15 @@ from physicsnemo.datapipes import register
 from tensordict import TensorDict
 
 from ..checks import missing_name
-from .base import CaseReader, ReaderOptions, TokenTable, distinct_names
+from .base import (
+    MEASURE,
+    NO_WEIGHTS,
+    CaseReader,
+    ReaderOptions,
+    TokenTable,
+    distinct_names,
+    point_areas,
+)
 
 
 def node_data(graph: Any) -> Mapping[str, Any]:
@@ -118,12 +126,18 @@ class GraphReader(CaseReader):
         name = f"graph {self.case_ids[index]}"
         nodes = node_data(self._graphs[index])
         positions = _column(name, nodes, self._coordinates)
+        weights = {}
+        if positions.shape[1:] == (2,):
+            weights[MEASURE] = point_areas({"": positions}, len(positions))
+        if self.options.weights not in (NO_WEIGHTS, MEASURE):
+            weights[self.options.weights] = _column(name, nodes, self.options.weights)
         return TokenTable(
             name,
             math.prod(positions.shape[:1]),
             {self._coordinates: positions},
             {field: _column(name, nodes, field) for field in self._fields},
             features={feature: _column(name, nodes, feature) for feature in self._features},
+            weights=weights,
         )
 
     def describe_case(self, index: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from ...meshes import ASSOCIATIONS, PolygonMesh
 from ...meshes.polygons import Rows, unit_vectors
 from ..checks import missing_name
-from .base import ComputedColumn, Rowwise, TokenTable
+from .base import MEASURE, NO_WEIGHTS, ComputedColumn, Rowwise, TokenTable
 
 GEOMETRY_FEATURES = {"normals": 3, "areas": 1}
 
@@ -28,6 +28,8 @@ class SurfaceRequest:
         Boundary of a DomainMesh.
     allow_missing_chunks : tuple[str, ...]
         Zarr arrays whose absent chunks stand for the fill value.
+    weights : str
+        Column of weights: ``none``, ``measure`` or the name of an array.
     """
 
     fields: tuple[str, ...]
@@ -36,10 +38,16 @@ class SurfaceRequest:
     association: str | None = None
     boundary: str = "vehicle"
     allow_missing_chunks: tuple[str, ...] = ()
+    weights: str = NO_WEIGHTS
 
     def arrays(self) -> tuple[str, ...]:
         """Return the names of stored arrays, without computed geometry."""
-        return (*self.fields, *(name for name in self.features if name not in GEOMETRY_FEATURES))
+        features = (name for name in self.features if name not in GEOMETRY_FEATURES)
+        return (*self.fields, *features, *self.stored_weights())
+
+    def stored_weights(self) -> tuple[str, ...]:
+        """Return the name of the array of weights, if it is a stored one."""
+        return () if self.weights in (NO_WEIGHTS, MEASURE) else (self.weights,)
 
 
 def find_association(
@@ -93,6 +101,10 @@ def surface_table(
         features={name: columns[name] for name in request.features},
         global_values=global_values,
         association=place,
+        weights={
+            MEASURE: geometry["areas"],
+            **{name: columns[name] for name in request.stored_weights()},
+        },
     )
 
 

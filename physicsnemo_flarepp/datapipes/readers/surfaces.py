@@ -26,7 +26,7 @@ from ...files import reading
 from ...meshes import ASSOCIATIONS, PolygonMesh, read_polygons
 from ..checks import check_shape, missing_name, one_file
 from ..specs import SURFACE_FIELD_COLUMNS
-from .base import ComputedColumn, Rowwise, TokenTable
+from .base import MEASURE, ComputedColumn, Rowwise, TokenTable
 from .stores import check_chunks, load_domain
 from .surface_tables import SurfaceRequest, find_association, surface_table
 
@@ -168,9 +168,11 @@ def _open_table(path: Path, arrays: Mapping[str, Rowwise], request: SurfaceReque
         raise missing_name(path, "array", "surface_mesh_centers", arrays)
     centers = arrays["surface_mesh_centers"]
     check_shape(path, "surface_mesh_centers", centers.shape, ("token", 3))
-    columns = {
-        name: _table_column(path, arrays, name) for name in (*request.fields, *request.features)
-    }
+    wanted = (*request.fields, *request.features, *request.stored_weights())
+    columns = {name: _table_column(path, arrays, name) for name in wanted}
+    weights = {name: columns[name] for name in request.stored_weights()}
+    if _TABLE_ALIASES["areas"] in arrays:
+        weights[MEASURE] = arrays[_TABLE_ALIASES["areas"]]
     return TokenTable(
         path,
         centers.shape[0],
@@ -180,6 +182,7 @@ def _open_table(path: Path, arrays: Mapping[str, Rowwise], request: SurfaceReque
         global_values=_named_globals(
             path, {name: arrays[name] for name in arrays}, request.global_names
         ),
+        weights=weights,
     )
 
 
@@ -194,7 +197,9 @@ def open_zarr(path: Path, request: SurfaceRequest) -> TokenTable:
     """Return a curated zarr group; chunks are read when rows are."""
     with reading(path):
         arrays = dict(zarr.open_group(path, mode="r").arrays())
-    columns = [_stored_name(arrays, name) for name in (*request.fields, *request.features)]
+    wanted = (*request.fields, *request.features, *request.stored_weights())
+    columns = [_stored_name(arrays, name) for name in wanted]
+    columns += [_TABLE_ALIASES["areas"]] if request.weights == MEASURE else []
     for array in _chosen(arrays, ["surface_mesh_centers", *columns, *request.global_names]):
         check_chunks(path, array, request.allow_missing_chunks)
     return _open_table(path, arrays, request)

@@ -1,0 +1,90 @@
+"""Areas of points against closed forms, and against the masses of a finite element mesh."""
+
+import numpy as np
+import pytest
+import pyvista as pv
+
+from physicsnemo_flarepp.datapipes.synthetic.sets.elasticity import N_NODES, random_radius
+from physicsnemo_flarepp.datapipes.synthetic.solvers.triangulate import triangulate_cell
+from physicsnemo_flarepp.meshes import polygon_mesh
+from physicsnemo_flarepp.meshes.measures import cloud_areas, grid_areas
+
+
+def grid_points(x, y):
+    return np.stack([part.reshape(-1) for part in np.meshgrid(x, y, indexing="ij")], -1)
+
+
+def spans(x):
+    """Half of the intervals on both sides of each point."""
+    steps = np.diff(x)
+    return 0.5 * (np.append(steps, 0) + np.append(0, steps))
+
+
+def test_a_graded_grid_has_the_products_of_its_spans():
+    x = np.geomspace(1, 30, 17)
+    y = np.sort(np.random.default_rng(0).uniform(-1, 1, 9))
+    areas = grid_areas(grid_points(x, y), (17, 9))
+    np.testing.assert_allclose(areas, np.outer(spans(x), spans(y)).reshape(-1), rtol=1e-12)
+
+
+def test_a_polar_grid_integrates_over_its_ring():
+    radius, angle = np.linspace(1, 2, 60) ** 2, np.linspace(0, 2 * np.pi, 241)
+    polar = grid_points(radius, angle)
+    points = polar[:, :1] * np.stack([np.cos(polar[:, 1]), np.sin(polar[:, 1])], -1)
+    areas = grid_areas(points, (60, 241))
+    assert areas.sum() == pytest.approx(np.pi * (16 - 1), rel=1e-3)
+    integral = (areas * points[:, 0] ** 2).sum()
+    assert integral == pytest.approx(np.pi * (4**4 - 1) / 4, rel=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (15,)])
+def test_a_grid_of_another_shape_is_an_error(shape):
+    with pytest.raises(ValueError, match="got .*16 points"):
+        grid_areas(np.zeros((16, 2)), shape)
+
+
+def test_cells_and_points_of_a_sphere_add_up_to_its_area():
+    mesh = polygon_mesh(pv.Icosphere(radius=2.0, nsub=5), "sphere")
+    cells = np.linalg.norm(mesh.cell_geometry()[1], axis=1)
+    for areas in (cells, mesh.vertex_areas[1]):
+        assert areas.sum() == pytest.approx(16 * np.pi, rel=1e-3)
+    height = mesh.points[:, 2] ** 2
+    assert (mesh.vertex_areas[1] * height).sum() == pytest.approx(64 * np.pi / 3, rel=2e-3)
+
+
+def test_a_cloud_of_mesh_nodes_has_the_lumped_masses_of_the_solver():
+    same = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        mesh = triangulate_cell(random_radius(rng), N_NODES, rng)
+        corners = mesh.nodes[mesh.triangles]
+        (ax, ay), (bx, by) = ((corners[:, k] - corners[:, 0]).T for k in (1, 2))
+        shares = np.repeat(np.abs(ax * by - ay * bx) / 6, 3)
+        masses = np.bincount(mesh.triangles.reshape(-1), shares, N_NODES)
+        areas = cloud_areas(mesh.nodes.astype(np.float32))
+        assert areas.sum() == pytest.approx(masses.sum(), rel=1e-5), "the void has no area"
+        same.append(np.isclose(areas, masses, rtol=1e-3).mean())
+    assert np.mean(same) > 0.99, "up to diagonals of squares"
+
+
+def test_a_denser_part_of_a_cloud_has_smaller_areas():
+    rng = np.random.default_rng(0)
+    points = np.concatenate([rng.random((400, 2)), [1, 0] + rng.random((6400, 2))])
+    areas = cloud_areas(points)
+    inside = (np.abs(points - [1, 0.5]) < [0.9, 0.4]).all(axis=1)
+    coarse, fine = areas[:400][inside[:400]], areas[400:][inside[400:]]
+    assert coarse.mean() / fine.mean() == pytest.approx(16, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "points, message",
+    [
+        (np.ones((5, 3)), "must lie in a plane"),
+        (np.array([[0, 0], [1, 0], [0, np.nan]]), "point 2 is"),
+        (np.arange(10.0)[:, None].repeat(2, 1), "on a line"),
+        (np.zeros((2, 2)), "too few"),
+    ],
+)
+def test_clouds_without_areas_are_errors(points, message):
+    with pytest.raises(ValueError, match=message):
+        cloud_areas(points)
