@@ -12,3 +12,7 @@ def __getattr__(name: str):
     if name in __all__:
         return getattr(import_module(".models", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -39,14 +39,14 @@ def stored_cases(root: Path, spec: BenchmarkSpec) -> int:
 class GeoFNOReader(CaseReader):
     """Cases of one Geo-FNO benchmark, in the files that its authors publish.
 
-    ========== ============================================== ===================================
-    name       files                                          sample
-    ========== ============================================== ===================================
-    elasticity XY (972, 2, case), sigma (972, case)           x, y -> stress
-    airfoil    X, Y (case, 221, 51), Q (case, 5, 221, 51)     x, y -> Mach number, channel 4
-    pipe       X, Y (case, 129, 129), Q (case, 3, 129, 129)   x, y -> u_x, channel 0
-    plasticity input (case, 101), output (case, 101, 31, 20, 4) x, y, die(x), t -> 4 channels
-    ========== ============================================== ===================================
+    ========== ================================================= ===================================
+    name       files                                             sample
+    ========== ================================================= ===================================
+    elasticity XY (972, 2, case), sigma (972, case)              x, y -> stress
+    airfoil    X, Y (case, 221, 51), Q (case, 5, 221, 51)        x, y -> Mach number, channel 4
+    pipe       X, Y (case, 129, 129), Q (case, 3, 129, 129)      x, y -> u_x, channel 0
+    plasticity input (case, 101), output (case, 101, 31, 20, 4)  x, y, die(x), t -> 4 channels
+    ========== ================================================= ===================================
 
     The arrays of the first three stay on disk; a sample touches the rows it keeps. One sample of
     plasticity is one of the 20 times of a case, on the undeformed grid [0, 1]^2, with the time in
