@@ -95,7 +95,7 @@ def fill_everywhere(make_config, capsys, every, length):  # noqa: F811
 @pytest.mark.parametrize("length", [4, float("inf")], ids=["a second", "for good"])
 def test_full_disk_loses_nothing(make_config, capsys, length):  # noqa: F811
     _, tried, lost = fill_everywhere(make_config, capsys, 11, length)
-    assert tried > 3 and lost == {}
+    assert tried >= 3 and lost == {}
 
 
 @pytest.mark.exhaustive
