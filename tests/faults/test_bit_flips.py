@@ -170,6 +170,7 @@ def test_a_run_without_a_manifest_is_used_with_a_warning_and_gets_one(
     with pytest.warns(UserWarning, match="no run_manifest.json.*unchecked"):
         load_run(finished)
     train(make_config(training__epochs=3, run_dir=str(finished)))
+    assert (finished / "run_manifest.json").is_file()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load_run(finished)

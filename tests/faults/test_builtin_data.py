@@ -108,25 +108,33 @@ def test_no_damage_of_any_file_of_any_set_is_accepted(copy_of, name):
     assert tried > 300 and accepted == 0
 
 
-def check_stamp_flips(copy_of, bits):
-    folder = copy_of("darcy")
+def accepted_stamp_flips(folder, bits):
+    """Number of flips of bits of the stamp, and those without an error that names the set."""
     stamp = folder / "stamp.json"
     original = stamp.read_bytes()
-    for position in range(len(original)):
-        for bit in bits(position):
-            stamp.write_bytes(flipped(original, position, bit))
-            with pytest.raises(ValueError, match=re.escape(str(folder))):
-                generate("darcy", root=folder.parent, **SMALL)
+    places = [(position, bit) for position in range(len(original)) for bit in bits(position)]
+    accepted = []
+    for place in places:
+        stamp.write_bytes(flipped(original, *place))
+        try:
+            generate("darcy", root=folder.parent, **SMALL)
+        except ValueError as error:
+            if str(folder) in str(error):
+                continue
+        accepted.append(place)
+    return len(places), accepted
 
 
 @pytest.mark.slow
 def test_a_flipped_bit_in_every_byte_of_the_stamp_is_noticed(copy_of):
-    check_stamp_flips(copy_of, lambda position: [position % 8])
+    tried, accepted = accepted_stamp_flips(copy_of("darcy"), lambda position: [position % 8])
+    assert tried > 100 and accepted == []
 
 
 @pytest.mark.exhaustive
 def test_every_flipped_bit_of_the_stamp_is_noticed(copy_of):
-    check_stamp_flips(copy_of, lambda position: range(8))
+    tried, accepted = accepted_stamp_flips(copy_of("darcy"), lambda position: range(8))
+    assert tried > 800 and accepted == []
 
 
 @pytest.mark.slow

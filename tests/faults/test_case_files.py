@@ -107,6 +107,14 @@ def test_a_flipped_exponent_is_noticed(domain, array, bit):
         reader[0]
 
 
+def refusal(values):
+    """What the check of the range says about values, or None."""
+    try:
+        return check_range("a.npz", "a", "fields", values)
+    except ValueError as error:
+        return str(error)
+
+
 def test_sound_fields_pass():
     rng = np.random.default_rng(0)
     x = np.linspace(0, 1, 1000)
@@ -116,6 +124,4 @@ def test_sound_fields_pass():
     singular = 1 / (np.abs(x - 0.5) + 1e-6)
     constant, tiny = np.full(1000, 1e30), np.full(1000, 1e-30)
     values = np.stack([peak, one_hot, singular, constant, tiny], axis=1)
-    check_range("a.npz", "a", "fields", values)
-    check_range("a.npz", "a", "fields", values[:1])
-    check_range("a.npz", "a", "fields", values[:0])
+    assert [refusal(some) for some in (values, values[:1], values[:0])] == [None] * 3

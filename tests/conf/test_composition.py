@@ -1,158 +1,23 @@
-"""Every config is composed, checked against what reads it, and built on small files."""
+"""Every config is composed, and checked against what reads it."""
 
-import json
 from dataclasses import asdict
-from functools import cache, partial
 from pathlib import Path
 
-import numpy as np
 import pytest
-import pyvista as pv
 import torch
-from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from physicsnemo.mesh import DomainMesh, Mesh
-from scipy.io import savemat
 
-from physicsnemo_flarepp.commands.configs import config_directory
-from physicsnemo_flarepp.datapipes import build_dataloaders, sources
 from physicsnemo_flarepp.datapipes.config import DataConfig
 from physicsnemo_flarepp.datapipes.download import PUBLISHED_SETS
 from physicsnemo_flarepp.training.config import RunConfig, TrainingConfig, check_config
-from physicsnemo_flarepp.training.feeding import InputLayout, build_model, input_adapter
+from physicsnemo_flarepp.training.feeding import InputLayout, build_model
+from tests.conf.composing import COMPLETE, CONF, MIXERS, composed, leaves, options, plain
 
 pytestmark = pytest.mark.slow
 
-CONF = config_directory()
-MIXERS = ("flarepp", "flare", "attention", "transolver", "transolver_plus", "transolver3")
-COMPLETE = ("perceiver_io", "set_transformer", "gnot", "lno")
 THEIRS = ("flare", "transolver", "geotransolver")
 PAPER_SETS = ("elasticity", "darcy", "airfoil", "pipe", "plasticity", "drivaerml_40k")
-TINY = ["model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4"]
-CAR_FIELDS = ["pMeanTrim", *(f"wallShearStressMeanTrim_{axis}" for axis in "xyz")]
-
-
-def options(group):
-    """What can be chosen of a group; files that begin with _ are parts of others."""
-    paths = sorted((CONF / group).rglob("*.yaml"))
-    names = (path.relative_to(CONF / group).with_suffix("").as_posix() for path in paths)
-    return [name for name in names if not Path(name).name.startswith("_")]
-
-
-@cache
-def composed(*overrides, entry=None):
-    """The config as a script sees it, with the names that only Hydra knows filled in.
-
-    Without an entry it is that of train.py with the experiment given, or none.
-    """
-    if entry is None and not any(text.startswith("experiment=") for text in overrides):
-        overrides = ("experiment=none", *overrides)
-    with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
-        whole = compose(entry or "train", list(overrides), return_hydra_config=True)
-    HydraConfig.instance().set_config(whole)
-    try:
-        cfg = OmegaConf.masked_copy(whole, [key for key in whole if key != "hydra"])
-        OmegaConf.resolve(cfg)
-    finally:
-        HydraConfig.instance().cfg = None
-    OmegaConf.set_readonly(cfg, True)  # tests share it
-    return cfg
-
-
-def leaves(tree, path=()):
-    """All (path, value) of nested mappings."""
-    if not isinstance(tree, dict):
-        return {path: tree}
-    return {k: v for name, part in tree.items() for k, v in leaves(part, (*path, name)).items()}
-
-
-def plain(cfg):
-    return OmegaConf.to_container(cfg, resolve=True)
-
-
-# --- small files in the layouts of the sets: two training cases and one test case
-
-
-def write_arrays(root, shapes):
-    for name, shape in shapes.items():
-        np.save(root / f"{name}.npy", np.random.default_rng(0).random(shape))
-
-
-def write_darcy(root):
-    for split in (1, 2):
-        arrays = np.random.default_rng(split).random((2, 3, 85, 85))
-        path = root / f"piececonst_r85_N3_smooth{split}.mat"
-        savemat(path, dict(zip(("coeff", "sol"), arrays, strict=True)))
-
-
-def write_plasticity(root):
-    rng = np.random.default_rng(0)
-    arrays = {"input": rng.random((3, 101)), "output": rng.random((3, 101, 31, 20, 4))}
-    savemat(root / "plas_N987_T20.mat", arrays)
-
-
-def write_presampled(root):
-    rng = np.random.default_rng(0)
-    for case in ("train/run_0", "train/run_1", "test/run_2"):
-        path = root / "drivaerml_surface_presampled_40k" / f"{case}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        arrays = {
-            "surface_mesh_centers": rng.random((40, 3)),
-            "surface_fields": rng.random((40, 4)),
-        }
-        np.savez(path, **{name: value.astype(np.float32) for name, value in arrays.items()})
-
-
-def write_cars(root, curated=False):
-    for run in range(3):
-        mesh = pv.Box((0, 4 + run, -1, 1, 0, 1)).triangulate().subdivide(1)
-        rng = np.random.default_rng(run)
-        mesh.cell_data["pMeanTrim"] = rng.random(mesh.n_cells, np.float32)
-        mesh.cell_data["wallShearStressMeanTrim"] = rng.random((mesh.n_cells, 3), np.float32)
-        (root / f"run_{run}").mkdir()
-        if curated:
-            vehicle = Mesh(
-                points=torch.tensor(np.asarray(mesh.points)),
-                cells=torch.tensor(mesh.regular_faces.astype(np.int64)),
-                cell_data={name: torch.tensor(values) for name, values in mesh.cell_data.items()},
-            )
-            inflow = {"U_inf": torch.tensor([38.889, 0.0, 0.0]), "rho_inf": torch.tensor(1.0)}
-            domain = DomainMesh(Mesh(points=torch.rand(4, 3)), {"vehicle": vehicle}, inflow)
-            domain.save(root / f"run_{run}" / f"domain_{run}.pdmsh")
-        else:
-            mesh.save(root / f"run_{run}" / f"boundary_{run}.vtp")
-    splits = {"train": ["run_0", "run_1"], "test": ["run_2"]}
-    (root / "manifest.json").write_text(json.dumps(splits))
-
-
-STRESS = {"Random_UnitCell_XY_10": (972, 2, 3), "Random_UnitCell_sigma_10": (972, 3)}
-AIRFOIL = {f"NACA_Cylinder_{x}": (3, *more, 221, 51) for x, *more in ("X", "Y", ("Q", 5))}
-PIPE = {f"Pipe_{x}": (3, *more, 129, 129) for x, *more in ("X", "Y", ("Q", 3))}
-# Config -> files, channels (d, f, g) and names of the fields.
-CONTENT = {
-    "elasticity": (partial(write_arrays, shapes=STRESS), (2, 0, 0), ["stress"]),
-    "darcy": (write_darcy, (2, 1, 0), ["u"]),
-    "airfoil": (partial(write_arrays, shapes=AIRFOIL), (2, 0, 0), ["mach"]),
-    "pipe": (partial(write_arrays, shapes=PIPE), (2, 0, 0), ["u_x"]),
-    "plasticity": (write_plasticity, (2, 2, 0), ["x_deformed", "y_deformed", "u_x", "u_y"]),
-    "drivaerml_40k": (write_presampled, (3, 0, 0), ["pMeanTrim"]),
-    "cars": (write_cars, (3, 3, 0), CAR_FIELDS),
-    "drivaerml_raw": (write_cars, (3, 3, 0), CAR_FIELDS),
-    "drivaerml_curated": (partial(write_cars, curated=True), (3, 3, 4), CAR_FIELDS),
-}
-
-
-def open_small(data, root, monkeypatch):
-    """The loaders of a data config, on the small files in place of its own."""
-    if data.builtin:
-        (root / "stamp.json").write_text('{"n_train": 2, "n_test": 1}')
-    monkeypatch.setattr(sources, "generate_once", lambda *_, **__: root)
-    counts = {"n_train": 2, "n_test": 1, "num_workers": 0}
-    draws = {key: 20 for key in ("n_points", "n_points_test") if data[key] is not None}
-    place = {} if data.builtin else {"root": str(root)}
-    return build_dataloaders(OmegaConf.merge(data, counts, draws, place))
 
 
 # --- groups
@@ -171,49 +36,11 @@ def test_groups_offer_what_the_documentation_names():
     assert set(options("experiment")) == {*PAPER_SETS, *quick, *surfaces, "none"}
 
 
-@pytest.mark.parametrize("grid", [None, (3, 4)])
-@pytest.mark.parametrize("name", options("model"))
-def test_model_is_built_and_predicts(name, grid):
-    shape = "null" if grid is None else "grid"
-    tiny = TINY[:-1] if name == "gnot" else TINY
-    cfg = composed(f"model={name}", *tiny, f"model.structured_shape={shape}").model
-    batch = {"coordinates": torch.rand(2, 12, 2), "features": torch.rand(2, 12, 1)}
-    model = build_model(cfg, InputLayout(2, 1, 0, 3, grid))
-    assert model(**input_adapter(model)(batch)).shape == (2, 12, 3)
-    if name in MIXERS:
-        kind = type(model.blocks[0].mixer).__name__.lower()
-        assert kind == f"{name.replace('_', '')}mixer"
-
-
 @pytest.mark.parametrize("name", [name for name in options("model") if name not in COMPLETE])
 def test_models_have_the_size_of_the_paper(name):
     cfg = composed(f"model={name}").model
     sizes = (cfg.n_layers, cfg.n_hidden, cfg.n_head, cfg.slice_num, cfg.mlp_ratio)
     assert sizes == (8, 128, 8, 64, 2)
-
-
-@pytest.mark.parametrize("name", options("data"))
-def test_data_is_read_and_fed_to_a_model(name, tmp_path, monkeypatch):
-    cfg = composed(f"data={name}", *TINY)
-    write, (d, f, g), names = CONTENT[name.removesuffix("_published")]
-    write(tmp_path)
-    train, test, _ = open_small(cfg.data, tmp_path, monkeypatch)
-    reader = train.dataset.reader
-    assert reader.open_case(0).channels()["fields"] == names
-    batch = next(iter(train))
-    layout = InputLayout.of_batch(batch, reader.grid)
-    assert layout == InputLayout(d, f, g, len(names), reader.grid)
-    model = build_model(cfg.model, layout)
-    assert model(**input_adapter(model)(batch)).shape == batch["fields"].shape
-    assert next(iter(test))["fields"].shape[-1] == len(names)
-
-
-@pytest.mark.parametrize("name", ["cars", "drivaerml_raw", "drivaerml_curated"])
-def test_normals_are_fed_as_they_are(name, tmp_path, monkeypatch):
-    CONTENT[name][0](tmp_path)
-    batch = next(iter(open_small(composed(f"data={name}").data, tmp_path, monkeypatch).train))
-    assert set(batch["features"].abs().unique().round().tolist()) == {0.0, 1.0}
-    torch.testing.assert_close(batch["features"].norm(dim=-1), torch.ones(1, 20))
 
 
 @pytest.mark.parametrize("name", options("data"))
@@ -351,15 +178,6 @@ def test_quick_experiment_is_small(name):
         assert cfg.label == f"{own_name}_quick"  # not the directory of the full experiment
     else:
         assert cfg.data.builtin == cfg.label == own_name
-
-
-def test_quick_darcy_is_the_measured_comparison(tmp_path, monkeypatch):
-    cfg = composed("experiment=quick/darcy")
-    data = cfg.data
-    assert (data.n_train, data.n_test, data.batch_size) == (500, 100, 4)
-    assert (cfg.training.epochs, cfg.training.ema_decay) == (12, 0.99)
-    write_darcy(tmp_path)
-    assert open_small(data, tmp_path, monkeypatch).train.dataset.reader.grid == (43, 43)
 
 
 # Batch and weight decay of the complete architectures, and their parameters on the data.
