@@ -34,13 +34,16 @@ from physicsnemo_flarepp.datapipes import DrivAerMLReader, GeoFNOReader, plot_me
 from physicsnemo_flarepp.datapipes.channels import Channels
 from physicsnemo_flarepp.datapipes.readers.splits import read_manifest
 from physicsnemo_flarepp.datapipes.readers.stores import load_mat
+from physicsnemo_flarepp.datapipes.synthetic import stamp
 from physicsnemo_flarepp.datapipes.synthetic.sets import CaseId
 from physicsnemo_flarepp.datapipes.synthetic.workers import case_file, unsolved_cases
 from physicsnemo_flarepp.evaluation import load_run
 from physicsnemo_flarepp.evaluation.predictions import read_points
+from physicsnemo_flarepp.files import checked_json, fingerprint
 from physicsnemo_flarepp.inference.state import LatentState
 from physicsnemo_flarepp.meshes import read_surface
 from physicsnemo_flarepp.training.checkpoints.model_files import load_plain
+from physicsnemo_flarepp.training.run_manifest import RunManifest
 from tests.evaluation import making
 
 FIELD = "pMeanTrim"
@@ -323,6 +326,49 @@ CONFIG = {
     "escape: environment, decoded": root_by("${oc.decode:${oc.env:HOME}}"),
     "escape: component": root_by("${dp:DarcyReader}"),
     "escape: link": Attack(link_outside),
+}
+
+
+def write_run_manifest(folder: Path) -> Path:
+    run = write_run(folder)
+    files = {path.name: fingerprint(path) for path in run.iterdir()}
+    return RunManifest(run, files, saved=True).write().directory / "run_manifest.json"
+
+
+def names_outside(name: Callable[[Trap], str], checked: Callable[[dict], str]) -> Attack:
+    """A list of files that names another one, which is as the list says."""
+
+    def write(path: Path, trap: Trap) -> None:
+        content = json.loads(path.read_text())
+        content.pop("checksum", None)
+        content["files"][name(trap)] = fingerprint(trap.outside)._asdict()
+        path.write_text(checked(content))
+
+    return Attack(write)
+
+
+def endless(path: Path, trap: Trap) -> None:
+    """A pipe in the place of the file: who opens it waits for ever."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+RUN_MANIFEST = whole_file() | {
+    "escape: absolute name": names_outside(lambda trap: str(trap.outside), checked_json),
+    "escape: name": names_outside(lambda trap: "../../elsewhere/outside.bin", checked_json),
+    "escape: pipe": Attack(endless),
+}
+
+
+def write_stamp_file(folder: Path) -> Path:
+    (folder / "data.npy").write_bytes(b"data")
+    stamp.write_stamp(folder, {"name": "pipe"})
+    return folder / stamp.STAMP
+
+
+STAMP = whole_file() | {
+    "escape: absolute name": names_outside(lambda trap: str(trap.outside), stamp._text),
+    "escape: name": names_outside(lambda trap: "../elsewhere/outside.bin", stamp._text),
 }
 
 
@@ -715,6 +761,8 @@ KINDS = {
     "config.yaml": Kind(in_run("config.yaml"), open_run, CONFIG),
     "normalizer.safetensors": Kind(in_run("normalizer.safetensors"), open_run, SAFETENSORS),
     "channels.json": Kind(in_run("channels.json"), open_run, whole_file(), names_itself=False),
+    "run_manifest.json": Kind(write_run_manifest, open_run, RUN_MANIFEST),
+    "set stamp.json": Kind(write_stamp_file, lambda path: stamp.read_stamp(path.parent), STAMP),
     "latent state": Kind(write_latents, LatentState.load, SAFETENSORS),
     "points.npz": Kind(write_points, open_points, npz("coordinates")),
     "built-in case.npz": Kind(
