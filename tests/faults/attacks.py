@@ -27,6 +27,7 @@ import yaml
 import zarr
 from physicsnemo.mesh import DomainMesh, Mesh
 from physicsnemo.mesh.io import to_zarr
+from safetensors import safe_open
 from safetensors.torch import save_file
 from scipy.io import savemat
 
@@ -40,7 +41,7 @@ from physicsnemo_flarepp.datapipes.synthetic.workers import case_file, unsolved_
 from physicsnemo_flarepp.evaluation import load_run
 from physicsnemo_flarepp.evaluation.predictions import read_points
 from physicsnemo_flarepp.files import checked_json, fingerprint
-from physicsnemo_flarepp.inference.state import LatentState
+from physicsnemo_flarepp.inference.state import LatentState, _checksum
 from physicsnemo_flarepp.meshes import read_surface
 from physicsnemo_flarepp.training.checkpoints.model_files import load_plain
 from physicsnemo_flarepp.training.run_manifest import RunManifest
@@ -383,7 +384,20 @@ def outside_offsets(path: Path, trap: Trap) -> None:
     path.write_bytes(path.read_bytes().replace(b"[0,8]", b"[0,9]"))
 
 
-SAFETENSORS = whole_file() | {"escape: offsets": Attack(outside_offsets)}
+def other_names(path: Path, trap: Trap) -> None:
+    """Tensors that are called otherwise, in a file that is sound in all else."""
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    tensors = {"os.mkdir.shift": torch.zeros(1)}
+    if "checksum" in metadata:
+        metadata["checksum"] = _checksum(tensors, metadata["fingerprint"])
+    save_file(tensors, path, metadata)
+
+
+SAFETENSORS = whole_file() | {
+    "instantiate: names": Attack(other_names),
+    "escape: offsets": Attack(outside_offsets),
+}
 
 
 # Data sets
