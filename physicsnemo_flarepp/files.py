@@ -242,7 +242,10 @@ def read_checked_json(path: Path) -> dict[str, Any]:
     """
     if path.exists() and not path.is_file():
         raise ValueError("it is no regular file")
-    content = json.loads(path.read_bytes())
+    try:
+        content = json.loads(path.read_bytes())
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     if not isinstance(content, dict) or "checksum" not in content:
         raise ValueError("it has no checksum of itself")
     if content.pop("checksum") != _checksum(content):

@@ -79,7 +79,7 @@ def read_stamp(folder: Path, expected: dict | None = None) -> dict | None:
         check_inside(files)
         if text != _text(content):
             raise ValueError("its own checksum does not fit")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{stamp} is damaged or of an earlier version ({error!r}); {remedy}"
         ) from error
