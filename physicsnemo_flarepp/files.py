@@ -10,9 +10,9 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 _CHUNK = 1 << 20
@@ -187,7 +187,9 @@ def replace_text(path: Path, text: str) -> Fingerprint:
 
 def append_whole(path: Path, data: bytes) -> None:
     """Append `data`, or nothing of it if the disk is full; the disk may get it later."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    # Not through a link, which could lead to a file of somebody else.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    descriptor = os.open(path, flags, 0o666)
     try:
         size = os.fstat(descriptor).st_size
         try:
@@ -238,7 +240,12 @@ def read_checked_json(path: Path) -> dict[str, Any]:
     Traceback (most recent call last):
     ValueError: its checksum is not that of its contents
     """
-    content = json.loads(path.read_bytes())
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no regular file")
+    try:
+        content = json.loads(path.read_bytes())
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     if not isinstance(content, dict) or "checksum" not in content:
         raise ValueError("it has no checksum of itself")
     if content.pop("checksum") != _checksum(content):
@@ -250,10 +257,27 @@ def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def check_inside(names: Iterable[str]) -> None:
+    """Raise ValueError if names of a folder's files, read from a file in it, lead out of it.
+
+    Examples
+    --------
+    >>> check_inside(["config.yaml", "figures/a.png"])
+    >>> check_inside(["../config.yaml"])
+    Traceback (most recent call last):
+    ValueError: it names '../config.yaml', which is not a file in its own folder
+    """
+    for name in names:
+        if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+            raise ValueError(f"it names {name!r}, which is not a file in its own folder")
+
+
 def verify_file(path: Path, expected: Fingerprint) -> None:
-    """Raise ValueError unless a file is as it was written."""
+    """Raise ValueError unless a file is as it was written; a device or pipe is none."""
     try:
         size = path.stat().st_size
+        if not path.is_file():
+            raise ValueError(f"{path} is no regular file")
         if size != expected.size:
             raise ValueError(f"{path} has {size} bytes, {expected.size} were written")
         if fingerprint(path) != expected:

@@ -123,7 +123,7 @@ class Channels:
                     f"coordinates are {channels.coordinates!r} and the association is "
                     f"{channels.association!r}"
                 )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"{path} cannot be used ({type(error).__name__}: {error}); restore it from a copy "
                 "of the run, or train again"

@@ -163,6 +163,13 @@ class Normalizer(Transform):
                 f"{path} has the metadata {json.dumps(metadata)}, expected the format {_FORMAT!r}; "
                 "give a file that Normalizer.save wrote"
             )
+        expected = {f"{key}.{part}" for key in NORMALIZED_KEYS for part in ("shift", "scale")}
+        halves = {name.rpartition(".")[0] for name in state}
+        if not set(state) <= expected or len(state) != 2 * len(halves):
+            raise ValueError(
+                f"{path} holds {sorted(state)}, expected shift and scale of keys among "
+                f"{NORMALIZED_KEYS}; give a file that Normalizer.save wrote"
+            )
         normalizer = cls()
         normalizer.load_state_dict(state)
         return normalizer

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,8 +196,11 @@ class LatentState:
         time = tensors.pop("time", None)
         blocks: dict[int, dict[int, Tensor]] = {}
         for name, tensor in tensors.items():
-            _, block, latent = name.split(".")
-            blocks.setdefault(int(block), {})[int(latent)] = tensor
+            if not (numbers := re.fullmatch(r"blocks\.(\d+)\.(\d+)", name)):
+                raise _unusable(path, f"it holds {name!r}, which is no latent of a block")
+            blocks.setdefault(int(numbers[1]), {})[int(numbers[2])] = tensor
+        if not blocks:
+            raise _unusable(path, "it holds no latents")
         latents = tuple(
             tuple(latent for _, latent in sorted(block.items()))
             for _, block in sorted(blocks.items())

@@ -97,6 +97,8 @@ class RunDirectory:
     def lock(self) -> str | None:
         """Keep other processes out until this one ends; say so if one is in already."""
         make_folder(self.path)
+        if (self.path / ".lock").is_symlink():  # opening it would empty a file elsewhere
+            return f"{self.path / '.lock'} is a link, which no run makes; remove it"
         self._lock = open(self.path / ".lock", "w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,7 +10,14 @@ from pathlib import Path
 import torch
 
 from .. import __version__
-from ..files import Fingerprint, checked_json, read_checked_json, replace_text, verify_file
+from ..files import (
+    Fingerprint,
+    check_inside,
+    checked_json,
+    read_checked_json,
+    replace_text,
+    verify_file,
+)
 
 FILE_NAME = "run_manifest.json"
 _PACKAGES = (
@@ -107,6 +114,7 @@ def read_run_manifest(directory: Path) -> RunManifest | None:
     try:
         content = read_checked_json(path)
         files = {name: Fingerprint(**entry) for name, entry in content["files"].items()}
+        check_inside(files)
         return RunManifest(directory, files, tuple(content["written"]), content["saved"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(

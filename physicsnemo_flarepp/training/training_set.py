@@ -76,7 +76,7 @@ def read_training_set(directory: Path) -> dict[str, Any] | None:
         missing = {"coordinates", "extent", "forces", "builtin", "files"} - set(content)
         if missing:
             raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path} cannot be used ({type(error).__name__}: {error}); restore it from a copy of "
             "the run, or train again"

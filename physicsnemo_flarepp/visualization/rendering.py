@@ -49,7 +49,8 @@ def _probe_failure() -> str | None:
     """Return why a child process could not render, None if it could."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE],
+            # Modules in the working directory, maybe that of somebody's run, are not imported.
+            [sys.executable, "-P", "-c", _PROBE],
             capture_output=True,
             text=True,
             errors="replace",

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import sys
 
 import numcodecs
@@ -14,8 +15,10 @@ from physicsnemo.core import Module
 from physicsnemo.mesh import DomainMesh
 
 from physicsnemo_flarepp.commands.arguments import add_run_options, load_chosen_run
+from physicsnemo_flarepp.datapipes.synthetic import workers
 from physicsnemo_flarepp.evaluation import load_run
 from physicsnemo_flarepp.files import RefusedFile
+from physicsnemo_flarepp.visualization import rendering
 from tests.faults.attacks import CORPUS, KINDS, Trap
 
 MEANS = ("pickle", "import", "instantiate", "escape")
@@ -159,4 +162,27 @@ def test_pickles_are_refused_with_and_without_trust(tmp_path, trap, trust):
     KINDS["model.mdlus"].attacks["pickle: a pickle in torch's archive"].write(path, trap)
     with pytest.raises(ValueError, match=r"model\.pt in .*model\.mdlus is refused"):
         load_run(path.parent, device="cpu", trust=trust)
+    assert not trap.marker.exists()
+
+
+def spawn_solver():
+    with workers._fresh_interpreters():
+        process = workers._SPAWN.Process(target=os.getpid)
+        process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "start"),
+    [("pyvista", rendering._probe_failure.__wrapped__), ("multiprocessing", spawn_solver)],
+)
+def test_processes_import_nothing_from_the_directory_one_is_in(
+    tmp_path, trap, monkeypatch, module, start
+):
+    """Such as that of a run of somebody else, where figures are drawn by ``flarepp plot .``"""
+    (trap.folder / "trap_module.py").rename(tmp_path / f"{module}.py")
+    monkeypatch.chdir(tmp_path)
+    start()
     assert not trap.marker.exists()

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from physicsnemo_flarepp.evaluation import force_settings, load_run
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore
-from physicsnemo_flarepp.training.run_directory import RunDirectoryLost
+from physicsnemo_flarepp.training.run_directory import RunDirectory, RunDirectoryLost
 from physicsnemo_flarepp.training.run_manifest import RunManifest, read_run_manifest, record_written
 from physicsnemo_flarepp.training.step import TrainStep
 from tests.training.conftest import (  # noqa: F401
@@ -102,6 +102,25 @@ def test_a_manifest_that_names_files_elsewhere_deletes_none_of_them(tmp_path):
         written=("../mine.txt", str(mine[0]), "linked/mine.txt", "figures", "figures/a.png"),
     )
     assert stranger.own_paths() == [mine[2]]
+
+
+def test_links_in_a_run_directory_neither_change_nor_delete_what_they_lead_to(tmp_path):
+    run, other = tmp_path / "run", tmp_path / "other"
+    (run / "checkpoints").mkdir(parents=True)
+    other.mkdir()
+    for name in ("mine.txt", "manifest.json", "training.pt", "model.mdlus"):
+        (other / name).write_text("mine")
+    (run / ".lock").symlink_to(other / "mine.txt")
+    (run / "metrics.jsonl").symlink_to(other / "mine.txt")
+    (run / "checkpoints" / "step_00000005").symlink_to(other)
+    directory = RunDirectory(run)
+    assert ".lock is a link" in directory.lock()
+    with pytest.raises(OSError, match=r"metrics\.jsonl"):
+        directory.log([{"kind": "step", "step": 1}])
+    CheckpointStore(run / "checkpoints").clear()
+    assert not any((run / "checkpoints").iterdir())
+    assert {path.read_text() for path in other.iterdir()} == {"mine"}
+    assert len(names(other)) == 4
 
 
 @pytest.mark.parametrize("restart", [False, True])

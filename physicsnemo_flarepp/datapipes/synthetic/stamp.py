@@ -6,7 +6,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from ...files import fingerprint, replace_file
+from ...files import check_inside, fingerprint, replace_file
 
 STAMP = "stamp.json"
 
@@ -76,9 +76,10 @@ def read_stamp(folder: Path, expected: dict | None = None) -> dict | None:
         text = stamp.read_bytes().decode()
         content = json.loads(text)
         files = {name: (file["size"], file["sha256"]) for name, file in content["files"].items()}
+        check_inside(files)
         if text != _text(content):
             raise ValueError("its own checksum does not fit")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{stamp} is damaged or of an earlier version ({error!r}); {remedy}"
         ) from error

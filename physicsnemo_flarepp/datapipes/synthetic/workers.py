@@ -27,7 +27,10 @@ from .sets import Case, CaseId, SyntheticSet, case_seed
 from .solvers import Unsolvable
 
 DRAWS = 10
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+# One BLAS thread, and no modules from the working directory, which may be that of somebody's run.
+_ENVIRONMENT = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONSAFEPATH"), "1"
+)
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -118,15 +121,15 @@ def _fresh_interpreters() -> Iterator[None]:
     script that lacks the ``__main__`` guard a second time.
     """
     main, environment = sys.modules["__main__"], dict(os.environ)
+    os.environ.update(_ENVIRONMENT)
     # Python's own helper process; starting it would unblock the signal again.
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     sys.modules["__main__"] = ModuleType("__main__")
-    os.environ.update(_ONE_THREAD)
     try:
         yield
     finally:
-        for name in _ONE_THREAD:
+        for name in _ENVIRONMENT:
             os.environ.pop(name)
             if name in environment:
                 os.environ[name] = environment[name]

@@ -248,6 +248,9 @@ class CheckpointStore:
         """Delete all checkpoints; files of others, inside their folders too, stay."""
         self.clean_up()
         for path in self._folders():
+            if path.is_symlink():  # what it leads to is not of this run
+                path.unlink()
+                continue
             # Without its manifest no half of a checkpoint can be taken for a whole one.
             for name in (MANIFEST, TRAINING, MODEL):
                 (path / name).unlink(missing_ok=True)

@@ -99,6 +99,7 @@ def whole_file() -> dict[str, Attack]:
         "pickle": replaced_by(lambda trap: trap.pickled_call),
         "import": replaced_by(lambda trap: trap.pickled_import),
         "instantiate": replaced_by(lambda trap: json.dumps(trap.call).encode()),
+        "instantiate: nested too deeply": replaced_by(lambda trap: b"[" * 100_000),
         "escape": Attack(link_outside),
     }
 

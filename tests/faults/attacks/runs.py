@@ -1,6 +1,8 @@
 """Attacks on the other files of a run: its config, its normaliser, its channels, its latents."""
 
 import base64
+import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -10,10 +12,14 @@ from typing import Any
 
 import torch
 import yaml
+from safetensors import safe_open
 from safetensors.torch import save_file
 
+from physicsnemo_flarepp.datapipes.synthetic import stamp
 from physicsnemo_flarepp.evaluation import load_run
-from physicsnemo_flarepp.inference.state import LatentState
+from physicsnemo_flarepp.files import checked_json, fingerprint
+from physicsnemo_flarepp.inference.state import LatentState, _checksum
+from physicsnemo_flarepp.training.run_manifest import RunManifest
 from tests.evaluation import making
 from tests.faults.attacks.base import Attack, Kind, Trap, link_outside, replaced_by, whole_file
 
@@ -88,6 +94,49 @@ CONFIG = {
 }
 
 
+def write_run_manifest(folder: Path) -> Path:
+    run = write_run(folder)
+    files = {path.name: fingerprint(path) for path in run.iterdir()}
+    return RunManifest(run, files, saved=True).write().directory / "run_manifest.json"
+
+
+def names_outside(name: Callable[[Trap], str], checked: Callable[[dict], str]) -> Attack:
+    """A list of files that names another one, which is as the list says."""
+
+    def write(path: Path, trap: Trap) -> None:
+        content = json.loads(path.read_text())
+        content.pop("checksum", None)
+        content["files"][name(trap)] = fingerprint(trap.outside)._asdict()
+        path.write_text(checked(content))
+
+    return Attack(write)
+
+
+def endless(path: Path, trap: Trap) -> None:
+    """A pipe in the place of the file: who opens it waits for ever."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+RUN_MANIFEST = whole_file() | {
+    "escape: absolute name": names_outside(lambda trap: str(trap.outside), checked_json),
+    "escape: name": names_outside(lambda trap: "../../elsewhere/outside.bin", checked_json),
+    "escape: pipe": Attack(endless),
+}
+
+
+def write_stamp_file(folder: Path) -> Path:
+    (folder / "data.npy").write_bytes(b"data")
+    stamp.write_stamp(folder, {"name": "pipe"})
+    return folder / stamp.STAMP
+
+
+STAMP = whole_file() | {
+    "escape: absolute name": names_outside(lambda trap: str(trap.outside), stamp._text),
+    "escape: name": names_outside(lambda trap: "../elsewhere/outside.bin", stamp._text),
+}
+
+
 def write_latents(folder: Path) -> Path:
     LatentState(((torch.zeros(1, 2, 3, 4),),), "fingerprint").save(folder / "state.safetensors")
     return folder / "state.safetensors"
@@ -99,11 +148,26 @@ def outside_offsets(path: Path, trap: Trap) -> None:
     path.write_bytes(path.read_bytes().replace(b"[0,8]", b"[0,9]"))
 
 
-SAFETENSORS = whole_file() | {"escape: offsets": Attack(outside_offsets)}
+def other_names(path: Path, trap: Trap) -> None:
+    """Tensors that are called otherwise, in a file that is sound in all else."""
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    tensors = {"os.mkdir.shift": torch.zeros(1)}
+    if "checksum" in metadata:
+        metadata["checksum"] = _checksum(tensors, metadata["fingerprint"])
+    save_file(tensors, path, metadata)
+
+
+SAFETENSORS = whole_file() | {
+    "instantiate: names": Attack(other_names),
+    "escape: offsets": Attack(outside_offsets),
+}
 
 KINDS = {
     "config.yaml": Kind(in_run("config.yaml"), open_run, CONFIG),
     "normalizer.safetensors": Kind(in_run("normalizer.safetensors"), open_run, SAFETENSORS),
     "channels.json": Kind(in_run("channels.json"), open_run, whole_file(), names_itself=False),
+    "run_manifest.json": Kind(write_run_manifest, open_run, RUN_MANIFEST),
+    "set stamp.json": Kind(write_stamp_file, lambda path: stamp.read_stamp(path.parent), STAMP),
     "latent state": Kind(write_latents, LatentState.load, SAFETENSORS),
 }
