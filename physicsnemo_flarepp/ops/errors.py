@@ -98,7 +98,8 @@ def field_errors(
     error, target = prediction.to(dtype) - target.to(dtype), target.to(dtype)
     error, target = error.flatten(1, -2), target.flatten(1, -2)
     if token_weights is not None:
-        check_weights("token_weights", token_weights, error.shape[:2], token_mask)
+        batch, n_tokens, _ = error.shape
+        check_weights("token_weights", token_weights, (batch, n_tokens), token_mask)
         counts = token_weights > 0
         token_mask = counts if token_mask is None else token_mask & counts
     if token_mask is not None:
