@@ -28,8 +28,8 @@ class CompleteModel(MixerBackbone):
         As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
     mlp_ratio, io_layers
         Checked to be positive, and an integer of at least 0.
-    **sizes : int
-        ``n_hidden``, ``n_head`` and others, checked to be positive integers.
+    n_layers, n_hidden, n_head, slice_num, n_experts
+        Checked to be positive integers; a model that has no slices or experts leaves them out.
     """
 
     def __init__(
@@ -43,17 +43,31 @@ class CompleteModel(MixerBackbone):
         checkpoint_blocks: bool,
         mlp_ratio: float,
         io_layers: int = 0,
-        **sizes: int,
+        *,
+        n_layers: int,
+        n_hidden: int,
+        n_head: int,
+        slice_num: int = 1,
+        n_experts: int = 1,
     ) -> None:
         # Past the backbone's own constructor: its layers are not those of these models.
         Module.__init__(self, meta=MetaData())
-        given = {"functional_dim": functional_dim, "out_dim": out_dim, "ref": ref, **sizes}
+        given = {
+            "functional_dim": functional_dim,
+            "out_dim": out_dim,
+            "ref": ref,
+            "n_layers": n_layers,
+            "n_hidden": n_hidden,
+            "n_head": n_head,
+            "slice_num": slice_num,
+            "n_experts": n_experts,
+        }
         if embedding_dim is not None:
             given["embedding_dim"] = embedding_dim
         check_integers(1, given)
         check_integers(0, {"io_layers": io_layers})
         check_ratios(mlp_ratio, dropout=0.0)
-        check_architecture(sizes["n_hidden"], sizes["n_head"])
+        check_architecture(n_hidden, n_head)
         check_grid(structured_shape, unified_pos)
         self.time_input = False
         self.checkpoint_blocks = checkpoint_blocks
