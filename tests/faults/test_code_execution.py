@@ -23,6 +23,8 @@ from tests.faults.attacks import CORPUS, KINDS, Trap
 
 MEANS = ("pickle", "import", "instantiate", "escape")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def trap(tmp_path, monkeypatch):

@@ -25,6 +25,8 @@ FILES = [
     "text.obj",
 ]
 
+pytestmark = pytest.mark.slow
+
 
 def body():
     mesh = pv.Icosphere(nsub=1)

@@ -9,6 +9,8 @@ from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.run_directory import RunDirectory
 from physicsnemo_flarepp.training.step import TrainStep
 
+pytestmark = pytest.mark.slow
+
 
 def test_restart_begins_anew(make_config):
     train(make_config(training__epochs=1))

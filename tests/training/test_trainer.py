@@ -14,6 +14,8 @@ from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore
 from physicsnemo_flarepp.training.step import TrainStep
 from physicsnemo_flarepp.training.trainer import NonFiniteLoss
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(make_config, monkeypatch, name):

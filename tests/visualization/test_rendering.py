@@ -91,6 +91,7 @@ def test_pictures_beyond_opengl_are_refused(small):
             renderer.picture(PLAN, (-0.5, 0.5, -50, 50), (480, 48000))
 
 
+@pytest.mark.slow
 def test_faces_without_data_are_not_cut_off_in_depth(small):
     """Far behind and in front of what carries values, they are still seen."""
     plane = pv.Plane(i_size=1, j_size=1)

@@ -89,6 +89,7 @@ def test_shards_hold_the_weights_of_their_tokens(layout, density, root_of, box_s
         assert torch.equal(torch.cat([part[key] for part in parts]), whole[key])
 
 
+@pytest.mark.slow
 def test_cells_drawn_by_area_weigh_as_much_as_the_surface_on_average(root_of):
     mesh = pv.Icosphere(nsub=2)
     front = mesh.cell_centers().points[:, 0] > 0.3

@@ -376,6 +376,7 @@ def test_a_kill_at_any_call_leaves_a_whole_checkpoint(tmp_path):
     assert found[-1][:2] == ((20, 1), [(20, 1)])
 
 
+@pytest.mark.slow
 def test_kills_at_random_times_leave_a_whole_checkpoint(tmp_path):
     found = run_alone(kill_at_random_times, tmp_path)
     reached = [step for (step, _), _ in found]
