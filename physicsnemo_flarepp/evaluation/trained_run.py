@@ -245,7 +245,7 @@ def _read_config(path: Path) -> DictConfig:
             raise TypeError("it has no section `data`")
     if found := next(_references(OmegaConf.to_container(config)), None):
         raise ValueError(
-            f"{path} holds the reference {found!r}; train.py writes values only. Replace it by "
+            f"{path} holds the reference {found!r}; training writes values only. Replace it by "
             "its value"
         )
     return config
