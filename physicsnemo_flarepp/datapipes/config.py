@@ -38,8 +38,11 @@ class DataConfig:
         ``fit`` (the benchmark's convention, fitted to the training split), ``paper`` (published
         constants), ``none``, a mapping from sample key to ``gaussian``, ``per_point``,
         ``unit_box`` or ``none``, or ``{"load": path}`` for a stored normaliser.
-    batch_size, batch_size_test : int
-        Cases per batch of one data rank.
+    batch_size : int
+        Training cases per batch over all data ranks, so that any number of ranks trains the same:
+        each data rank reads an equal part, and a number that they do not divide is an error.
+    batch_size_test : int
+        Cases that a data rank evaluates at a time; changes no number.
     num_workers : int
         Reading threads; 0 reads in the calling thread.
     prefetch : int

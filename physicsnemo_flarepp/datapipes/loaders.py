@@ -135,7 +135,7 @@ def _make_loader(
     )
     return DataLoader(
         dataset,
-        batch_size=cfg.batch_size if training else cfg.batch_size_test,
+        batch_size=cfg.batch_size // shard[1] if training else cfg.batch_size_test,
         sampler=CaseSampler(
             len(reader), shard, shuffle=training, seed=cfg.seed, equal_counts=training
         ),

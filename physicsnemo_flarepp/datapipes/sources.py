@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ def open_source(cfg: Mapping[str, Any] | DictConfig, trust: bool) -> DataSource:
     """
     cfg = OmegaConf.merge(OmegaConf.structured(LoaderConfig), _plain(cfg))
     _check_mesh(cfg.parallel)
+    _check_batch(cfg.batch_size, cfg.parallel)
     root = _data_root(cfg)
     name = cfg.benchmark or cfg.builtin
     spec = benchmark(name) if name is not None else None
@@ -154,6 +156,21 @@ def _check_mesh(parallel: ParallelConfig) -> None:
             f"parallel has data_size={parallel.data_size} and context_size="
             f"{parallel.context_size}, but {ranks} ranks are running; their product must be the "
             "number of ranks"
+        )
+
+
+def _check_batch(batch_size: int, parallel: ParallelConfig) -> None:
+    data, context = parallel.data_size, parallel.context_size
+    if batch_size < 1:
+        raise ValueError(f"data.batch_size is {batch_size}, expected at least 1")
+    if batch_size % data:
+        ranks, larger = data * context, -(-batch_size // data) * data
+        shared = ranks // math.gcd(batch_size, ranks)
+        raise ValueError(
+            f"data.batch_size is {batch_size}, the cases of a batch over all ranks, which {data} "
+            f"data ranks cannot share equally. Let ranks share cases instead (parallel.context="
+            f"{shared} of {ranks} ranks), which trains what one rank would, or set data.batch_size "
+            f"to a multiple of {data}, such as {larger}, which is another training"
         )
 
 

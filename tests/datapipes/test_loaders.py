@@ -109,10 +109,33 @@ def test_mesh_of_ranks_reads_every_training_token_once(ragged_set):
                 "context_rank": context_rank,
                 "context_size": 3,
             }
-            shards = epoch_of(build_dataloaders(config(ragged_set, parallel=place)).train, 3)
+            cfg = config(ragged_set, parallel=place, batch_size=2)
+            shards = epoch_of(build_dataloaders(cfg).train, 3)
             for case, tokens in shards.items():
                 gathered.setdefault(case, []).extend(tokens)
     assert gathered == whole
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_batch_holds_the_same_cases_on_any_number_of_ranks(ragged_set, ranks):
+    def batches(rank, size):
+        place = {"data_rank": rank, "data_size": size}
+        cfg = config(ragged_set, parallel=place, batch_size=4, n_train=4)
+        return [sorted(batch["case_index"].tolist()) for batch in build_dataloaders(cfg).train]
+
+    parts = [batches(rank, ranks) for rank in range(ranks)]
+    together = [sorted(sum(batch, [])) for batch in zip(*parts, strict=True)]
+    assert together == batches(0, 1)
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused_with_advice(ragged_set):
+    place = {"data_size": 8, "context_size": 1}
+    message = (
+        r"data.batch_size is 6, .* 8 data ranks .*parallel.context=4 of 8 ranks.*multiple of 8, "
+        r"such as 8"
+    )
+    with pytest.raises(ValueError, match=message):
+        build_dataloaders(config(ragged_set, parallel=place, batch_size=6))
 
 
 def test_context_shards_get_the_statistics_of_whole_cases(ragged_set):

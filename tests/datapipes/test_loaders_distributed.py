@@ -76,7 +76,7 @@ def test_a_failure_to_generate_is_raised_on_every_rank(monkeypatch, tmp_path):
         raise OSError("disk full")
 
     set_generator(monkeypatch, generate)
-    cfg = {"builtin": "cars", "parallel": {"data_size": 2}}
+    cfg = {"builtin": "cars", "batch_size": 2, "parallel": {"data_size": 2}}
     ranks = run_ranks(lambda rank: build_dataloaders(cfg), tmp_path)
     assert ranks == ["RuntimeError: rank 0 could not generate 'cars': OSError: disk full"] * 2
 
