@@ -30,19 +30,34 @@ def existing_directory(root: str | Path, *, expected: Sequence[str], source: str
     return path
 
 
-def one_file(root: Path, pattern: str, *, source: str) -> Path:
-    """Return the single file under `root` that matches `pattern`."""
-    found = sorted(root.glob(pattern))
+def one_file(root: Path, pattern: str, *, source: str, preferred: str | None = None) -> Path:
+    """Return the single file in `root`, or else in a folder below it, that matches `pattern`.
+
+    Parameters
+    ----------
+    root : Path
+        Directory of the set; published archives have folders of their own in it.
+    pattern : str
+        Name or glob.
+    source : str
+        Where the file is published.
+    preferred : str, optional
+        Name of the file to take where several match.
+    """
+    found = sorted(root.glob(pattern)) or sorted(root.rglob(pattern))
+    found = [path for path in found if path.name == preferred] or found
     if len(found) == 1:
         return found[0]
     present = ", ".join(sorted(p.name for p in root.iterdir())[:20]) or "nothing"
     if not found:
         raise FileNotFoundError(
-            f"{root / pattern} is missing; {root} holds {present}. It is published at {source}"
+            f"{root / pattern} is missing, and no folder below has it; {root} holds {present}. It "
+            f"is published at {source}"
         )
+    names = ", ".join(str(path.relative_to(root)) for path in found)
     raise ValueError(
-        f"{root / pattern} matches {len(found)} files ({', '.join(p.name for p in found)}); "
-        "keep one of them in this directory, or point `root` to a directory with one"
+        f"{root / pattern} matches {len(found)} files ({names}); keep one of them in this "
+        "directory, or point `root` to a directory with one"
     )
 
 

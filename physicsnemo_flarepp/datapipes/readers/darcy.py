@@ -28,7 +28,7 @@ class DarcyReader(CaseReader):
     Parameters
     ----------
     root : str or Path
-        Directory with both files.
+        Directory with both files, in it or below.
     split : str
         ``train`` or ``test``.
     stride : int, optional
@@ -56,8 +56,10 @@ class DarcyReader(CaseReader):
         check_split(split)
         spec = self.spec
         root = existing_directory(root, expected=spec.files, source=spec.source)
-        pattern = spec.files[0 if split == "train" else 1]
-        self.path = one_file(root, pattern, source=spec.source)
+        place = 0 if split == "train" else 1
+        self.path = one_file(
+            root, spec.files[place], source=spec.source, preferred=spec.published[place]
+        )
         shape = mat_shape(self.path, "coeff")
         check_shape(self.path, "coeff", shape, ("case", "side", "side"))
         check_shape(self.path, "sol", mat_shape(self.path, "sol"), shape)

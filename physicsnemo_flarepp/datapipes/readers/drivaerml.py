@@ -21,6 +21,7 @@ PATTERNS = {
     "zarr": ("run_*.zarr", "*/run_*.zarr"),
 }
 _SUFFIXES = {".npz": "presampled", ".vtp": "vtp", ".pdmsh": "pdmsh", ".zarr": "zarr"}
+_PRESAMPLED = "drivaerml_surface_presampled_*"
 _SPLIT_DIRECTORIES = ("train", "val", "test")
 
 
@@ -101,8 +102,8 @@ class DrivAerMLReader(CaseReader):
     Parameters
     ----------
     root : str or Path
-        Root of the set, or, where it holds no case itself, of the directory
-        ``drivaerml_surface_presampled_40k`` as published.
+        Root of the set, or, where it holds no case itself, of the only directory
+        ``drivaerml_surface_presampled_<size>`` as published.
     split : str
         ``train``, ``test`` or another split of the manifest.
     fields : Sequence[str]
@@ -163,9 +164,9 @@ class DrivAerMLReader(CaseReader):
             expected=[p for globs in PATTERNS.values() for p in globs],
             source=published.source,
         )
-        nested = root / published.files[0].split("/")[0]
-        if nested.is_dir() and not any(matching_files(root, layout, pattern).values()):
-            root = nested
+        nested = sorted(root.glob(_PRESAMPLED))
+        if len(nested) == 1 and not any(matching_files(root, layout, pattern).values()):
+            root = nested[0]
         self.layout, found = find_cases(root, layout, pattern)
         self.files = named_split(
             root,

@@ -19,9 +19,8 @@ _Q_CHANNEL = {"airfoil": (4, 5), "pipe": (0, 3)}
 _PLASTICITY_TIMES = 20
 
 
-def open_npy(root: Path, name: str, spec: BenchmarkSpec) -> np.ndarray:
-    """Return the array of file `name` under `root`, memory-mapped."""
-    path = one_file(root, name, source=spec.source)
+def open_npy(path: Path) -> np.ndarray:
+    """Return the array of a file, memory-mapped."""
     with reading(path):
         return np.load(path, mmap_mode="r", allow_pickle=False)
 
@@ -31,7 +30,7 @@ def stored_cases(root: Path, spec: BenchmarkSpec) -> int:
     path = one_file(root, spec.files[0], source=spec.source)
     if path.suffix == ".mat":
         return mat_shape(path, "input")[0]
-    shape = open_npy(root, path.name, spec).shape
+    shape = open_npy(path).shape
     return (shape or (0,))[-1 if spec.name == "elasticity" else 0]
 
 
@@ -56,7 +55,7 @@ class GeoFNOReader(CaseReader):
     Parameters
     ----------
     root : str or Path
-        Directory with the files.
+        Directory with the files, in it or below.
     name : str
         ``elasticity``, ``airfoil``, ``pipe`` or ``plasticity``.
     split : str
@@ -89,6 +88,7 @@ class GeoFNOReader(CaseReader):
         spec = benchmark(name)
         self.spec = spec
         self.root = existing_directory(root, expected=spec.files, source=spec.source)
+        self._paths = [one_file(self.root, file, source=spec.source) for file in spec.files]
         counts = {"n_train": n_train, "n_test": n_test}
         self._arrays, self._cases = openers[name](split, counts)
         self._n_times = _PLASTICITY_TIMES if name == "plasticity" else 1
@@ -111,28 +111,24 @@ class GeoFNOReader(CaseReader):
                 f"data.weights is {name!r}, but plasticity has no file of weights; choose "
                 f"{NO_WEIGHTS!r} or {MEASURE!r}"
             )
-        weights = open_npy(self.root, f"{name}.npy", self.spec)
+        path = one_file(self.root, f"{name}.npy", source=self.spec.source)
+        weights = open_npy(path)
         expected = self._arrays["stress" if self.grid is None else "x"].shape
-        check_shape(self.root / f"{name}.npy", "array", weights.shape, expected)
+        check_shape(path, "array", weights.shape, expected)
         return weights
 
-    def _split(self, split: str, n_cases: int, counts: dict[str, int | None], file: str) -> slice:
-        return positional_split(self.spec, split, n_cases, path=self.root / file, **counts)
+    def _split(self, split: str, n_cases: int, counts: dict[str, int | None]) -> slice:
+        return positional_split(self.spec, split, n_cases, path=self._paths[0], **counts)
 
     def _open_elasticity(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
-        xy_file, stress_file = self.spec.files
-        xy = open_npy(self.root, xy_file, self.spec)
-        stress = open_npy(self.root, stress_file, self.spec)
+        xy, stress = (open_npy(path) for path in self._paths)
         n_tokens = self.spec.n_tokens
-        check_shape(self.root / xy_file, "array", xy.shape, (n_tokens, 2, "case"))
-        check_shape(self.root / stress_file, "array", stress.shape, (n_tokens, xy.shape[2]))
-        return {"xy": xy, "stress": stress}, self._split(split, xy.shape[2], counts, xy_file)
+        check_shape(self._paths[0], "array", xy.shape, (n_tokens, 2, "case"))
+        check_shape(self._paths[1], "array", stress.shape, (n_tokens, xy.shape[2]))
+        return {"xy": xy, "stress": stress}, self._split(split, xy.shape[2], counts)
 
     def _open_grid(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
-        arrays = {
-            key: open_npy(self.root, file, self.spec)
-            for key, file in zip("xyq", self.spec.files, strict=True)
-        }
+        arrays = {key: open_npy(path) for key, path in zip("xyq", self._paths, strict=True)}
         n_cases = len(arrays["x"]) if arrays["x"].ndim else 0
         channels = _Q_CHANNEL[self.spec.name][1]
         expected = {
@@ -140,18 +136,18 @@ class GeoFNOReader(CaseReader):
             "y": (n_cases, *self.spec.grid),
             "q": (n_cases, channels, *self.spec.grid),
         }
-        for (key, shape), file in zip(expected.items(), self.spec.files, strict=True):
-            check_shape(self.root / file, "array", arrays[key].shape, shape)
-        return arrays, self._split(split, n_cases, counts, self.spec.files[0])
+        for (key, shape), path in zip(expected.items(), self._paths, strict=True):
+            check_shape(path, "array", arrays[key].shape, shape)
+        return arrays, self._split(split, n_cases, counts)
 
     def _open_plasticity(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
-        path = one_file(self.root, self.spec.files[0], source=self.spec.source)
+        path = self._paths[0]
         nx, ny = self.spec.grid
         n_cases = mat_shape(path, "input")[0]
         check_shape(path, "input", mat_shape(path, "input"), ("case", nx))
         expected = (n_cases, nx, ny, _PLASTICITY_TIMES, len(self.spec.outputs))
         check_shape(path, "output", mat_shape(path, "output"), expected)
-        cases = self._split(split, n_cases, counts, path.name)
+        cases = self._split(split, n_cases, counts)
         arrays = {name: load_mat(path, name, cases) for name in ("input", "output")}
         return arrays, cases
 
@@ -194,7 +190,7 @@ class GeoFNOReader(CaseReader):
 
     @property
     def _source(self) -> Path:
-        return self.root / self.spec.files[-1]
+        return self._paths[-1]
 
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return the file of the fields and the case's position in it."""
@@ -203,4 +199,4 @@ class GeoFNOReader(CaseReader):
 
     def source_files(self) -> list[Path]:
         """Return the files of the coordinates and of the fields."""
-        return [path for pattern in self.spec.files for path in sorted(self.root.glob(pattern))]
+        return list(self._paths)

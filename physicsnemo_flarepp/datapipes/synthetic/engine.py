@@ -4,22 +4,18 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 
 from ... import __version__
+from ...files import exclusive
 from ...progress import progress_bar
 from .sets import MODULES, Case, SyntheticSet, case_ids, load_set
 from .stamp import read_stamp, write_stamp
 from .workers import read_case, solve_cases, unsolved_cases
-
-try:
-    import fcntl
-except ImportError as error:  # only POSIX systems have it, as PhysicsNeMo itself expects
-    raise ImportError("making built-in data sets needs a POSIX system (Linux or macOS)") from error
 
 CACHE_VARIABLE = "PHYSICSNEMO_FLAREPP_CACHE"
 
@@ -43,21 +39,6 @@ def say(message: str, progress: bool) -> None:
     """Print one line to standard error."""
     if progress:
         print(message, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def exclusive(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file for the block; call ``on_wait()`` first if another process has it.
-
-    The operating system frees the lock when its holder ends, however it ends.
-    """
-    with open(lock, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_wait()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def finish(data_set: SyntheticSet, solved: Path, final: Path, identity: dict) -> list[str]:

@@ -12,8 +12,8 @@ import pytest
 from physicsnemo_flarepp import __version__
 from physicsnemo_flarepp.datapipes.synthetic import generate, sets
 from physicsnemo_flarepp.datapipes.synthetic.__main__ import main
-from physicsnemo_flarepp.datapipes.synthetic.engine import exclusive
 from physicsnemo_flarepp.datapipes.synthetic.workers import case_file
+from physicsnemo_flarepp.files import exclusive
 
 pytestmark = pytest.mark.slow
 
