@@ -87,7 +87,7 @@ def generate(
     Parameters
     ----------
     name : str
-        One of ``cars``, ``darcy``, ``elasticity``, ``pipe``, ``airfoil``.
+        One of ``cars``, ``car_volumes``, ``darcy``, ``elasticity``, ``pipe``, ``airfoil``.
     n_train, n_test : int, optional
         Numbers of training and test cases; the defaults belong to the set.
     seed : int

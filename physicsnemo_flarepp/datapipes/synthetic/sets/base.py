@@ -13,7 +13,7 @@ Case = dict[str, np.ndarray]
 # A worker process imports the one module it needs, so the list holds names, not modules.
 MODULES = {
     name: f"physicsnemo_flarepp.datapipes.synthetic.sets.{name}"
-    for name in ("cars", "darcy", "elasticity", "pipe", "airfoil")
+    for name in ("cars", "car_volumes", "darcy", "elasticity", "pipe", "airfoil")
 }
 
 
@@ -56,7 +56,7 @@ def load_set(name: str) -> SyntheticSet:
     >>> load_set("boats")
     Traceback (most recent call last):
         ...
-    ValueError: name='boats' is no built-in set; choose one of airfoil, cars, darcy, ...
+    ValueError: name='boats' is no built-in set; choose one of airfoil, car_volumes, ...
     """
     if name not in MODULES:
         known = ", ".join(sorted(MODULES))
