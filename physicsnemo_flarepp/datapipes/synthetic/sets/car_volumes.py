@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..solvers.panel_method import Panels, PanelFlow, solve_flow
+from ..solvers.panel_method import PanelFlow, Panels, solve_flow
 from .base import Case, SyntheticSet
 from .car_body import GROUND, CarShape, half_surface, sample_shape, whole_surface
 from .cars import SPEED, write_row
