@@ -20,9 +20,16 @@ class DataConfig:
         Directory of the files. Either `root` or `builtin` is set, never both.
     builtin : str or None
         Built-in set to generate or take from its cache.
-    n_train, n_test : int or None
-        Cases in the splits; the published or built-in numbers by default. An `n_train` of 0 is for
-        files of test cases only (:func:`build_test_loader`).
+    splits : Any
+        Which cases are for what; None leaves it to the data: its ``manifest.json``, its directories
+        ``train``, ``val`` and ``test``, or published positions. Else a mapping with ``train``,
+        ``val`` and ``test``: fractions of the cases (with a ``seed``), or each the name of a split
+        of the ``manifest``, a list of ids, or a file of ids; a text alone is a manifest.
+    n_train, n_val, n_test : int or None
+        Cases in the splits; the published or built-in numbers by default. For validation these are
+        published cases that are in neither of the other splits, as many as test cases in built-in
+        sets, and 0 takes none. An `n_train` of 0 is for files of test cases only
+        (:func:`build_test_loader`).
     n_points, n_points_test : int or None
         Tokens drawn per case; None takes all.
     sampling : str
@@ -55,7 +62,9 @@ class DataConfig:
     reader: Any = field(default_factory=dict)
     root: str | None = None
     builtin: str | None = None
+    splits: Any = None
     n_train: int | None = None
+    n_val: int | None = None
     n_test: int | None = None
     n_points: int | None = None
     n_points_test: int | None = None

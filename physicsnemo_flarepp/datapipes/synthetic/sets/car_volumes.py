@@ -6,7 +6,6 @@ Bernoulli's equation makes of it. There is no wake and no turbulence, so there i
 viscosity to learn.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import astuple, fields
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 from ..solvers.panel_method import PanelFlow, Panels, solve_flow
 from .base import Case, SyntheticSet
 from .car_body import GROUND, CarShape, half_surface, sample_shape, whole_surface
-from .cars import SPEED, write_row
+from .cars import SPEED, write_row, write_runs
 
 CELL_FIELDS = ("pMeanTrim", "UMeanTrim")
 # Cells along x, along half of y and along z; the box reaches this many metres beyond the car.
@@ -173,13 +172,9 @@ def write_run(folder: Path, number: int, case: Case) -> None:
     write_row(folder / f"geo_ref_{number}.csv", parameters, case["shape"])
 
 
-def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) -> None:
+def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int, n_val: int) -> None:
     """Write one folder per case and the manifest of the split."""
-    runs = [f"run_{number}" for number in range(1, n_train + n_test + 1)]
-    for number, case in enumerate(cases, start=1):
-        write_run(out_dir / runs[number - 1], number, case)
-    manifest = {"train": runs[:n_train], "test": runs[n_train:]}
-    (out_dir / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+    write_runs(write_run, cases, out_dir, n_train, n_test, n_val)
 
 
 SET = SyntheticSet("car_volumes", 1, 40, 8, solve_case, assemble)
