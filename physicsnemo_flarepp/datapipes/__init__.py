@@ -16,6 +16,7 @@ _HOMES = {
     "GraphReader": "readers",
     "Loaders": "loaders",
     "Normalizer": "normalization",
+    "OwnReader": "readers",
     "PadCollator": "collate",
     "ReaderOptions": "readers",
     "build_dataloaders": "loaders",

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import DataLoader, Dataset
 
 from .collate import PadCollator
-from .normalization import Normalizer, paper_normalizer
+from .normalization import OWN_KINDS, Normalizer, paper_normalizer
 from .readers import CaseReader
 from .sampling import CaseSampler
 from .sources import TEST_SEED, DataSource, open_source, running_ranks
@@ -48,7 +48,9 @@ def build_dataloaders(cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True
         ``train``, ``test`` and ``normalizer``, in this order.
     """
     data = open_source(cfg, trust)
-    train, test = data.reader("train"), data.reader("test")
+    train = data.reader("train")
+    data = data.with_names(train)
+    test = data.reader("test")
     _check_disjoint(train, test)
     normalizer = _make_normalizer(data, train)
     return Loaders(
@@ -87,10 +89,10 @@ def _make_normalizer(data: DataSource, train: CaseReader) -> Normalizer:
     spec, choice = data.spec, data.cfg.normalization
     if choice == "none":
         return Normalizer()
-    if spec is None and choice in ("fit", "paper"):
+    if spec is None and choice == "paper":
         raise ValueError(
-            f"normalization {choice!r} is a convention of a benchmark; without `benchmark` give a "
-            "mapping such as {coordinates: unit_box, fields: gaussian}"
+            "normalization 'paper' has the constants of a benchmark; without `benchmark` use 'fit' "
+            "or a mapping such as {coordinates: unit_box, fields: gaussian}"
         )
     if choice == "paper":
         fields = train.open_case(0).channels()["fields"]
@@ -103,7 +105,7 @@ def _make_normalizer(data: DataSource, train: CaseReader) -> Normalizer:
     if isinstance(choice, DictConfig) and "load" in choice:
         return Normalizer.load(choice.load)
     if choice == "fit":
-        kinds = dict(spec.normalization)
+        kinds = dict(OWN_KINDS if spec is None else spec.normalization)
     elif isinstance(choice, DictConfig):
         kinds = OmegaConf.to_container(choice, resolve=True)
     else:

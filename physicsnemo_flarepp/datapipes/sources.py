@@ -4,7 +4,7 @@ import inspect
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import COMPONENT_REGISTRY
 
 from .config import LoaderConfig, ParallelConfig
-from .readers import CaseReader, DarcyReader, GeoFNOReader, ReaderOptions
+from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, ReaderOptions
 from .readers.geofno import stored_cases
 from .readers.splits import says_its_split
 from .specs import BenchmarkSpec, benchmark
 from .synthetic.stamp import read_stamp
 
 # Arguments of readers that have their own place in the config.
+NAMES = ("coordinates", "features", "fields", "globals", "association")
 _SET_BY_DATA = ("root", "split", "n_train", "n_test", "options")
 # Of the draws of test cases: runs that differ in their seed are tested on the same tokens.
 TEST_SEED = 0
@@ -46,6 +47,7 @@ class DataSource:
             arguments["cases"] = listed[split]
         if reader is GeoFNOReader and self.spec is not None:
             arguments.setdefault("name", self.spec.name)
+        arguments |= self._names()
         accepted = list(inspect.signature(reader).parameters)
         accepted = [name for name in accepted if name not in _SET_BY_DATA]
         unknown = [name for name in arguments if name not in accepted]
@@ -72,6 +74,48 @@ class DataSource:
             ),
             **arguments,
         )
+
+    def with_names(self, reader: CaseReader) -> "DataSource":
+        """Return the source with the names that a reader of own files guessed, for all splits."""
+        if not isinstance(reader, NamedReader):
+            return self
+        return replace(self, cfg=OmegaConf.merge(self.cfg, reader.names.as_config()))
+
+    def _names(self) -> dict[str, Any]:
+        """Return the names of own files, which have their place in ``data``, not in ``reader``."""
+        given = OmegaConf.to_container(self.cfg, resolve=True)
+        names = {key: given[key] for key in NAMES if given[key] is not None}
+        if issubclass(self.reader_class, NamedReader):
+            return names
+        if names:
+            raise ValueError(
+                f"data.{next(iter(names))} is for own files (data=own); "
+                f"{self.reader_class.__name__} takes the names of its arrays in data.reader"
+            )
+        return {}
+
+
+def complete_names(
+    cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a data config in which own files have all their names, and what was guessed for it.
+
+    The first training cases are opened for it. Other data has nothing to guess.
+
+    Parameters
+    ----------
+    cfg, trust
+        As in :func:`~.loaders.build_dataloaders`.
+    """
+    plain = _plain(cfg)
+    target = str((plain.get("reader") or {}).get("_target_", ""))
+    if target.rpartition(".")[2] not in COMPONENT_REGISTRY:
+        return plain, []
+    source = open_source(cfg, trust)
+    if not issubclass(source.reader_class, NamedReader):
+        return plain, []
+    reader = source.reader("train", whole_cases=True)
+    return plain | reader.names.as_config(), reader.guesses
 
 
 def open_source(cfg: Mapping[str, Any] | DictConfig, trust: bool) -> DataSource:

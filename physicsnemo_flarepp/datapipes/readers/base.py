@@ -308,6 +308,10 @@ class CaseReader(Reader):
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return where case `index` comes from, without reading it; at least ``source``."""
 
+    def describe_names(self) -> list[str]:
+        """Return lines about what of the files is taken for what; none where that is fixed."""
+        return []
+
     def source_files(self) -> list[Path]:
         """Return the files or stores that the cases are read from; none for data in memory."""
         sources = dict.fromkeys(self.describe_case(index)["source"] for index in range(len(self)))
