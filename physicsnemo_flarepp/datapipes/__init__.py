@@ -15,6 +15,7 @@ _HOMES = {
     "GeoFNOReader": "readers",
     "GraphReader": "readers",
     "Loaders": "loaders",
+    "MemoryCases": "memory",
     "Normalizer": "normalization",
     "OwnReader": "readers",
     "PadCollator": "collate",
@@ -23,6 +24,9 @@ _HOMES = {
     "build_test_loader": "loaders",
     "data_elsewhere": "sources",
     "fit_normalizer": "statistics",
+    "from_arrays": "memory",
+    "from_dataset": "memory",
+    "from_meshes": "memory",
     "plot_mesh": "case_meshes",
     "tokens_from_graph": "readers",
 }

@@ -42,6 +42,9 @@ class DataConfig:
         How training tokens are drawn: ``cells``, each as likely as any other, or ``area``, in
         proportion to `weights`, with the weights of those drawn corrected for it. Test tokens are
         always drawn by cells.
+    transforms : Any
+        Transforms of PhysicsNeMo's registry that every sample passes before it is normalised, such
+        as ``[{_target_: "${dp:Translate}", input_keys: [coordinates], translation: [1, 0, 0]}]``.
     normalization : Any
         ``fit`` (the benchmark's convention, or that of own files: coordinates in a unit box, the
         rest by mean and deviation, fitted to the training split), ``paper`` (published
@@ -73,6 +76,7 @@ class DataConfig:
     sampling: str = "epoch"
     weights: str = "none"
     sampling_density: str = "cells"
+    transforms: Any = field(default_factory=list)
     normalization: Any = "fit"
     batch_size: int = 1
     batch_size_test: int = 1

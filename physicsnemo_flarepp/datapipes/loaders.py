@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import DataLoader, Dataset
 
 from .collate import PadCollator
+from .memory import MemoryCases
 from .normalization import OWN_KINDS, Normalizer, paper_normalizer
 from .readers import CaseReader
 from .sampling import CaseSampler
@@ -23,7 +24,9 @@ class Loaders(NamedTuple):
     normalizer: Normalizer
 
 
-def build_dataloaders(cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True) -> Loaders:
+def build_dataloaders(
+    cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True, data: MemoryCases | None = None
+) -> Loaders:
     """Return loaders whose batches are TensorDicts (see :class:`PadCollator`).
 
     Inputs are normalised; the targets ``fields`` are in physical units.
@@ -41,39 +44,45 @@ def build_dataloaders(cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True
     trust : bool, optional
         False for a config that came with files of others: then nothing that it names is imported,
         and the reader must be one that is registered.
+    data : MemoryCases, optional
+        Cases in memory, as of :func:`~.memory.from_meshes`, instead of the files of `cfg`.
 
     Returns
     -------
     Loaders
         ``train``, ``test`` and ``normalizer``, in this order.
     """
-    data = open_source(cfg, trust)
-    train = data.reader("train")
-    data = data.with_names(train)
-    test = data.reader("test")
+    source = open_source(cfg, trust, data)
+    train = source.reader("train")
+    source = source.with_names(train)
+    test = source.reader("test")
     _check_disjoint(train, test)
-    normalizer = _make_normalizer(data, train)
+    normalizer = _make_normalizer(source, train)
     return Loaders(
-        _make_loader(data, "train", train, normalizer),
-        _make_loader(data, "test", test, normalizer),
+        _make_loader(source, "train", train, normalizer),
+        _make_loader(source, "test", test, normalizer),
         normalizer,
     )
 
 
 def build_test_loader(
-    cfg: Mapping[str, Any] | DictConfig, normalizer: Normalizer, *, trust: bool = True
+    cfg: Mapping[str, Any] | DictConfig,
+    normalizer: Normalizer,
+    *,
+    trust: bool = True,
+    data: MemoryCases | None = None,
 ) -> DataLoader:
     """Return the test loader of :func:`build_dataloaders` alone; training cases are not needed.
 
     Parameters
     ----------
-    cfg, trust
+    cfg, trust, data
         As in :func:`build_dataloaders`; ``normalization`` is not looked at.
     normalizer : Normalizer
         Normalises the samples, such as that of the run that is evaluated.
     """
-    data = open_source(cfg, trust)
-    return _make_loader(data, "test", data.reader("test"), normalizer)
+    source = open_source(cfg, trust, data)
+    return _make_loader(source, "test", source.reader("test"), normalizer)
 
 
 def _check_disjoint(train: CaseReader, test: CaseReader) -> None:

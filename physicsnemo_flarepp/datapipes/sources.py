@@ -5,16 +5,18 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
-from physicsnemo.datapipes import COMPONENT_REGISTRY
+from physicsnemo.datapipes import COMPONENT_REGISTRY, Transform
 
 from .config import LoaderConfig, ParallelConfig
-from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, ReaderOptions
+from .memory import MemoryCases, MemoryReader, from_dataset
+from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnReader, ReaderOptions
 from .readers.geofno import stored_cases
 from .readers.splits import says_its_split
 from .specs import BenchmarkSpec, benchmark
@@ -23,6 +25,14 @@ from .synthetic.stamp import read_stamp
 # Arguments of readers that have their own place in the config.
 NAMES = ("coordinates", "features", "fields", "globals", "association")
 _SET_BY_DATA = ("root", "split", "n_train", "n_test", "options")
+# Marks a config whose cases were in memory.
+MEMORY = "memory"
+# Of PhysicsNeMo: they compute, and open no file.
+_SAFE_TRANSFORMS = {
+    *("BoundingBoxFilter", "BroadcastGlobalFeatures", "CenterOfMass", "ComputeNormals"),
+    *("ConcatFields", "ConstantField", "CreateGrid", "FieldSlice", "KNearestNeighbors"),
+    *("Normalize", "NormalizeVectors", "Purge", "Rename", "Scale", "SubsamplePoints", "Translate"),
+}
 # Of the draws of test cases: runs that differ in their seed are tested on the same tokens.
 TEST_SEED = 0
 
@@ -35,12 +45,19 @@ class DataSource:
     root: Path
     spec: BenchmarkSpec | None
     reader_class: type[CaseReader]
+    memory: MemoryCases | None = None
+    trust: bool = True
 
     def reader(self, split: str, *, whole_cases: bool = False) -> CaseReader:
         """Return the reader of a split, of this rank's tokens or of whole cases."""
         cfg, reader = self.cfg, self.reader_class
         arguments = OmegaConf.to_container(cfg.reader, resolve=True)
         arguments.pop("_target_", None)
+        if self.memory is not None:
+            # Arguments of a foreign reader were for the reader itself.
+            kept = ("train_cases", "test_cases", "manifest", "cases")
+            arguments = {key: value for key, value in arguments.items() if key in kept}
+            reader = partial(MemoryReader, self.memory)
         # `train_cases` and `test_cases` are the two values of the reader's one argument `cases`.
         listed = {name: arguments.pop(f"{name}_cases", None) for name in ("train", "test")}
         if listed[split] is not None:
@@ -48,7 +65,7 @@ class DataSource:
         if reader is GeoFNOReader and self.spec is not None:
             arguments.setdefault("name", self.spec.name)
         arguments |= self._names()
-        accepted = list(inspect.signature(reader).parameters)
+        accepted = [*inspect.signature(reader).parameters, *self._names()]
         accepted = [name for name in accepted if name not in _SET_BY_DATA]
         unknown = [name for name in arguments if name not in accepted]
         if unknown:
@@ -58,7 +75,7 @@ class DataSource:
                 "have set it: choose data by experiment=..., or leave it out with experiment=none"
             )
         context = (cfg.parallel.context_rank, cfg.parallel.context_size)
-        return reader(
+        made = reader(
             root=self.root,
             split=split,
             n_train=cfg.n_train,
@@ -74,6 +91,18 @@ class DataSource:
             ),
             **arguments,
         )
+        made.transforms = self._transforms()
+        return made
+
+    def _transforms(self) -> tuple[Transform, ...]:
+        """Return new transforms of the config, each with a state of its own."""
+        given = OmegaConf.to_container(self.cfg, resolve=True)["transforms"] or ()
+        if given and self.cfg.parallel.context_size > 1:
+            raise ValueError(
+                "data.transforms act on whole samples, but with parallel.context="
+                f"{self.cfg.parallel.context_size} a rank reads a part of each; set it to 1"
+            )
+        return tuple(make_transform(entry, self.trust) for entry in given)
 
     def with_names(self, reader: CaseReader) -> "DataSource":
         """Return the source with the names that a reader of own files guessed, for all splits."""
@@ -96,7 +125,7 @@ class DataSource:
 
 
 def complete_names(
-    cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True
+    cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True, data: MemoryCases | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return a data config in which own files have all their names, and what was guessed for it.
 
@@ -104,34 +133,67 @@ def complete_names(
 
     Parameters
     ----------
-    cfg, trust
+    cfg, trust, data
         As in :func:`~.loaders.build_dataloaders`.
     """
     plain = _plain(cfg)
     target = str((plain.get("reader") or {}).get("_target_", ""))
-    if target.rpartition(".")[2] not in COMPONENT_REGISTRY:
+    if data is None and target.rpartition(".")[2] not in COMPONENT_REGISTRY:
         return plain, []
-    source = open_source(cfg, trust)
+    source = open_source(cfg, trust, data)
     if not issubclass(source.reader_class, NamedReader):
         return plain, []
     reader = source.reader("train", whole_cases=True)
+    if data is not None:
+        plain |= {"reader": {**(plain.get("reader") or {}), "_target_": MEMORY}}
     return plain | reader.names.as_config(), reader.guesses
 
 
-def open_source(cfg: Mapping[str, Any] | DictConfig, trust: bool) -> DataSource:
+def open_source(
+    cfg: Mapping[str, Any] | DictConfig, trust: bool, data: MemoryCases | None = None
+) -> DataSource:
     """Return where the data of a config is and who reads it; a built-in set is made first.
 
     Parameters
     ----------
-    cfg, trust
+    cfg, trust, data
         As in :func:`~.loaders.build_dataloaders`.
     """
     cfg = OmegaConf.merge(OmegaConf.structured(LoaderConfig), _plain(cfg))
     _check_mesh(cfg.parallel)
-    root = _data_root(cfg)
+    if data is not None:
+        return DataSource(cfg, cfg.root, None, MemoryReader, data, trust)
+    if cfg.reader.get("_target_") == MEMORY:
+        if cfg.root is None:
+            raise ValueError(
+                "the cases of this config were in memory; give them again as data, such as "
+                "load_run(directory, data=...), or a folder of files as data.root (--data-root)"
+            )
+        cfg.reader._target_ = OwnReader.__name__
     name = cfg.benchmark or cfg.builtin
     spec = benchmark(name) if name is not None else None
-    return DataSource(cfg, root, spec, _reader_class(cfg, spec, trust))
+    reader_class = _reader_class(cfg, spec, trust)
+    if not issubclass(reader_class, CaseReader):
+        foreign = from_dataset(_foreign_reader(reader_class, cfg))
+        return DataSource(cfg, cfg.root, None, MemoryReader, foreign, trust)
+    return DataSource(cfg, _data_root(cfg), spec, reader_class, trust=trust)
+
+
+def _foreign_reader(reader_class: type, cfg: DictConfig) -> Any:
+    """Return a reader of PhysicsNeMo's registry, made with the arguments of the config."""
+    arguments = OmegaConf.to_container(cfg.reader, resolve=True)
+    for key in ("_target_", "train_cases", "test_cases", "manifest", "cases"):
+        arguments.pop(key, None)
+    accepted = inspect.signature(reader_class).parameters
+    if cfg.root is not None and "path" in accepted:
+        arguments.setdefault("path", cfg.root)
+    unknown = [name for name in arguments if name not in accepted]
+    if unknown:
+        raise ValueError(
+            f"data.reader has {', '.join(unknown)}, but {reader_class.__name__} takes "
+            f"{', '.join(accepted)} there; names of arrays go to data.fields, data.features, ..."
+        )
+    return reader_class(**arguments)
 
 
 def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dict[str, Any]:
@@ -241,16 +303,11 @@ def generate_once(name: str, *, n_train: int | None, n_test: int | None, seed: i
     return Path(outcome[0])
 
 
-def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> type[CaseReader]:
+def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> type:
     target = cfg.reader.get("_target_", spec and spec.reader)
     if target is None:
         raise ValueError("neither `benchmark` nor `reader._target_` is set; name a reader")
-    module, _, name = str(target).rpartition(".")
-    if module and trust:
-        return get_class(target)
-    found = COMPONENT_REGISTRY.get(name) if name in COMPONENT_REGISTRY else None
-    if module and found is not getattr(sys.modules.get(module), name, None):
-        found = None
+    found = registered_class(str(target), trust)
     # Other registered components take other arguments, and PhysicsNeMo's mesh readers unpickle.
     if found is None or not trust and not issubclass(found, CaseReader):
         readers = [name for name in COMPONENT_REGISTRY.list() if name.endswith("Reader")]
@@ -264,3 +321,47 @@ def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> t
             )
         )
     return found
+
+
+def registered_class(target: str, trust: bool) -> type | None:
+    """Return the class of the registry that a text names, or None; with trust, any class."""
+    module, _, name = target.rpartition(".")
+    if module and trust:
+        return get_class(target)
+    found = COMPONENT_REGISTRY.get(name) if name in COMPONENT_REGISTRY else None
+    if module and found is not getattr(sys.modules.get(module), name, None):
+        return None
+    return found
+
+
+def make_transform(entry: Mapping[str, Any], trust: bool) -> Transform:
+    """Return a transform of PhysicsNeMo's registry, by the name of its class and its arguments.
+
+    Parameters
+    ----------
+    entry : Mapping[str, Any]
+        ``_target_`` (registry name, class path or ``${dp:...}``) and arguments; lists of numbers
+        become tensors where the transform computes with them.
+    trust : bool
+        False for a config that came with files of others: then only transforms that open no file.
+    """
+    arguments = {str(key): value for key, value in entry.items()}
+    target = str(arguments.pop("_target_", ""))
+    found = registered_class(target, trust)
+    if found is None or not (isinstance(found, type) and issubclass(found, Transform)):
+        known = [
+            n for n in COMPONENT_REGISTRY.list() if issubclass(COMPONENT_REGISTRY.get(n), Transform)
+        ]
+        raise ValueError(f"transform {target!r} is not registered; registered are {known}")
+    if not trust and (found.__name__ not in _SAFE_TRANSFORMS or "stats_file" in arguments):
+        raise ValueError(
+            f"transform {target!r} may not be named by a file of others, for it could open files. "
+            "If you trust whoever wrote it, say trust=True (--trust)"
+        )
+    try:
+        return found(**arguments)
+    except TypeError as error:
+        accepted = ", ".join(inspect.signature(found).parameters)
+        raise ValueError(
+            f"data.transforms: {found.__name__} was not made ({error}); it takes {accepted}"
+        ) from error

@@ -106,6 +106,21 @@ class NamedReader(CaseReader):
         return self.options.weights == MEASURE or "volumes" in used
 
 
+def choose_cases(
+    root: Path,
+    split: str,
+    found: Mapping[str, Path],
+    cases: Any,
+    manifest: str | Path | None,
+    n_cases: int | None,
+) -> dict[str, Path]:
+    """Return the cases of a split as :func:`named_split`; where nothing says it, a share of all."""
+    if cases is None and manifest is None and not says_its_split(root):
+        testing = list(found)[4::5] or list(found)[-1:]
+        cases = testing if split == "test" else [case for case in found if case not in testing]
+    return named_split(root, split, found, cases=cases, manifest=manifest, n_cases=n_cases)
+
+
 @register()
 class OwnReader(NamedReader):
     """Cases in files of your own: meshes, or arrays per case or of all cases.
@@ -193,16 +208,8 @@ class OwnReader(NamedReader):
             width = len(str(self._n_cases - 1))
             found = {f"case_{i:0{width}d}": root for i in range(self._n_cases)}
         self._positions = {case: i for i, case in enumerate(found)}
-        if cases is None and manifest is None and not says_its_split(root):
-            cases = _default_cases(list(found), split)
-        chosen = named_split(
-            root,
-            split,
-            found,
-            cases=cases,
-            manifest=manifest,
-            n_cases={"train": n_train, "val": n_val, "test": n_test}.get(split),
-        )
+        counts = {"train": n_train, "val": n_val, "test": n_test}
+        chosen = choose_cases(root, split, found, cases, manifest, counts.get(split))
         names = Names.parse(
             coordinates=coordinates,
             features=features,
@@ -298,12 +305,6 @@ class OwnReader(NamedReader):
         """Return all files of the cases."""
         listed = [path for case in self.case_ids for path in self._files.cases.get(case, ())]
         return [*listed, *self._files.shared]
-
-
-def _default_cases(case_ids: Sequence[str], split: str) -> list[str]:
-    """Return the cases of a split where nothing says it: every fifth case is for testing."""
-    testing = case_ids[4::5] or case_ids[-1:]
-    return testing if split == "test" else [case for case in case_ids if case not in testing]
 
 
 def _entry(array: Rowwise, position: int) -> LazyArray:
