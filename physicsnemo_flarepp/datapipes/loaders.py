@@ -1,5 +1,6 @@
-"""From a config to train and test loaders, on one process or on a data x context mesh of ranks."""
+"""From a config to the loaders of its splits, on one process or on a data x context mesh."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,11 +18,16 @@ from .statistics import fit_normalizer
 
 
 class Loaders(NamedTuple):
-    """Train and test loader and the normaliser that both apply."""
+    """Loaders of the splits and the normaliser that all apply.
+
+    A loader of a split that the data does not have is None; there is at least one of `test` and
+    `val`. No case of a split is read before its loader is used.
+    """
 
     train: DataLoader
-    test: DataLoader
+    test: DataLoader | None
     normalizer: Normalizer
+    val: DataLoader | None = None
 
 
 def build_dataloaders(
@@ -50,29 +56,34 @@ def build_dataloaders(
     Returns
     -------
     Loaders
-        ``train``, ``test`` and ``normalizer``, in this order.
+        ``train``, ``test``, ``normalizer`` and ``val``. To fit the normaliser the training cases
+        are read, those of other splits are only listed.
     """
     source = open_source(cfg, trust, data)
     train = source.reader("train")
     source = source.with_names(train)
-    test = source.reader("test")
-    _check_disjoint(train, test)
+    readers = {"train": train, "val": source.find_reader("val")}
+    # Without validation cases there must be test cases, or nothing tells how good a model is.
+    finding = source.reader if readers["val"] is None else source.find_reader
+    readers["test"] = finding("test")
+    present = {split: reader for split, reader in readers.items() if reader is not None}
+    _check_disjoint(present)
     normalizer = _make_normalizer(source, train)
-    return Loaders(
-        _make_loader(source, "train", train, normalizer),
-        _make_loader(source, "test", test, normalizer),
-        normalizer,
-    )
+    loaders = {
+        split: _make_loader(source, split, reader, normalizer) for split, reader in present.items()
+    }
+    return Loaders(loaders["train"], loaders.get("test"), normalizer, loaders.get("val"))
 
 
 def build_test_loader(
     cfg: Mapping[str, Any] | DictConfig,
     normalizer: Normalizer,
     *,
+    split: str = "test",
     trust: bool = True,
     data: MemoryCases | None = None,
 ) -> DataLoader:
-    """Return the test loader of :func:`build_dataloaders` alone; training cases are not needed.
+    """Return the loader of one split as it is evaluated; training cases are not needed.
 
     Parameters
     ----------
@@ -80,18 +91,31 @@ def build_test_loader(
         As in :func:`build_dataloaders`; ``normalization`` is not looked at.
     normalizer : Normalizer
         Normalises the samples, such as that of the run that is evaluated.
+    split : str, optional
+        Which one: ``test`` or ``val``.
     """
     source = open_source(cfg, trust, data)
-    return _make_loader(source, "test", source.reader("test"), normalizer)
+    return _make_loader(source, split, source.reader(split), normalizer)
 
 
-def _check_disjoint(train: CaseReader, test: CaseReader) -> None:
-    shared = sorted(set(train.case_ids) & set(test.case_ids))
-    if shared:
-        raise ValueError(
-            f"{len(shared)} cases are in both train and test: {', '.join(shared[:10])}. "
-            "Give each case to one split"
-        )
+def evaluated_split(
+    cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True, data: MemoryCases | None = None
+) -> str:
+    """Return what results are measured on: ``test``, or ``val`` of data without a test split."""
+    source = open_source(cfg, trust, data)
+    if source.find_reader("test") is None and source.find_reader("val") is not None:
+        return "val"
+    return "test"
+
+
+def _check_disjoint(readers: Mapping[str, CaseReader]) -> None:
+    for (first, a), (second, b) in itertools.combinations(readers.items(), 2):
+        shared = sorted(set(a.case_ids) & set(b.case_ids))
+        if shared:
+            raise ValueError(
+                f"{len(shared)} cases are in both {first} and {second}: {', '.join(shared[:10])}. "
+                "Give each case to one split"
+            )
 
 
 def _make_normalizer(data: DataSource, train: CaseReader) -> Normalizer:
@@ -146,7 +170,7 @@ def _make_loader(
     )
     return DataLoader(
         dataset,
-        batch_size=cfg.batch_size if training else cfg.batch_size_test,
+        batch_size=cfg.batch_size // shard[1] if training else cfg.batch_size_test,
         sampler=CaseSampler(
             len(reader), shard, shuffle=training, seed=cfg.seed, equal_counts=training
         ),

@@ -2,15 +2,14 @@
 
 import inspect
 import json
-import sys
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import COMPONENT_REGISTRY, Transform
 
@@ -18,21 +17,23 @@ from .config import LoaderConfig, ParallelConfig
 from .memory import MemoryCases, MemoryReader, from_dataset
 from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnReader, ReaderOptions
 from .readers.geofno import stored_cases
-from .readers.splits import says_its_split
+from .readers.splits import (
+    SPLITS,
+    SplitFraction,
+    SplitMissing,
+    SplitName,
+    read_case_list,
+    says_its_split,
+)
+from .registered import foreign_reader, make_transform, registered_class
 from .specs import BenchmarkSpec, benchmark
 from .synthetic.stamp import read_stamp
 
 # Arguments of readers that have their own place in the config.
 NAMES = ("coordinates", "features", "fields", "globals", "association")
-_SET_BY_DATA = ("root", "split", "n_train", "n_test", "options")
+_SET_BY_DATA = ("root", "split", "cases", "manifest", "n_train", "n_val", "n_test", "options")
 # Marks a config whose cases were in memory.
 MEMORY = "memory"
-# Of PhysicsNeMo: they compute, and open no file.
-_SAFE_TRANSFORMS = {
-    *("BoundingBoxFilter", "BroadcastGlobalFeatures", "CenterOfMass", "ComputeNormals"),
-    *("ConcatFields", "ConstantField", "CreateGrid", "FieldSlice", "KNearestNeighbors"),
-    *("Normalize", "NormalizeVectors", "Purge", "Rename", "Scale", "SubsamplePoints", "Translate"),
-}
 # Of the draws of test cases: runs that differ in their seed are tested on the same tokens.
 TEST_SEED = 0
 
@@ -45,8 +46,35 @@ class DataSource:
     root: Path
     spec: BenchmarkSpec | None
     reader_class: type[CaseReader]
+    splits: Mapping[str, Any] = field(default_factory=dict)
     memory: MemoryCases | None = None
     trust: bool = True
+
+    def find_reader(self, split: str) -> CaseReader | None:
+        """Return the reader of a split; None if the config asks for none and the data has none."""
+        if split == "val" and not self._has_validation():
+            return None
+        try:
+            return self.reader(split)
+        except SplitMissing:
+            asked = self.cfg[f"n_{split}"] is not None or split in self.splits
+            if asked or split == "train":
+                raise
+            return None
+
+    def _has_validation(self) -> bool:
+        """Return whether a validation split is asked for or may be there."""
+        asked = "val" in self.splits or self.cfg.n_val is not None
+        if self.cfg.n_val == 0:
+            return False
+        # Else a reader that knows no validation split might give the cases of another.
+        knows = "n_val" in inspect.signature(self.reader_class).parameters
+        if asked and not knows:
+            raise ValueError(
+                f"{self.reader_class.__name__} has no validation split (no argument `n_val`); set "
+                "data.n_val to 0, or null without data.splits.val"
+            )
+        return knows
 
     def reader(self, split: str, *, whole_cases: bool = False) -> CaseReader:
         """Return the reader of a split, of this rank's tokens or of whole cases."""
@@ -54,20 +82,21 @@ class DataSource:
         arguments = OmegaConf.to_container(cfg.reader, resolve=True)
         arguments.pop("_target_", None)
         if self.memory is not None:
-            # Arguments of a foreign reader were for the reader itself.
-            kept = ("train_cases", "test_cases", "manifest", "cases")
-            arguments = {key: value for key, value in arguments.items() if key in kept}
+            arguments = {}  # of a foreign reader, for the reader itself
             reader = partial(MemoryReader, self.memory)
-        # `train_cases` and `test_cases` are the two values of the reader's one argument `cases`.
-        listed = {name: arguments.pop(f"{name}_cases", None) for name in ("train", "test")}
-        if listed[split] is not None:
-            arguments["cases"] = listed[split]
         if reader is GeoFNOReader and self.spec is not None:
             arguments.setdefault("name", self.spec.name)
         arguments |= self._names()
-        accepted = [*inspect.signature(reader).parameters, *self._names()]
-        accepted = [name for name in accepted if name not in _SET_BY_DATA]
+        taken = inspect.signature(reader).parameters
+        accepted = [*(name for name in taken if name not in _SET_BY_DATA), *self._names()]
         unknown = [name for name in arguments if name not in accepted]
+        choice = {"cases": self.splits.get(split), "manifest": self.splits.get("manifest")}
+        choice = {name: value for name, value in choice.items() if value is not None}
+        if any(name not in taken for name in choice):
+            raise ValueError(
+                f"data.splits is {dict(cfg.splits)}, but the cases of {reader.__name__} have "
+                "positions, not names: set data.n_train, data.n_val and data.n_test instead"
+            )
         if unknown:
             raise ValueError(
                 f"data.reader has {', '.join(unknown)}, but {reader.__name__} takes "
@@ -80,6 +109,8 @@ class DataSource:
             split=split,
             n_train=cfg.n_train,
             n_test=cfg.n_test,
+            **({"n_val": cfg.n_val} if "n_val" in taken else {}),
+            **choice,
             options=ReaderOptions(
                 n_points=cfg.n_points if split == "train" else cfg.n_points_test,
                 sampling=cfg.sampling if split == "train" else "fixed",
@@ -161,8 +192,10 @@ def open_source(
     """
     cfg = OmegaConf.merge(OmegaConf.structured(LoaderConfig), _plain(cfg))
     _check_mesh(cfg.parallel)
+    _check_batch(cfg.batch_size, cfg.parallel)
     if data is not None:
-        return DataSource(cfg, cfg.root, None, MemoryReader, data, trust)
+        choices = _case_choices(cfg, Path())
+        return DataSource(cfg, cfg.root, None, MemoryReader, choices, data, trust)
     if cfg.reader.get("_target_") == MEMORY:
         if cfg.root is None:
             raise ValueError(
@@ -174,26 +207,58 @@ def open_source(
     spec = benchmark(name) if name is not None else None
     reader_class = _reader_class(cfg, spec, trust)
     if not issubclass(reader_class, CaseReader):
-        foreign = from_dataset(_foreign_reader(reader_class, cfg))
-        return DataSource(cfg, cfg.root, None, MemoryReader, foreign, trust)
-    return DataSource(cfg, _data_root(cfg), spec, reader_class, trust=trust)
+        choices = _case_choices(cfg, Path(cfg.root or "."))
+        foreign = from_dataset(foreign_reader(reader_class, cfg.reader, cfg.root))
+        return DataSource(cfg, cfg.root, None, MemoryReader, choices, foreign, trust)
+    root = _data_root(cfg)
+    return DataSource(cfg, root, spec, reader_class, _case_choices(cfg, root), trust=trust)
 
 
-def _foreign_reader(reader_class: type, cfg: DictConfig) -> Any:
-    """Return a reader of PhysicsNeMo's registry, made with the arguments of the config."""
-    arguments = OmegaConf.to_container(cfg.reader, resolve=True)
-    for key in ("_target_", "train_cases", "test_cases", "manifest", "cases"):
-        arguments.pop(key, None)
-    accepted = inspect.signature(reader_class).parameters
-    if cfg.root is not None and "path" in accepted:
-        arguments.setdefault("path", cfg.root)
-    unknown = [name for name in arguments if name not in accepted]
+def _case_choices(cfg: DictConfig, root: Path) -> dict[str, Any]:
+    """Return what readers are told of each split that the config names, and its ``manifest``."""
+    given = cfg.splits
+    given = {"manifest": given} if isinstance(given, str) else dict(given or {})
+    # Configs of older runs have lists and manifest among the arguments of the reader.
+    older = {"manifest": "manifest", "train_cases": "train", "test_cases": "test"}
+    given = {new: cfg.reader.pop(old) for old, new in older.items() if old in cfg.reader} | given
+    unknown = [name for name in given if name not in (*SPLITS, "manifest", "seed")]
     if unknown:
         raise ValueError(
-            f"data.reader has {', '.join(unknown)}, but {reader_class.__name__} takes "
-            f"{', '.join(accepted)} there; names of arrays go to data.fields, data.features, ..."
+            f"data.splits has {', '.join(unknown)}; expected {', '.join(SPLITS)}, manifest and seed"
         )
-    return reader_class(**arguments)
+    given = {name: value for name, value in given.items() if value is not None}
+    seed, manifest = given.pop("seed", 0), given.pop("manifest", None)
+    numbers = {name: given[name] for name in SPLITS if isinstance(given.get(name), int | float)}
+    if numbers and len(numbers) < len(given):
+        raise ValueError(
+            f"data.splits is {given}; give fractions for all splits, or lists, files and names"
+        )
+    if numbers:
+        left = 1 - sum(numbers.values())
+        numbers = numbers if "train" in numbers else {"train": left, **numbers}
+        return {name: SplitFraction(name, numbers, seed) for name in numbers}
+    choices = {name: _case_choice(value, root) for name, value in given.items()}
+    return choices if manifest is None else choices | {"manifest": _found_file(manifest, root)}
+
+
+def _case_choice(value: Any, root: Path) -> Any:
+    """Return the ids in a list or a file, or the name of a split."""
+    if not isinstance(value, str):
+        return list(value)
+    if Path(value).suffix in (".txt", ".json", ".csv", ".lst"):
+        path = _found_file(value, root)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"data.splits names the file {value}, which is neither there nor in {root}"
+            )
+        return read_case_list(path)
+    return SplitName(value)
+
+
+def _found_file(name: str, root: Path) -> Path:
+    """Return a path as given, or under `root` if it is there."""
+    path = Path(name).expanduser()
+    return path if path.is_file() or not (root / path).is_file() else root / path
 
 
 def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dict[str, Any]:
@@ -221,7 +286,7 @@ def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dic
     moved = cfg | {"builtin": None, "benchmark": name, "root": str(root)}
     stamp = read_stamp(Path(root))
     if stamp is not None:
-        moved |= {count: stamp[count] for count in ("n_train", "n_test")}
+        moved |= {count: stamp.get(count, 0) for count in ("n_train", "n_val", "n_test")}
     elif says_its_split(Path(root)):
         moved |= {"n_train": None, "n_test": None}
     elif name is not None and _holds_only_tests(benchmark(name), moved):
@@ -263,6 +328,21 @@ def _check_mesh(parallel: ParallelConfig) -> None:
         )
 
 
+def _check_batch(batch_size: int, parallel: ParallelConfig) -> None:
+    data, context = parallel.data_size, parallel.context_size
+    if batch_size < 1:
+        raise ValueError(f"data.batch_size is {batch_size}, expected at least 1")
+    if batch_size % data:
+        ranks, larger = data * context, -(-batch_size // data) * data
+        shared = ranks // math.gcd(batch_size, ranks)
+        raise ValueError(
+            f"data.batch_size is {batch_size}, the cases of a batch over all ranks, which {data} "
+            f"data ranks cannot share equally. Let ranks share cases instead (parallel.context="
+            f"{shared} of {ranks} ranks), which trains what one rank would, or set data.batch_size "
+            f"to a multiple of {data}, such as {larger}, which is another training"
+        )
+
+
 def _data_root(cfg: DictConfig) -> Path:
     """Return the directory of the files, after generating a built-in set and noting its counts."""
     if (cfg.root is None) == (cfg.builtin is None):
@@ -274,13 +354,15 @@ def _data_root(cfg: DictConfig) -> Path:
         # A folder without a stamp is of other makers and has no checksums to hold to.
         read_stamp(Path(cfg.root))
         return Path(cfg.root)
-    root = generate_once(cfg.builtin, n_train=cfg.n_train, n_test=cfg.n_test, seed=cfg.builtin_seed)
+    counts = {"n_train": cfg.n_train, "n_val": cfg.n_val, "n_test": cfg.n_test}
+    root = generate_once(cfg.builtin, seed=cfg.builtin_seed, **counts)
     stamp = json.loads((root / "stamp.json").read_text())
-    cfg.n_train, cfg.n_test = stamp["n_train"], stamp["n_test"]
+    for count in counts:
+        cfg[count] = stamp.get(count, 0)
     return root
 
 
-def generate_once(name: str, *, n_train: int | None, n_test: int | None, seed: int) -> Path:
+def generate_once(name: str, *, seed: int, **counts: int | None) -> Path:
     """Return the directory of a built-in set; under several ranks, rank 0 makes it, others wait.
 
     A failure on rank 0 is raised on every rank, instead of leaving the others to wait.
@@ -288,12 +370,12 @@ def generate_once(name: str, *, n_train: int | None, n_test: int | None, seed: i
     from .synthetic import generate  # the solvers are needed only here
 
     if running_ranks() is None:
-        return generate(name, n_train=n_train, n_test=n_test, seed=seed)
+        return generate(name, seed=seed, **counts)
     outcome: list = [None, None]
     cause = None
     if dist.get_rank() == 0:
         try:
-            outcome[0] = str(generate(name, n_train=n_train, n_test=n_test, seed=seed))
+            outcome[0] = str(generate(name, seed=seed, **counts))
         except Exception as error:
             cause = error
             outcome[1] = f"{type(error).__name__}: {error}"
@@ -321,47 +403,3 @@ def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> t
             )
         )
     return found
-
-
-def registered_class(target: str, trust: bool) -> type | None:
-    """Return the class of the registry that a text names, or None; with trust, any class."""
-    module, _, name = target.rpartition(".")
-    if module and trust:
-        return get_class(target)
-    found = COMPONENT_REGISTRY.get(name) if name in COMPONENT_REGISTRY else None
-    if module and found is not getattr(sys.modules.get(module), name, None):
-        return None
-    return found
-
-
-def make_transform(entry: Mapping[str, Any], trust: bool) -> Transform:
-    """Return a transform of PhysicsNeMo's registry, by the name of its class and its arguments.
-
-    Parameters
-    ----------
-    entry : Mapping[str, Any]
-        ``_target_`` (registry name, class path or ``${dp:...}``) and arguments; lists of numbers
-        become tensors where the transform computes with them.
-    trust : bool
-        False for a config that came with files of others: then only transforms that open no file.
-    """
-    arguments = {str(key): value for key, value in entry.items()}
-    target = str(arguments.pop("_target_", ""))
-    found = registered_class(target, trust)
-    if found is None or not (isinstance(found, type) and issubclass(found, Transform)):
-        known = [
-            n for n in COMPONENT_REGISTRY.list() if issubclass(COMPONENT_REGISTRY.get(n), Transform)
-        ]
-        raise ValueError(f"transform {target!r} is not registered; registered are {known}")
-    if not trust and (found.__name__ not in _SAFE_TRANSFORMS or "stats_file" in arguments):
-        raise ValueError(
-            f"transform {target!r} may not be named by a file of others, for it could open files. "
-            "If you trust whoever wrote it, say trust=True (--trust)"
-        )
-    try:
-        return found(**arguments)
-    except TypeError as error:
-        accepted = ", ".join(inspect.signature(found).parameters)
-        raise ValueError(
-            f"data.transforms: {found.__name__} was not made ({error}); it takes {accepted}"
-        ) from error

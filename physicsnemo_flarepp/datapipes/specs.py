@@ -108,6 +108,8 @@ class BenchmarkSpec:
         Names of the predicted channels, in order.
     n_train, n_test : int
         Published split sizes.
+    n_val : int
+        Cases that are published but in neither split, for validation by default.
     pool : int or None
         Number of leading cases that the split is taken from; None means all cases of the file.
         Training takes the first ``n_train`` of the pool, testing the last ``n_test``.
@@ -139,6 +141,7 @@ class BenchmarkSpec:
     constants: Mapping[str, tuple] = field(default_factory=dict)
     source: str = f"https://huggingface.co/datasets/{HUB_REPOSITORY}"
     published: tuple[str, ...] = ()
+    n_val: int = 0
 
     @property
     def hub_files(self) -> tuple[str, ...]:
@@ -166,6 +169,7 @@ _SPECS = (
         grid=None,
         n_tokens=972,
         normalization={"coordinates": "none", "fields": "gaussian"},
+        n_val=200,
     ),
     BenchmarkSpec(
         name="darcy",
@@ -184,6 +188,7 @@ _SPECS = (
             "piececonst_r421_N1024_smooth1.mat",
             "piececonst_r421_N1024_smooth2.mat",
         ),
+        n_val=24,
     ),
     BenchmarkSpec(
         name="airfoil",
@@ -197,6 +202,7 @@ _SPECS = (
         grid=(221, 51),
         n_tokens=221 * 51,
         normalization={"coordinates": "none", "fields": "gaussian"},
+        n_val=200,
     ),
     BenchmarkSpec(
         name="pipe",
@@ -210,6 +216,7 @@ _SPECS = (
         grid=(129, 129),
         n_tokens=129 * 129,
         normalization={"coordinates": "gaussian", "fields": "gaussian"},
+        n_val=200,
     ),
     BenchmarkSpec(
         name="plasticity",
@@ -223,6 +230,7 @@ _SPECS = (
         grid=(101, 31),
         n_tokens=101 * 31,
         normalization={"coordinates": "none", "features": "gaussian", "fields": "gaussian"},
+        n_val=7,
     ),
     BenchmarkSpec(
         name="drivaerml_40k",

@@ -17,10 +17,14 @@ from .contents import Contents, LazyArray, Wanted, open_files
 from .guesses import complete
 from .names import Names
 from .parameters import read_parameters
-from .splits import named_split, says_its_split
+from .splits import SPLITS, SplitFraction, SplitMissing, named_split, says_its_split
 
 # Cases that a guess looks at.
 _PROBED = 4
+# Shares of the splits where nothing says which cases they have; few cases are not validated on.
+SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
+FEW_SHARES = {"train": 0.8, "test": 0.2}
+_MANY = 20
 
 
 class NamedReader(CaseReader):
@@ -115,9 +119,11 @@ def choose_cases(
     n_cases: int | None,
 ) -> dict[str, Path]:
     """Return the cases of a split as :func:`named_split`; where nothing says it, a share of all."""
-    if cases is None and manifest is None and not says_its_split(root):
-        testing = list(found)[4::5] or list(found)[-1:]
-        cases = testing if split == "test" else [case for case in found if case not in testing]
+    if cases is None and manifest is None and not says_its_split(root) and split in SPLITS:
+        shares = FEW_SHARES if len(found) < _MANY else SHARES
+        if split not in shares:
+            raise SplitMissing(f"{len(found)} cases of {root} are too few for a split {split!r}")
+        cases = SplitFraction(split, shares)
     return named_split(root, split, found, cases=cases, manifest=manifest, n_cases=n_cases)
 
 
