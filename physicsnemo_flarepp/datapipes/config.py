@@ -18,6 +18,14 @@ class DataConfig:
         class path or ``${dp:...}``) if it is not the benchmark's.
     root : str or None
         Directory of the files. Either `root` or `builtin` is set, never both.
+    coordinates : Any
+        Of own files (``data=own``): the array of the coordinates, the arrays x, y, z, or ``grid``.
+        Meshes have their own. What is null here and in the next three is guessed, and said.
+    features, fields, globals : Any
+        Of own files: names of inputs at the tokens, of what is predicted, and of values of the
+        whole case; lists, or mappings such as {shear: "surface_fields[1:4]"}.
+    association : str or None
+        Of own meshes: ``cells``, ``points`` or ``auto``.
     builtin : str or None
         Built-in set to generate or take from its cache.
     splits : Any
@@ -41,8 +49,12 @@ class DataConfig:
         How training tokens are drawn: ``cells``, each as likely as any other, or ``area``, in
         proportion to `weights`, with the weights of those drawn corrected for it. Test tokens are
         always drawn by cells.
+    transforms : Any
+        Transforms of PhysicsNeMo's registry that every sample passes before it is normalised, such
+        as ``[{_target_: "${dp:Translate}", input_keys: [coordinates], translation: [1, 0, 0]}]``.
     normalization : Any
-        ``fit`` (the benchmark's convention, fitted to the training split), ``paper`` (published
+        ``fit`` (the benchmark's convention, or that of own files: coordinates in a unit box, the
+        rest by mean and deviation, fitted to the training split), ``paper`` (published
         constants), ``none``, a mapping from sample key to ``gaussian``, ``per_point``,
         ``unit_box`` or ``none``, or ``{"load": path}`` for a stored normaliser.
     batch_size : int
@@ -61,6 +73,11 @@ class DataConfig:
     benchmark: str | None = None
     reader: Any = field(default_factory=dict)
     root: str | None = None
+    coordinates: Any = None
+    features: Any = None
+    fields: Any = None
+    globals: Any = None
+    association: str | None = None
     builtin: str | None = None
     splits: Any = None
     n_train: int | None = None
@@ -71,6 +88,7 @@ class DataConfig:
     sampling: str = "epoch"
     weights: str = "none"
     sampling_density: str = "cells"
+    transforms: Any = field(default_factory=list)
     normalization: Any = "fit"
     batch_size: int = 1
     batch_size_test: int = 1

@@ -9,7 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import DataLoader, Dataset
 
 from .collate import PadCollator
-from .normalization import Normalizer, paper_normalizer
+from .memory import MemoryCases
+from .normalization import OWN_KINDS, Normalizer, paper_normalizer
 from .readers import CaseReader
 from .sampling import CaseSampler
 from .sources import TEST_SEED, DataSource, open_source, running_ranks
@@ -29,7 +30,9 @@ class Loaders(NamedTuple):
     val: DataLoader | None = None
 
 
-def build_dataloaders(cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True) -> Loaders:
+def build_dataloaders(
+    cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True, data: MemoryCases | None = None
+) -> Loaders:
     """Return loaders whose batches are TensorDicts (see :class:`PadCollator`).
 
     Inputs are normalised; the targets ``fields`` are in physical units.
@@ -47,6 +50,8 @@ def build_dataloaders(cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True
     trust : bool, optional
         False for a config that came with files of others: then nothing that it names is imported,
         and the reader must be one that is registered.
+    data : MemoryCases, optional
+        Cases in memory, as of :func:`~.memory.from_meshes`, instead of the files of `cfg`.
 
     Returns
     -------
@@ -54,15 +59,18 @@ def build_dataloaders(cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True
         ``train``, ``test``, ``normalizer`` and ``val``. To fit the normaliser the training cases
         are read, those of other splits are only listed.
     """
-    data = open_source(cfg, trust)
-    readers = {"train": data.reader("train"), "val": data.find_reader("val")}
+    source = open_source(cfg, trust, data)
+    train = source.reader("train")
+    source = source.with_names(train)
+    readers = {"train": train, "val": source.find_reader("val")}
     # Without validation cases there must be test cases, or nothing tells how good a model is.
-    readers["test"] = data.reader("test") if readers["val"] is None else data.find_reader("test")
+    finding = source.reader if readers["val"] is None else source.find_reader
+    readers["test"] = finding("test")
     present = {split: reader for split, reader in readers.items() if reader is not None}
     _check_disjoint(present)
-    normalizer = _make_normalizer(data, present["train"])
+    normalizer = _make_normalizer(source, train)
     loaders = {
-        split: _make_loader(data, split, reader, normalizer) for split, reader in present.items()
+        split: _make_loader(source, split, reader, normalizer) for split, reader in present.items()
     }
     return Loaders(loaders["train"], loaders.get("test"), normalizer, loaders.get("val"))
 
@@ -73,26 +81,29 @@ def build_test_loader(
     *,
     split: str = "test",
     trust: bool = True,
+    data: MemoryCases | None = None,
 ) -> DataLoader:
     """Return the loader of one split as it is evaluated; training cases are not needed.
 
     Parameters
     ----------
-    cfg, trust
+    cfg, trust, data
         As in :func:`build_dataloaders`; ``normalization`` is not looked at.
     normalizer : Normalizer
         Normalises the samples, such as that of the run that is evaluated.
     split : str, optional
         Which one: ``test`` or ``val``.
     """
-    data = open_source(cfg, trust)
-    return _make_loader(data, split, data.reader(split), normalizer)
+    source = open_source(cfg, trust, data)
+    return _make_loader(source, split, source.reader(split), normalizer)
 
 
-def evaluated_split(cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True) -> str:
+def evaluated_split(
+    cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True, data: MemoryCases | None = None
+) -> str:
     """Return what results are measured on: ``test``, or ``val`` of data without a test split."""
-    data = open_source(cfg, trust)
-    if data.find_reader("test") is None and data.find_reader("val") is not None:
+    source = open_source(cfg, trust, data)
+    if source.find_reader("test") is None and source.find_reader("val") is not None:
         return "val"
     return "test"
 
@@ -111,10 +122,10 @@ def _make_normalizer(data: DataSource, train: CaseReader) -> Normalizer:
     spec, choice = data.spec, data.cfg.normalization
     if choice == "none":
         return Normalizer()
-    if spec is None and choice in ("fit", "paper"):
+    if spec is None and choice == "paper":
         raise ValueError(
-            f"normalization {choice!r} is a convention of a benchmark; without `benchmark` give a "
-            "mapping such as {coordinates: unit_box, fields: gaussian}"
+            "normalization 'paper' has the constants of a benchmark; without `benchmark` use 'fit' "
+            "or a mapping such as {coordinates: unit_box, fields: gaussian}"
         )
     if choice == "paper":
         fields = train.open_case(0).channels()["fields"]
@@ -127,7 +138,7 @@ def _make_normalizer(data: DataSource, train: CaseReader) -> Normalizer:
     if isinstance(choice, DictConfig) and "load" in choice:
         return Normalizer.load(choice.load)
     if choice == "fit":
-        kinds = dict(spec.normalization)
+        kinds = dict(OWN_KINDS if spec is None else spec.normalization)
     elif isinstance(choice, DictConfig):
         kinds = OmegaConf.to_container(choice, resolve=True)
     else:

@@ -3,19 +3,19 @@
 import inspect
 import json
 import math
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
-from physicsnemo.datapipes import COMPONENT_REGISTRY
+from physicsnemo.datapipes import COMPONENT_REGISTRY, Transform
 
 from .config import LoaderConfig, ParallelConfig
-from .readers import CaseReader, DarcyReader, GeoFNOReader, ReaderOptions
+from .memory import MemoryCases, MemoryReader, from_dataset
+from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnReader, ReaderOptions
 from .readers.geofno import stored_cases
 from .readers.splits import (
     SPLITS,
@@ -25,11 +25,15 @@ from .readers.splits import (
     read_case_list,
     says_its_split,
 )
+from .registered import foreign_reader, make_transform, registered_class
 from .specs import BenchmarkSpec, benchmark
 from .synthetic.stamp import read_stamp
 
 # Arguments of readers that have their own place in the config.
+NAMES = ("coordinates", "features", "fields", "globals", "association")
 _SET_BY_DATA = ("root", "split", "cases", "manifest", "n_train", "n_val", "n_test", "options")
+# Marks a config whose cases were in memory.
+MEMORY = "memory"
 # Of the draws of test cases: runs that differ in their seed are tested on the same tokens.
 TEST_SEED = 0
 
@@ -43,6 +47,8 @@ class DataSource:
     spec: BenchmarkSpec | None
     reader_class: type[CaseReader]
     splits: Mapping[str, Any] = field(default_factory=dict)
+    memory: MemoryCases | None = None
+    trust: bool = True
 
     def find_reader(self, split: str) -> CaseReader | None:
         """Return the reader of a split; None if the config asks for none and the data has none."""
@@ -75,10 +81,14 @@ class DataSource:
         cfg, reader = self.cfg, self.reader_class
         arguments = OmegaConf.to_container(cfg.reader, resolve=True)
         arguments.pop("_target_", None)
+        if self.memory is not None:
+            arguments = {}  # of a foreign reader, for the reader itself
+            reader = partial(MemoryReader, self.memory)
         if reader is GeoFNOReader and self.spec is not None:
             arguments.setdefault("name", self.spec.name)
+        arguments |= self._names()
         taken = inspect.signature(reader).parameters
-        accepted = [name for name in taken if name not in _SET_BY_DATA]
+        accepted = [*(name for name in taken if name not in _SET_BY_DATA), *self._names()]
         unknown = [name for name in arguments if name not in accepted]
         choice = {"cases": self.splits.get(split), "manifest": self.splits.get("manifest")}
         choice = {name: value for name, value in choice.items() if value is not None}
@@ -94,7 +104,7 @@ class DataSource:
                 "have set it: choose data by experiment=..., or leave it out with experiment=none"
             )
         context = (cfg.parallel.context_rank, cfg.parallel.context_size)
-        return reader(
+        made = reader(
             root=self.root,
             split=split,
             n_train=cfg.n_train,
@@ -112,24 +122,96 @@ class DataSource:
             ),
             **arguments,
         )
+        made.transforms = self._transforms()
+        return made
+
+    def _transforms(self) -> tuple[Transform, ...]:
+        """Return new transforms of the config, each with a state of its own."""
+        given = OmegaConf.to_container(self.cfg, resolve=True)["transforms"] or ()
+        if given and self.cfg.parallel.context_size > 1:
+            raise ValueError(
+                "data.transforms act on whole samples, but with parallel.context="
+                f"{self.cfg.parallel.context_size} a rank reads a part of each; set it to 1"
+            )
+        return tuple(make_transform(entry, self.trust) for entry in given)
+
+    def with_names(self, reader: CaseReader) -> "DataSource":
+        """Return the source with the names that a reader of own files guessed, for all splits."""
+        if not isinstance(reader, NamedReader):
+            return self
+        return replace(self, cfg=OmegaConf.merge(self.cfg, reader.names.as_config()))
+
+    def _names(self) -> dict[str, Any]:
+        """Return the names of own files, which have their place in ``data``, not in ``reader``."""
+        given = OmegaConf.to_container(self.cfg, resolve=True)
+        names = {key: given[key] for key in NAMES if given[key] is not None}
+        if issubclass(self.reader_class, NamedReader):
+            return names
+        if names:
+            raise ValueError(
+                f"data.{next(iter(names))} is for own files (data=own); "
+                f"{self.reader_class.__name__} takes the names of its arrays in data.reader"
+            )
+        return {}
 
 
-def open_source(cfg: Mapping[str, Any] | DictConfig, trust: bool) -> DataSource:
+def complete_names(
+    cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True, data: MemoryCases | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a data config in which own files have all their names, and what was guessed for it.
+
+    The first training cases are opened for it. Other data has nothing to guess.
+
+    Parameters
+    ----------
+    cfg, trust, data
+        As in :func:`~.loaders.build_dataloaders`.
+    """
+    plain = _plain(cfg)
+    target = str((plain.get("reader") or {}).get("_target_", ""))
+    if data is None and target.rpartition(".")[2] not in COMPONENT_REGISTRY:
+        return plain, []
+    source = open_source(cfg, trust, data)
+    if not issubclass(source.reader_class, NamedReader):
+        return plain, []
+    reader = source.reader("train", whole_cases=True)
+    if data is not None:
+        plain |= {"reader": {**(plain.get("reader") or {}), "_target_": MEMORY}}
+    return plain | reader.names.as_config(), reader.guesses
+
+
+def open_source(
+    cfg: Mapping[str, Any] | DictConfig, trust: bool, data: MemoryCases | None = None
+) -> DataSource:
     """Return where the data of a config is and who reads it; a built-in set is made first.
 
     Parameters
     ----------
-    cfg, trust
+    cfg, trust, data
         As in :func:`~.loaders.build_dataloaders`.
     """
     cfg = OmegaConf.merge(OmegaConf.structured(LoaderConfig), _plain(cfg))
     _check_mesh(cfg.parallel)
     _check_batch(cfg.batch_size, cfg.parallel)
-    root = _data_root(cfg)
+    if data is not None:
+        choices = _case_choices(cfg, Path())
+        return DataSource(cfg, cfg.root, None, MemoryReader, choices, data, trust)
+    if cfg.reader.get("_target_") == MEMORY:
+        if cfg.root is None:
+            raise ValueError(
+                "the cases of this config were in memory; give them again as data, such as "
+                "load_run(directory, data=...), or a folder of files as data.root (--data-root)"
+            )
+        cfg.reader._target_ = OwnReader.__name__
     name = cfg.benchmark or cfg.builtin
     spec = benchmark(name) if name is not None else None
-    splits = _case_choices(cfg, root)
-    return DataSource(cfg, root, spec, _reader_class(cfg, spec, trust), splits)
+    reader_class = _reader_class(cfg, spec, trust)
+    if not issubclass(reader_class, CaseReader):
+        choices = _case_choices(cfg, Path(cfg.root or "."))
+        foreign = from_dataset(foreign_reader(reader_class, cfg.reader, cfg.root))
+        return DataSource(cfg, cfg.root, None, MemoryReader, choices, foreign, trust)
+    root = _data_root(cfg)
+    return DataSource(cfg, root, spec, reader_class, _case_choices(cfg, root), trust=trust)
 
 
 def _case_choices(cfg: DictConfig, root: Path) -> dict[str, Any]:
@@ -303,16 +385,11 @@ def generate_once(name: str, *, seed: int, **counts: int | None) -> Path:
     return Path(outcome[0])
 
 
-def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> type[CaseReader]:
+def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> type:
     target = cfg.reader.get("_target_", spec and spec.reader)
     if target is None:
         raise ValueError("neither `benchmark` nor `reader._target_` is set; name a reader")
-    module, _, name = str(target).rpartition(".")
-    if module and trust:
-        return get_class(target)
-    found = COMPONENT_REGISTRY.get(name) if name in COMPONENT_REGISTRY else None
-    if module and found is not getattr(sys.modules.get(module), name, None):
-        found = None
+    found = registered_class(str(target), trust)
     # Other registered components take other arguments, and PhysicsNeMo's mesh readers unpickle.
     if found is None or not trust and not issubclass(found, CaseReader):
         readers = [name for name in COMPONENT_REGISTRY.list() if name.endswith("Reader")]

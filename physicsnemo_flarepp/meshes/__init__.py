@@ -9,6 +9,7 @@ from .files import (
     read_polygons,
     read_surface,
     save_mesh,
+    to_pyvista,
 )
 from .polygons import ASSOCIATIONS, PolygonMesh
 
@@ -23,4 +24,5 @@ __all__ = [
     "read_polygons",
     "read_surface",
     "save_mesh",
+    "to_pyvista",
 ]

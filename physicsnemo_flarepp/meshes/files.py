@@ -9,6 +9,7 @@ polygons, whatever the format calls them, else as a :class:`CellMesh`. What is w
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -152,8 +153,6 @@ def read_surface(path: str | Path, *, scale: float = 1.0) -> "pv.PolyData":
     scale : float, optional
         Factor on the coordinates, such as 0.001 for millimetres.
     """
-    import pyvista as pv
-
     if not (np.isfinite(scale) and scale > 0):
         raise ValueError(f"scale is {scale}, expected a positive number such as 0.001")
     raw = read_polygons(path)
@@ -169,17 +168,37 @@ def read_surface(path: str | Path, *, scale: float = 1.0) -> "pv.PolyData":
             f"{path} has {len(bad)} points with NaN or infinite coordinates, the first at "
             f"{bad[0]}; repair the file"
         )
-    surface = pv.PolyData()
-    surface.points = raw.points if scale == 1.0 else raw.points * scale
-    surface.SetPolys(pv.CellArray.from_arrays(raw.offsets, raw.connectivity))
-    for place, target in (
-        ("cell", surface.cell_data),
-        ("point", surface.point_data),
-        ("field", surface.field_data),
-    ):
-        for name, array in raw.data[place].items():
-            target[name] = array
-    return surface
+    return to_pyvista(replace(raw, points=raw.points if scale == 1.0 else raw.points * scale))
+
+
+def to_pyvista(mesh: PolygonMesh | CellMesh) -> "pv.PolyData | pv.UnstructuredGrid":
+    """Return a mesh with its data as pyvista has it; points without cells as vertices.
+
+    Parameters
+    ----------
+    mesh : PolygonMesh or CellMesh
+        As :func:`read_mesh` gives it.
+    """
+    import pyvista as pv
+    from vtkmodules.util.numpy_support import numpy_to_vtk
+
+    if isinstance(mesh, PolygonMesh):
+        made = pv.PolyData()
+        made.points = mesh.points
+        made.SetPolys(pv.CellArray.from_arrays(mesh.offsets, mesh.connectivity))
+    elif mesh.n_cells == 0:
+        made = pv.PolyData(np.asarray(mesh.points))
+    else:
+        made = pv.UnstructuredGrid()
+        made.points = mesh.points
+        cells = pv.CellArray.from_arrays(mesh.offsets, mesh.connectivity)
+        types = np.ascontiguousarray(mesh.types, dtype=np.uint8)
+        made.SetCells(numpy_to_vtk(types, deep=True), cells)
+    targets = {"cell": made.cell_data, "point": made.point_data, "field": made.field_data}
+    for place, target in targets.items():
+        for name, array in mesh.data.get(place, {}).items():
+            target[name] = np.asarray(array)
+    return made
 
 
 def polygon_mesh(surface: "pv.PolyData", source: str | Path) -> PolygonMesh:

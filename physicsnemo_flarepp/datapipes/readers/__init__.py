@@ -5,6 +5,7 @@ from .darcy import DarcyReader
 from .drivaerml import DrivAerMLReader
 from .geofno import GeoFNOReader
 from .graphs import GraphReader, tokens_from_graph
+from .own import NamedReader, OwnReader
 
 __all__ = [
     "CaseReader",
@@ -12,6 +13,8 @@ __all__ = [
     "DrivAerMLReader",
     "GeoFNOReader",
     "GraphReader",
+    "NamedReader",
+    "OwnReader",
     "ReaderOptions",
     "tokens_from_graph",
 ]
