@@ -53,10 +53,10 @@ class DataConfig:
         Transforms of PhysicsNeMo's registry that every sample passes before it is normalised, such
         as ``[{_target_: "${dp:Translate}", input_keys: [coordinates], translation: [1, 0, 0]}]``.
     normalization : Any
-        ``fit`` (the benchmark's convention, or that of own files: coordinates in a unit box, the
-        rest by mean and deviation, fitted to the training split), ``paper`` (published
-        constants), ``none``, a mapping from sample key to ``gaussian``, ``per_point``,
-        ``unit_box`` or ``none``, or ``{"load": path}`` for a stored normaliser.
+        ``fit``: coordinates centred and divided by one scale, all else to mean 0 and deviation 1,
+        fitted to the training split. ``paper``: what was published for the benchmark. ``none``. A
+        mapping of what differs from ``fit``, from sample key to ``gaussian``, ``isotropic``,
+        ``per_point``, ``unit_box`` or ``none``. ``{"load": path}``: a stored normaliser.
     batch_size : int
         Training cases per batch over all data ranks, so that any number of ranks trains the same:
         each data rank reads an equal part, and a number that they do not divide is an error.
