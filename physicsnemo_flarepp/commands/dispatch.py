@@ -49,6 +49,7 @@ VERBS = {
     "plot": Verb("figures of runs"),
     "compare": Verb("train several models at equal settings and tabulate them", "compare",
                     "compare.directory"),
+    "plan": Verb("memory and time of training on whole meshes, and what fits"),
     "download": Verb("fetch a published data set"),
 }  # fmt: skip
 

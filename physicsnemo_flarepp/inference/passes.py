@@ -23,6 +23,8 @@ from .inputs import TokenInputs
 from .streams import Range, ResidualStream, Transfers
 
 Latents = tuple[Tensor, ...]
+# A gather over tokens and its log-normaliser, (B, H, M, E) and (B, H, M).
+Gathered = tuple[Tensor, Tensor]
 
 
 @contextmanager
@@ -83,8 +85,9 @@ class TokenPasses:
         Its inputs.
     ranges : list of (int, int)
         Token ranges of the chunks.
-    residual : ResidualStream
-        Keeps the hidden states between passes.
+    streams : sequence of ResidualStream
+        Keep the hidden states that enter each block; the same one for all of them, unless those of
+        earlier blocks are wanted later. Further ones get their memory together with these.
     transfers : Transfers
         Copies between host and device.
     advance : callable
@@ -96,23 +99,23 @@ class TokenPasses:
         model: MixerBackbone,
         inputs: TokenInputs,
         ranges: list[Range],
-        residual: ResidualStream,
+        streams: Sequence[ResidualStream],
         transfers: Transfers,
         advance: Callable[[], None],
     ) -> None:
         self.model = model
         self.inputs = inputs
         self.ranges = ranges
-        self.residual = residual
+        self.streams = streams
         self.transfers = transfers
         self.advance = advance
 
     def gather(self) -> tuple[Latents, ...]:
-        """Return the latents of every block; leaves the input of the last block in the stream."""
+        """Return the latents of every block; leaves the input of the last block in its stream."""
         return tuple(latents for _, latents, _ in self.blocks())
 
-    def blocks(self) -> Iterator[tuple[int, Latents, Float[Tensor, "B H M"]]]:
-        """Yield number, latents and the last gather's log-normaliser of each block.
+    def blocks(self) -> Iterator[tuple[int, Latents, tuple[Gathered, ...]]]:
+        """Yield number, latents and merged gathers of each block.
 
         While a block is yielded, :meth:`stored` gives the hidden states that enter it.
         """
@@ -122,11 +125,12 @@ class TokenPasses:
         for number, block in enumerate(self.model.blocks):
             mixer = block.mixer
             closed: Latents = ()
+            gathered: tuple[Gathered, ...] = ()
             while len(closed) < mixer.n_gathers:
-                out, lse = self._gather_all(block, closed, number, latents)
-                closed += (mixer.close(out, lse, closed),)
+                gathered += (self._gather_all(block, closed, number, latents),)
+                closed += (mixer.close(*gathered[-1], closed),)
             latents.append(closed)
-            yield number, closed, lse
+            yield number, closed, gathered
 
     def _measure(self) -> None:
         """Find what the weights of each sample add up to, over all chunks and ranks."""
@@ -140,16 +144,17 @@ class TokenPasses:
 
     def _gather_all(
         self, block: AnyBlock, closed: Latents, number: int, latents: list[Latents]
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Gathered:
         """Return the next gather of a block, over the tokens of all chunks and ranks."""
         group = block.mixer.context_group
         total = RunningGather()
         if closed:
-            self._add_all(total, block, self.stored(), closed)
+            self._add_all(total, block, self.stored(number), closed)
         elif number > 0:
             self._add_all(total, block, self._entering(number, latents), closed)
         else:
-            # Only this pass reads the caller's rows, so only here can a rank fail alone.
+            # Only this pass reads the caller's rows and makes room for the hidden states, so only
+            # here can a rank fail alone.
             with fail_together(group, self.inputs.device):
                 self._add_all(total, block, self._entering(0, latents), closed)
         out, lse = merge_over_group(*total.result(), group)
@@ -178,12 +183,15 @@ class TokenPasses:
         self, number: int, latents: Sequence[Latents]
     ) -> Iterator[tuple[int, Tensor, Tensor | None]]:
         """Yield the hidden states before block ``number`` and keep those that are used again."""
-        states = self._embedded() if number == 0 else self.stored()
+        states = self._embedded() if number == 0 else self.stored(number - 1)
         for index, x, weights in states:
             if number > 0:
                 x = self.model.blocks[number - 1].update(x, latents[number - 1])
+            if number == 0:
+                for stream in self.streams:
+                    stream.reserve(x)
             if number < len(self.model.blocks):
-                self.residual.write(index, x)
+                self.streams[number].write(index, x)
             yield index, x, weights
 
     def _embedded(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
@@ -193,11 +201,12 @@ class TokenPasses:
         for index, (fx, embedding, weights) in self.transfers.prefetch(load, len(self.ranges)):
             yield index, self.model.embed(fx, embedding, self.inputs.time, weights), weights
 
-    def stored(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
-        """Yield number, hidden states and weights of each chunk as they are in the stream."""
+    def stored(self, number: int) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+        """Yield index, hidden states that enter a block, and weights of each chunk."""
+        stream = self.streams[number]
 
         def load(index: int) -> tuple[Tensor, Tensor | None]:
-            return self.residual.read(index), self.inputs.load_weights(*self.ranges[index])
+            return stream.read(index), self.inputs.load_weights(*self.ranges[index])
 
         for index, (x, weights) in self.transfers.prefetch(load, len(self.ranges)):
             yield index, x, weights

@@ -89,8 +89,8 @@ def predict(
     """
     model = unwrap(model)
     inputs = TokenInputs(model, fx, embedding, time, token_mask, token_weights)
-    place = _storage_place(offload)
-    passes, total = _plan(model, inputs, chunk_size, place, stream_dtype)
+    place = storage_place(offload)
+    passes, total = plan_passes(model, inputs, chunk_size, place, stream_dtype)
     shape = (inputs.batch, inputs.n_tokens, model.out_dim)
     grid = model.structured_shape if inputs.on_grid else None
     device = inputs.device if place == "device" else torch.device("cpu")
@@ -138,7 +138,7 @@ def encode_state(
     """
     model = unwrap(model)
     inputs = TokenInputs(model, fx, embedding, time, token_mask, token_weights)
-    passes, total = _plan(model, inputs, chunk_size, _storage_place(offload), stream_dtype)
+    passes, total = plan_passes(model, inputs, chunk_size, storage_place(offload), stream_dtype)
     with progress_bar("encode", total, progress) as passes.advance:
         return LatentState(passes.gather(), model_fingerprint(model), inputs.time)
 
@@ -253,14 +253,19 @@ def unwrap(model: nn.Module) -> MixerBackbone:
         if block.mixer.is_random:
             raise ValueError(
                 f"{name} draws noise, which differs from pass to pass; call model.eval() and "
-                "leave noise_at_evaluation off (PhysicsNeMo's plus=True always has it)"
+                "leave noise_at_evaluation off (PhysicsNeMo's plus=True always has it), or train it "
+                "with the plain step"
             )
     if any(isinstance(m, nn.Dropout) and m.training and m.p > 0 for m in model.modules()):
-        raise ValueError("dropout is on, which makes predictions random; call model.eval()")
+        raise ValueError(
+            "dropout is on, and differs from pass to pass; build the model with dropout=0 to train "
+            "it streamed, or call model.eval()"
+        )
     return model
 
 
-def _storage_place(offload: str | os.PathLike | None) -> str | Path:
+def storage_place(offload: str | os.PathLike | None) -> str | Path:
+    """Return where hidden states wait: "cpu", "device" or an existing directory."""
     if offload is None or offload == "device":
         return "device"
     if offload == "cpu":
@@ -272,24 +277,29 @@ def _storage_place(offload: str | os.PathLike | None) -> str | Path:
     return Path(offload)
 
 
-def _plan(
+def plan_passes(
     model: MixerBackbone,
     inputs: TokenInputs,
     chunk_size: int | str,
     place: str | Path,
     stream_dtype: torch.dtype | None,
+    n_streams: int = 1,
 ) -> tuple[TokenPasses, int]:
-    """Lay out the passes; give them and the number of chunks they visit."""
+    """Lay out the passes; give them and the number of chunks they visit.
+
+    With several streams the hidden states that enter block b stay in stream b.
+    """
     if stream_dtype is not None and not stream_dtype.is_floating_point:
         raise ValueError(f"stream_dtype must be a floating dtype, got {stream_dtype}")
     reserved = 0
     if place == "device":
         itemsize = (stream_dtype or inputs.dtype).itemsize
-        reserved = inputs.batch * inputs.n_tokens * model.stream_width * itemsize
+        reserved = n_streams * inputs.batch * inputs.n_tokens * model.stream_width * itemsize
     chunk_size = resolve_chunk_size(chunk_size, model, inputs.batch, reserved)
     ranges = token_ranges(inputs.n_tokens, chunk_size)
     transfers = Transfers(inputs.device)
-    residual = ResidualStream(ranges, transfers, place, stream_dtype)
+    streams = [ResidualStream(ranges, transfers, place, stream_dtype) for _ in range(n_streams)]
     n_passes = sum(block.mixer.n_gathers for block in model.blocks)
-    passes = TokenPasses(model, inputs, ranges, residual, transfers, lambda: None)
+    by_block = streams if n_streams > 1 else streams * len(model.blocks)
+    passes = TokenPasses(model, inputs, ranges, by_block, transfers, lambda: None)
     return passes, n_passes * len(ranges)

@@ -20,7 +20,7 @@ from ..models import MixerBackbone
 from ..ops import group_size
 from .inputs import ArrayLike, TokenInputs
 from .passes import TokenPasses
-from .prediction import _plan, unwrap
+from .prediction import plan_passes, unwrap
 
 RoutingMixer = FlarePPMixer | FlareMixer
 
@@ -227,7 +227,7 @@ def _one_case(
     inputs = TokenInputs(model, fx, embedding, time, token_weights=token_weights)
     if inputs.batch != 1:
         raise ValueError(f"fx has a batch of {inputs.batch}; give one case at a time")
-    passes, _ = _plan(model, inputs, chunk_size, "cpu", None)
+    passes, _ = plan_passes(model, inputs, chunk_size, "cpu", None)
     return model, inputs, passes
 
 
@@ -257,10 +257,10 @@ def _blocks(passes: TokenPasses) -> Iterator[tuple[int, Tensor, Tensor]]:
 
     While a block is yielded the stream holds the hidden states that enter it.
     """
-    for number, latents, lse in passes.blocks():
+    for number, latents, gathered in passes.blocks():
         mixer = _routing_mixer(passes.model, number)
         queries = latents[0][0] if isinstance(mixer, FlarePPMixer) else mixer.queries
-        yield number, queries, lse[0]
+        yield number, queries, gathered[-1][1][0]
 
 
 def _scores(
@@ -272,7 +272,7 @@ def _scores(
 ) -> Iterator[tuple[tuple[int, int], Float[Tensor, "h M n"], Float[Tensor, " n"]]]:
     """Yield ranges of at most `rows` tokens, their scaled scores and their weights, in fp64."""
     block = passes.model.blocks[number]
-    for index, x, weights in passes.stored():
+    for index, x, weights in passes.stored(number):
         keys = _keys(_routing_mixer(passes.model, number), block.norm_mixer(x))[0, heads].double()
         weights = keys.new_ones(keys.shape[1]) if weights is None else weights[0].double()
         start = passes.ranges[index][0]

@@ -1,5 +1,7 @@
 """Tokens chunk by chunk: how many at a time, how they travel, where they wait between passes."""
 
+import mmap
+import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -215,17 +217,21 @@ class ResidualStream:
         self._written_dtype: torch.dtype | None = None
         self._blocks: list[Tensor] = []
 
-    def write(self, index: int, x: Float[Tensor, "B rows C"]) -> None:
-        """Keep the hidden state of one chunk."""
-        dtype = self.dtype or x.dtype
+    def reserve(self, like: Float[Tensor, "B _rows C"]) -> None:
+        """Make room for all chunks, of the batch, width and dtype of one, if there is none yet."""
         if not self._blocks:
             # All at once: blocks made between the temporaries of chunks would fragment the heap.
-            batch, _, width = x.shape
+            batch, _, width = like.shape
             shapes = [torch.Size((batch, stop - start, width)) for start, stop in self.ranges]
-            self._blocks = [self._new_block(shape, dtype) for shape in shapes]
-        elif self._blocks[index].dtype != dtype:
+            self._blocks = self._new_blocks(shapes, self.dtype or like.dtype)
+
+    def write(self, index: int, x: Float[Tensor, "B rows C"]) -> None:
+        """Keep the hidden state of one chunk."""
+        self.reserve(x)
+        dtype = self.dtype or x.dtype
+        if self._blocks[index].dtype != dtype:
             # Some mixers widen the dtype under autocast in their first block.
-            self._blocks[index] = self._new_block(x.shape, dtype)
+            self._blocks[index : index + 1] = self._new_blocks([x.shape], dtype)
         self._written_dtype = x.dtype
         self.transfers.store(self._blocks[index], x)
 
@@ -234,16 +240,35 @@ class ResidualStream:
         block = self._blocks[index].to(self.transfers.device, non_blocking=True)
         return block.to(self._written_dtype)
 
-    def _new_block(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        if isinstance(self.place, Path) and shape.numel():
-            return _map_unnamed_file(self.place, shape.numel(), dtype).view(shape)
-        if self.place == "device":
-            return torch.empty(shape, dtype=dtype, device=self.transfers.device)
-        # Page-locked block by block: torch rounds each request up to a power of two.
-        return torch.empty(shape, dtype=dtype, pin_memory=self.transfers.is_cuda)
+    def release(self) -> None:
+        """Give the memory back; the stream can be written anew."""
+        self._blocks = []
+
+    def _new_blocks(self, shapes: list[torch.Size], dtype: torch.dtype) -> list[Tensor]:
+        if self.place == "cpu" and self.transfers.is_cuda:
+            # Page-locked block by block: torch rounds each request up to a power of two.
+            return [torch.empty(shape, dtype=dtype, pin_memory=True) for shape in shapes]
+        sizes = [shape.numel() for shape in shapes]
+        if isinstance(self.place, Path) and sum(sizes):
+            # One file: a process may map some 65,000.
+            whole = _map_unnamed_file(self.place, sum(sizes), dtype)
+        else:
+            device = self.transfers.device if self.place == "device" else "cpu"
+            whole = torch.empty(sum(sizes), dtype=dtype, device=device)
+        return [part.view(shape) for part, shape in zip(whole.split(sizes), shapes, strict=True)]
 
 
 def _map_unnamed_file(directory: Path, size: int, dtype: torch.dtype) -> Tensor:
-    # The mapping outlives the name, so that no end of the process leaves the file behind.
-    with tempfile.NamedTemporaryFile(dir=directory, prefix="flarepp-residual-") as file:
-        return torch.from_file(file.name, shared=True, size=size, dtype=dtype)
+    # Without a name, so that no end of the process leaves the file behind. Its pages are claimed
+    # first: a disk that is full would kill the process at a later write to the mapping.
+    length = size * dtype.itemsize
+    with tempfile.TemporaryFile(dir=directory) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, length)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"the directory {directory} has no room for {length:,} bytes more of hidden states "
+                f"({error.strerror}); offload to another one, or store them in bfloat16",
+            ) from error
+        return torch.frombuffer(mmap.mmap(file.fileno(), length), dtype=dtype)

@@ -100,8 +100,10 @@ def average_tokens(
     if token_weights is not None:
         weights = weights * token_weights[:, :, None, None]
     total = weights.sum(1)
-    shares = weights / total.masked_fill(total == 0, 1.0)[:, None]
-    return weighted_sum(shares, value, equation), total.log()
+    empty = total == 0
+    total = total.masked_fill(empty, 1.0)  # log and division by 0 have no gradient
+    mean = weighted_sum(weights / total[:, None], value, equation)
+    return mean, total.log().masked_fill(empty, -math.inf)
 
 
 def damp_average(

@@ -9,11 +9,14 @@ node and no graph break.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .checks import check_attention, check_results
 from .kernels import ALIGNMENT, BACKWARD, FORWARD, accumulation_dtype, select_backend
@@ -85,7 +88,90 @@ def attention_with_lse(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if is_plain():
         return _attend(q, k, v, weights, scale, "math")
+    if _known is not None:
+        return _known.gather(q, k, v, weights, scale)
     return _attention(q, k, v, weights, scale)
+
+
+class KnownGather:
+    """The gather over a whole key set, of which a part is to be differentiated again.
+
+    Parameters
+    ----------
+    out, lse : torch.Tensor
+        Output :math:`(B, H, M, E)` and log-normaliser :math:`(B, H, M)` of the whole set.
+    """
+
+    def __init__(self, out: Float[Tensor, "B H M E"], lse: Float[Tensor, "B H M"]) -> None:
+        self.pair = out, lse
+        self.given: tuple[Tensor, Tensor] | None = None
+
+    def gather(
+        self, q: Tensor, k: Tensor, v: Tensor, weights: TokenWeights | None, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the whole gather, with the gradients that the part has in it."""
+        self.given = _PartOfKnown.apply(q, k, v, weights, scale, *self.pair)
+        return self.given
+
+
+_known: KnownGather | None = None
+
+
+@contextmanager
+def known_gather(
+    out: Float[Tensor, "B H M E"], lse: Float[Tensor, "B H M"]
+) -> Iterator[KnownGather]:
+    """Let :func:`attention_with_lse` give a known result instead of computing that of its keys.
+
+    Its keys must be part of those behind the known result. What it returns is that result, and
+    gradients of it reach the part as they would in the attention over all keys: one fused backward
+    pass, and no forward pass.
+
+    Parameters
+    ----------
+    out, lse : torch.Tensor
+        What the attention over all keys returned, or the merged pair of its parts.
+
+    Yields
+    ------
+    KnownGather
+        Its ``given`` is what was returned, None if no attention was asked for.
+
+    Examples
+    --------
+    >>> q, k, v = torch.rand(3, 1, 1, 6, 8)
+    >>> whole = attention_with_lse(q, k, v)
+    >>> part = v[:, :, :2].clone().requires_grad_()
+    >>> with known_gather(*whole):
+    ...     out, lse = attention_with_lse(q, k[:, :, :2], part)
+    >>> torch.equal(out, whole[0])
+    True
+    >>> out.sum().backward()
+    >>> bool(part.grad.sum() < 6 * 8)  # the other keys have their share
+    True
+    """
+    global _known
+    before, _known = _known, KnownGather(out, lse)
+    try:
+        yield _known
+    finally:
+        _known = before
+
+
+class _PartOfKnown(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, weights, scale: float, out, lse) -> tuple[Tensor, Tensor]:
+        ctx.scale = scale
+        ctx.save_for_backward(q, k, v, weights, out.to(q.dtype), lse)
+        ctx.set_materialize_grads(False)
+        return out.view_as(out), lse.view_as(lse)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_out: Tensor | None, grad_lse: Tensor | None):
+        if grad_out is not None:
+            grad_out = grad_out.to(ctx.saved_tensors[0].dtype)
+        return *_autograd_backward(ctx, grad_out, grad_lse), None, None
 
 
 def attention_backward(

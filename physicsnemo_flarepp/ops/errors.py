@@ -84,6 +84,35 @@ def field_errors(
     >>> field_errors(target * torch.tensor([2.0, 1.5, 1.5, 1.5]), target, (1, 3))
     tensor([[1.0000, 0.5000]])
     """
+    counted = {"token_mask": token_mask, "token_weights": token_weights}
+    squares = error_squares(prediction, target, widths, **counted)
+    dtype = accumulation_dtype(torch.promote_types(prediction.dtype, target.dtype))
+    return errors_of_squares(global_sum(squares, group)).to(dtype)
+
+
+def error_squares(
+    prediction: Float[Tensor, "B *tokens O"],
+    target: Float[Tensor, "B *tokens O"],
+    widths: Sequence[int],
+    *,
+    token_mask: Bool[Tensor, "B N"] | None = None,
+    token_weights: Float[Tensor, "B N"] | None = None,
+) -> Float[Tensor, "2 B F"]:
+    """Return the squared errors and the squared targets of each field, added up over tokens.
+
+    Sums over parts of the tokens add up to those of all of them.
+
+    Parameters
+    ----------
+    prediction, target, widths, token_mask, token_weights
+        As in :func:`field_errors`.
+
+    Examples
+    --------
+    >>> target = torch.tensor([[[3.0], [4.0]]])
+    >>> error_squares(target + 1, target, (1,)).flatten()
+    tensor([ 2., 25.])
+    """
     if prediction.shape != target.shape:
         raise ValueError(
             "prediction and target must have one shape, got "
@@ -111,12 +140,22 @@ def field_errors(
         weights = token_weights.detach().double()[..., None]
         error, target = error * weights, target * weights
     squares = torch.stack((error.sum(1), target.sum(1)))
-    squares = torch.stack([part.sum(-1) for part in squares.split(tuple(widths), dim=-1)], -1)
-    error, target = global_sum(squares, group)
+    return torch.stack([part.sum(-1) for part in squares.split(tuple(widths), dim=-1)], -1)
+
+
+def errors_of_squares(squares: Float[Tensor, "2 B F"]) -> Float[Tensor, "B F"]:
+    """Return the relative errors from the :func:`error_squares` of all tokens.
+
+    Examples
+    --------
+    >>> errors_of_squares(torch.tensor([[[1.0]], [[25.0]]]))
+    tensor([[0.2000]])
+    """
+    error, target = squares
     # sqrt has an infinite slope at 0, and 0 / 0 is not a number: both are kept off the tape.
     exact = error == 0
     ratio = error.masked_fill(exact, 1.0).sqrt() / target.masked_fill(exact, 1.0).sqrt()
-    return ratio.masked_fill(exact, 0.0).to(dtype)
+    return ratio.masked_fill(exact, 0.0)
 
 
 def r_squared(prediction: Float[Tensor, " n"], target: Float[Tensor, " n"]) -> float:

@@ -2,11 +2,15 @@
 
 from typing import Any
 
-__all__ = ["TrainingResult", "train"]
+__all__ = ["TrainingResult", "streamed_step", "train"]
 
 
 def __getattr__(name: str) -> Any:
     """Import the loop when it is asked for: the losses alone need neither data nor TensorBoard."""
+    if name == "streamed_step":
+        from .streamed import streamed_step
+
+        return streamed_step
     if name in __all__:
         from . import run
 

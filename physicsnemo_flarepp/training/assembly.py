@@ -19,7 +19,8 @@ from ..parallel import enable_context_parallel, initialize, make_mesh
 from .config import TrainingConfig
 from .feeding import InputLayout, build_model, input_adapter, takes_weights
 from .optimizers import make_average, make_optimizer, make_schedule
-from .step import FieldLoss, TrainStep
+from .planning import StreamChoice
+from .step import FieldLoss, StreamedLoss, TrainStep
 
 
 @dataclass(frozen=True)
@@ -161,21 +162,23 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     optimizer = make_optimizer(model, settings)
     average = make_average(model, settings.ema_decay)
     compiled = settings.compile is True or (
-        settings.compile == "auto" and ranks.device.type == "cuda"
+        settings.compile == "auto" and ranks.device.type == "cuda" and settings.stream is None
     )
-    context = ranks.context_group
-    loss = FieldLoss(
-        torch.compile(model) if compiled else model,
-        input_adapter(model),
-        loaders.normalizer,
-        widths,
-        settings,
-        grid,
-        context,
-    )
-    evaluation = FieldLoss(
-        average.module, loss.adapter, loaders.normalizer, widths, settings, grid, context
-    )
+    options = {
+        "adapter": input_adapter(model),
+        "normalizer": loaders.normalizer,
+        "widths": widths,
+        "settings": settings,
+        "grid": grid,
+        "group": ranks.context_group,
+    }
+    if settings.stream is None:
+        loss = FieldLoss(torch.compile(model) if compiled else model, **options)
+        evaluation = FieldLoss(average.module, **options)
+    else:
+        choice = StreamChoice(settings.stream, model, settings.precision, ranks.context_group)
+        loss = StreamedLoss(model, choice, forward=model, **options)
+        evaluation = StreamedLoss(average.module, choice, forward=average.module, **options)
     step = TrainStep(
         loss,
         model,

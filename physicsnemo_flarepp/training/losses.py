@@ -1,14 +1,17 @@
-"""Losses: the relative L2 error of samples, and of finite differences on grids."""
+"""Losses: the relative L2 error of samples, whole or over sums, and of finite differences."""
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from tensordict import TensorDict
 from torch import Tensor
 
+from ..inference.inputs import ArrayLike, TokenArray
+from ..inference.streams import Range
 from ..ops.collectives import Group
-from ..ops.errors import field_errors, relative_l2
+from ..ops.errors import error_squares, errors_of_squares, field_errors, relative_l2
 
 
 def relative_l2_loss(
@@ -116,3 +119,58 @@ def derivative_loss(
 
     pairs = zip(differences(prediction), differences(target), strict=True)
     return sum(field_errors(a, b, widths).mean() for a, b in pairs)
+
+
+@runtime_checkable
+class LossOverSums(Protocol):
+    """A loss that depends on the prediction through sums over tokens."""
+
+    def sums(
+        self, prediction: Float[Tensor, "B n O"], target: Float[Tensor, "B n T"], rows: Range
+    ) -> Float[Tensor, "..."]:
+        """Return the sums over the tokens ``rows[0]:rows[1]``, differentiably; 0 for none."""
+
+    def value(self, sums: Float[Tensor, "..."]) -> Float[Tensor, ""]:
+        """Return the loss from the sums over all tokens, differentiably."""
+
+
+class RelativeL2:
+    """Mean relative L2 error of the samples, as a function of sums of squares.
+
+    Parameters
+    ----------
+    token_mask, token_weights : ArrayLike, optional
+        What counts, as in :func:`~physicsnemo_flarepp.ops.errors.relative_l2`.
+    widths : sequence of int, optional
+        Channels of fields that have an error each. Default: one error over all channels.
+
+    Examples
+    --------
+    >>> import torch
+    >>> loss, target = RelativeL2(), torch.tensor([[[3.0], [4.0]]])
+    >>> parts = [loss.sums(1.2 * target[:, [i]], target[:, [i]], (i, i + 1)) for i in range(2)]
+    >>> loss.value(sum(parts))
+    tensor(0.2000)
+    """
+
+    def __init__(
+        self,
+        token_mask: ArrayLike | None = None,
+        token_weights: ArrayLike | None = None,
+        widths: Sequence[int] | None = None,
+    ) -> None:
+        given = {"token_mask": token_mask, "token_weights": token_weights}
+        self.counted = {k: TokenArray(k, v) for k, v in given.items() if v is not None}
+        self.widths = widths
+
+    def sums(
+        self, prediction: Float[Tensor, "B n O"], target: Float[Tensor, "B n O"], rows: Range
+    ) -> Float[Tensor, "2 B F"]:
+        """Return the squares of errors and of targets, added up over these tokens."""
+        counted = {k: a.read(*rows).to(prediction.device) for k, a in self.counted.items()}
+        widths = (prediction.shape[-1],) if self.widths is None else self.widths
+        return error_squares(prediction, target, widths, **counted)
+
+    def value(self, sums: Float[Tensor, "2 B F"]) -> Float[Tensor, ""]:
+        """Return the mean error."""
+        return errors_of_squares(sums).mean()

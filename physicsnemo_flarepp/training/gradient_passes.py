@@ -1,0 +1,341 @@
+r"""Backward passes over the tokens of a mesh, chunk by chunk.
+
+The forward pass is that of streaming prediction, and keeps the hidden states that enter each block
+beside the latents. The backward pass goes through the blocks from the last to the first, and for
+each of them over the chunks:
+
+1. the update of the tokens: gives the gradient of the chunk, and summands of those of the latents;
+2. once these are complete, the gathers, last one first. With the *whole* gather :math:`(O, L)` a
+   chunk with the partial gather :math:`(O_c, L_c)` has the gradients
+
+   .. math::
+
+       \bar O_c = e^{L_c - L} \bar O, \qquad
+       \bar L_c = e^{L_c - L} \big(\langle \bar O, O_c - O \rangle + \bar L\big)
+
+   which fused attention takes in one backward kernel
+   (:func:`~physicsnemo_flarepp.ops.attention.known_gather`).
+
+The first gather of a block and the update of the block before visit a chunk together, so a block
+costs as many passes backwards as forwards. The loss is a function of sums over tokens: its gradient
+reaches a chunk through the gradients of the sums. Over a context group latents' gradients and sums
+are added up, and parameters' gradients stay partial, as those of the plain backward pass.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..inference.inputs import TokenArray
+from ..inference.passes import Gathered, Latents, TokenPasses, fail_together
+from ..models.layers import AnyBlock
+from ..ops import all_reduce, group_size
+from ..ops.attention import known_gather
+from ..ops.kernels import accumulation_dtype
+from .losses import LossOverSums
+
+# What a pass gets of a chunk; None where a model has no such input.
+Loaded = tuple[Tensor | None, ...]
+
+
+class GradientPasses:
+    """One forward and backward pass over all tokens, with gradients in fp64 of its own.
+
+    Parameters
+    ----------
+    passes : TokenPasses
+        Those forwards, with a stream for each block and one more for the gradient.
+    targets : TokenArray
+        What the loss compares with.
+    loss : LossOverSums
+        Of prediction and targets.
+    parameters : list of torch.nn.Parameter
+        Whose gradients are wanted.
+
+    Attributes
+    ----------
+    gradients : list of torch.Tensor
+        Those of `parameters` after :meth:`run`.
+    """
+
+    def __init__(
+        self,
+        passes: TokenPasses,
+        targets: TokenArray,
+        loss: LossOverSums,
+        parameters: list[nn.Parameter],
+    ) -> None:
+        self.passes = passes
+        self.model = passes.model
+        self.inputs = passes.inputs
+        self.group = self.model.context_group
+        # Hidden states that enter each block, and the gradient of those that the passes came to.
+        *self.states, self.gradient = passes.streams
+        self.targets = targets
+        self.loss = loss
+        self.parameters = parameters
+        # Thousands of chunks are added up: in fp64 that costs neither time nor digits.
+        self.gradients = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
+        self.latents: list[Latents] = []
+        self.gathered: list[tuple[Gathered, ...]] = []
+        device = self.inputs.device.type
+        self.half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+    def run(self, factor: float | Tensor) -> Float[Tensor, ""]:
+        """Return the loss; leaves the gradients in :attr:`gradients`."""
+        with torch.no_grad(), self._autocast():
+            for _, latents, gathered in self.passes.blocks():
+                self.latents.append(latents)
+                self.gathered.append(gathered)
+        sums = self._add_up_loss().requires_grad_()
+        with torch.enable_grad():
+            value = self.loss.value(sums)
+            if value.numel() != 1 or not value.requires_grad:
+                raise TypeError(
+                    f"{type(self.loss).__name__}.value must be one number that depends on the "
+                    f"sums, got the shape {tuple(value.shape)}"
+                )
+            (grad_sums,) = torch.autograd.grad(value * factor, sums)
+        latent_gradients = self._differentiate_head(grad_sums)
+        for number in reversed(range(len(self.model.blocks))):
+            latent_gradients = self._differentiate_block(number, latent_gradients)
+        return value.detach().reshape(()).to(accumulation_dtype(self.inputs.dtype))
+
+    # The loss ------------------------------------------------------------------------------
+
+    def _add_up_loss(self) -> Tensor:
+        """Return the sums of the loss over the tokens of all chunks and ranks, in fp64."""
+        total = None
+
+        def add(index: int, x: Tensor, weights: Tensor | None, target: Tensor) -> None:
+            nonlocal total
+            with torch.no_grad():
+                with self._autocast():
+                    y = self._read_out(x, self.latents[-1], weights)
+                sums = self._sums(index, y, target)
+            total = sums.double() if total is None else total + sums
+
+        self._visit(self._load_head, add)
+        if self.group is not None and group_size(self.group) > 1:
+            total = all_reduce(total, "sum", self.group)
+        return total
+
+    def _sums(self, index: int, prediction: Tensor, target: Tensor) -> Tensor:
+        rows = self.passes.ranges[index]
+        sums = self.loss.sums(prediction, target, rows)
+        if index == 0:
+            empty = self.loss.sums(prediction[:, :0], target[:, :0], (rows[0], rows[0]))
+            if empty.shape != sums.shape or bool((empty != 0).any()):
+                raise TypeError(
+                    f"{type(self.loss).__name__}.sums must add up over tokens, but over none it "
+                    f"gives {empty.flatten().tolist()[:3]} of shape {tuple(empty.shape)} and over "
+                    f"{rows[1] - rows[0]} the shape {tuple(sums.shape)}; return sums, not means or "
+                    "rows, and divide in value"
+                )
+        return sums
+
+    def _read_out(self, x: Tensor, latents: Latents, weights: Tensor | None) -> Tensor:
+        return self.model.read_out(self.model.blocks[-1].update(x, latents), weights)
+
+    def _load_head(self, index: int) -> Loaded:
+        rows = self.passes.ranges[index]
+        target = self.inputs.to_device(self.targets.read(*rows))
+        return self.states[-1].read(index), self.inputs.load_weights(*rows), target
+
+    def _differentiate_head(self, grad_sums: Tensor) -> list[Tensor]:
+        """Differentiate loss, read-out and the last update; return the gradients of its latents."""
+        latents = _leaves(self.latents[-1])
+        total = _zeros(latents)
+
+        def differentiate(index: int, x: Tensor, weights: Tensor | None, target: Tensor) -> None:
+            (x,) = _leaves((x,))
+            with torch.enable_grad():
+                with self._autocast():
+                    y = self._read_out(x, latents, weights)
+                sums = self.loss.sums(y, target, self.passes.ranges[index])
+            grads = self._backward([(sums, grad_sums.to(sums.dtype))], [x, *latents])
+            self.gradient.write(index, grads[0])
+            _add(total, grads[1:])
+
+        self._visit(self._load_head, differentiate)
+        return total
+
+    # A block -------------------------------------------------------------------------------
+
+    def _differentiate_block(self, number: int, grads: list[Tensor]) -> list[Tensor]:
+        """Differentiate the gathers of a block, and the update before them or the embedding.
+
+        Takes the gradients of the latents of this block, and gives those of the block before.
+        """
+        for position in reversed(range(1, len(grads))):
+            pair = self._differentiate_close(number, position, grads)
+            self._differentiate_gather(number, position, pair, grads)
+        pair = self._differentiate_close(number, 0, grads)
+        self.states[number].release()
+        return self._differentiate_entry(number, pair)
+
+    def _differentiate_close(
+        self, number: int, position: int, grads: list[Tensor]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradients of a whole gather; adds those of the latents before it."""
+        gathered = _leaves(self.gathered[number][position])
+        before = _leaves(self.latents[number][:position])
+        with torch.enable_grad(), self._autocast():
+            latent = self.model.blocks[number].mixer.close(*gathered, before)
+        grad = grads[position].to(latent.dtype)
+        found = self._backward([(latent, grad)], [*gathered, *before])
+        _add(grads, found[2:])
+        pair = found[:2]
+        if self.group is not None and group_size(self.group) > 1:
+            pair = [None if g is None else all_reduce(g, "sum", self.group) for g in pair]
+        return pair[0], pair[1]
+
+    def _differentiate_gather(
+        self,
+        number: int,
+        position: int,
+        pair: tuple[Tensor | None, Tensor | None],
+        grads: list[Tensor],
+    ) -> None:
+        """Differentiate a later gather, of stored states and earlier latents."""
+        block, stream = self.model.blocks[number], self.states[number]
+        before = _leaves(self.latents[number][:position])
+
+        def load(index: int) -> Loaded:
+            weights = self.inputs.load_weights(*self.passes.ranges[index])
+            return stream.read(index), weights, self.gradient.read(index)
+
+        def differentiate(index: int, x: Tensor, weights: Tensor | None, grad: Tensor) -> None:
+            (x,) = _leaves((x,))
+            outputs = self._gather_again(
+                block, x, before, weights, self.gathered[number][position], pair
+            )
+            found = self._backward(outputs, [x, *before])
+            if found[0] is not None:
+                self.gradient.write(index, grad + found[0])
+            _add(grads, found[1:])
+
+        self._visit(load, differentiate)
+
+    def _differentiate_entry(
+        self, number: int, pair: tuple[Tensor | None, Tensor | None]
+    ) -> list[Tensor]:
+        """Differentiate the first gather of a block and what made the tokens that enter it."""
+        block, gathered = self.model.blocks[number], self.gathered[number][0]
+        latents = _leaves(self.latents[number - 1]) if number else ()
+        total = _zeros(latents)
+
+        def load(index: int) -> Loaded:
+            rows, grad = self.passes.ranges[index], self.gradient.read(index)
+            if number == 0:
+                return grad, *self.inputs.load(*rows)
+            weights = self.inputs.load_weights(*rows)
+            return grad, self.states[number - 1].read(index), weights
+
+        def differentiate(index: int, grad: Tensor, *loaded: Tensor | None) -> None:
+            *tokens, weights = loaded
+            tokens = tokens if number == 0 else _leaves(tokens)
+            with torch.enable_grad(), self._autocast():
+                if number == 0:
+                    x = self.model.embed(*tokens, self.inputs.time, weights)
+                else:
+                    x = self.model.blocks[number - 1].update(*tokens, latents)
+            outputs = [(x, grad)]
+            outputs += self._gather_again(block, x, (), weights, gathered, pair)
+            if number == 0:
+                self._backward(outputs, [])
+            else:
+                found = self._backward(outputs, [*tokens, *latents])
+                self.gradient.write(index, found[0])
+                _add(total, found[1:])
+
+        self._visit(load, differentiate)
+        return total
+
+    def _gather_again(
+        self,
+        block: AnyBlock,
+        x: Tensor,
+        before: Latents,
+        weights: Tensor | None,
+        gathered: Gathered,
+        grads: tuple[Tensor | None, Tensor | None],
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """Return a chunk's gather and the gradients that arrive at it."""
+
+        def gather() -> Gathered:
+            return block.mixer.gather(block.norm_mixer(x), before, weights)
+
+        with torch.enable_grad(), self._autocast():
+            with known_gather(*gathered) as known:
+                found = gather()
+            if known.given is not None and found[0] is known.given[0]:
+                return list(zip(found, grads, strict=True))
+            if known.given is not None:  # the mixer went on from it
+                found = gather()
+        return list(zip(found, _grads_of_part(found, gathered, grads), strict=True))
+
+    # Tools ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _autocast(self) -> Iterator[None]:
+        """Run as the caller's autocast has it, without its cache.
+
+        A weight that was cast without a gradient would be found there by the passes with one.
+        """
+        device, enabled = self.inputs.device.type, self.half is not None
+        with torch.autocast(device, self.half, enabled=enabled, cache_enabled=False):
+            yield
+
+    def _visit(self, load: Callable[[int], Loaded], work: Callable[..., None]) -> None:
+        """Call ``work(index, *load(index))`` for each chunk; an error on one rank stops all."""
+        with fail_together(self.group, self.inputs.device):
+            for index, loaded in self.passes.transfers.prefetch(load, len(self.passes.ranges)):
+                work(index, *loaded)
+                self.passes.advance()
+
+    def _backward(
+        self, outputs: Sequence[tuple[Tensor, Tensor | None]], wanted: Sequence[Tensor]
+    ) -> list[Tensor | None]:
+        """Return the gradients of what is wanted; adds those of the parameters."""
+        known = [(out, g) for out, g in outputs if g is not None and out.requires_grad]
+        if not known:
+            return [None] * len(wanted)
+        tensors, grads = zip(*known, strict=True)
+        grads = [grad.to(out.dtype) for out, grad in known]
+        with torch.autocast(self.inputs.device.type, enabled=False):
+            found = torch.autograd.grad(
+                tensors, [*wanted, *self.parameters], grads, allow_unused=True
+            )
+        _add(self.gradients, found[len(wanted) :])
+        return list(found[: len(wanted)])
+
+
+def _grads_of_part(
+    part: Gathered, whole: Gathered, grads: tuple[Tensor | None, Tensor | None]
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of a partial gather from those of the whole one."""
+    out, lse = (tensor.detach().to(of.dtype) for tensor, of in zip(part, whole, strict=True))
+    grad_out = torch.zeros_like(out) if grads[0] is None else grads[0]
+    share = torch.exp(lse - whole[1]).masked_fill(lse == -torch.inf, 0.0)
+    grad_lse = (grad_out * (out - whole[0])).sum(-1)
+    if grads[1] is not None:
+        grad_lse = grad_lse + grads[1]
+    return share[..., None] * grad_out, share * grad_lse
+
+
+def _leaves(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(tensor.detach().requires_grad_() for tensor in tensors)
+
+
+def _zeros(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.zeros_like(tensor, dtype=torch.float64) for tensor in tensors]
+
+
+def _add(totals: Sequence[Tensor], summands: Sequence[Tensor | None]) -> None:
+    for total, summand in zip(totals, summands, strict=False):
+        if summand is not None:
+            total += summand
