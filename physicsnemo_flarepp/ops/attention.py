@@ -268,12 +268,12 @@ def _attention_backward(
     if n_parts == 1:
         dq, dk, dv = differentiate(*arguments)
     elif k.shape[2] >= q.shape[2]:
-        axes = (None, None, 2, 2, None, None, 1)
-        dqs, dks, dvs = zip(*call_in_parts(differentiate, arguments, axes, n_parts), strict=True)
+        parts = call_in_parts(differentiate, arguments, (None, None, 2, 2, None, None, 1), n_parts)
+        dqs, dks, dvs = zip(*parts, strict=True)
         dq, dk, dv = add_shares(dqs), join_tokens(dks), join_tokens(dvs)
     else:
-        axes = (2, 2, None, None, 2, 2, None)
-        dqs, dks, dvs = zip(*call_in_parts(differentiate, arguments, axes, n_parts), strict=True)
+        parts = call_in_parts(differentiate, arguments, (2, 2, None, None, 2, 2, None), n_parts)
+        dqs, dks, dvs = zip(*parts, strict=True)
         dq, dk, dv = join_tokens(dqs), add_shares(dks), add_shares(dvs)
     return _head_inner(dq), _head_inner(dk), _head_inner(dv)
 
