@@ -253,7 +253,7 @@ def unwrap(model: nn.Module) -> MixerBackbone:
         if block.mixer.is_random:
             raise ValueError(
                 f"{name} draws noise, which differs from pass to pass; call model.eval() and "
-                "leave noise_at_evaluation off (PhysicsNeMo's plus=True always has it), or train it "
+                "leave noise_at_evaluation off (PhysicsNeMo's plus=True always has it), or train "
                 "with the plain step"
             )
     if any(isinstance(m, nn.Dropout) and m.training and m.p > 0 for m in model.modules()):

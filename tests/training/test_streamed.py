@@ -272,7 +272,7 @@ class Full:
         ({"model": lambda: make("transolver_plus").train()}, ValueError, "draws noise"),
         ({"model": lambda: make("attention")}, ValueError, "cannot be streamed"),
         ({"model": lambda: make("flare").requires_grad_(False)}, ValueError, "none of them"),
-        ({"model": lambda: torch.nn.Linear(4, 2)}, TypeError, "must be a FlarePP or MixerBackbone"),
+        ({"model": lambda: torch.nn.Linear(4, 2)}, TypeError, "must be a FlarePP, a MixerBackbone"),
         ({"offload": "full"}, OSError, "has no room for .* bytes more of hidden states"),
     ],
 )
