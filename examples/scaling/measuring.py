@@ -1,7 +1,6 @@
 """What the measuring scripts share: rows from processes of their own, tables, files."""
 
 import csv
-import gc
 import json
 import subprocess
 import sys
@@ -9,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+from physicsnemo_flarepp.training.reporting import PeakMemory
 
 
 def measure_in_own_process(script: str, job: dict) -> dict:
@@ -18,31 +19,21 @@ def measure_in_own_process(script: str, job: dict) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def peak_of(function: Callable[[], object], device: torch.device) -> int:
+    """Return the bytes that a call needs at its peak, beyond what is there before it."""
+    watch = PeakMemory(device)
+    before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    function()
+    return int(watch.megabytes() * 2**20) - before
+
+
 def peak_bytes() -> int:
-    """Return the most memory this process had since it started or since the last reset.
+    """Return the most memory this process had since it started or since a peak was measured.
 
     Read from ``/proc``: the ``ru_maxrss`` of a child process starts at what its parent had.
     """
-    return _status("VmHWM")
-
-
-def peak_of(function: Callable[[], object], device: torch.device) -> int:
-    """Return the bytes that a call needs at its peak, beyond what is there before it."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        function()
-        return torch.cuda.max_memory_allocated(device) - before
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: forget the peak so far
-    before = _status("VmRSS")
-    function()
-    return peak_bytes() - before
-
-
-def _status(key: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def print_row(row: dict, header: bool) -> None:

@@ -1,7 +1,10 @@
 """What a run tells while it trains: a live bar on a terminal, sparse lines elsewhere."""
 
+import ctypes
+import gc
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import torch
@@ -59,7 +62,7 @@ class Status:
     tokens_per_second : float
         Over the last steps, on all ranks.
     memory_mb : float
-        Peak of the device, or the process's resident memory on a CPU.
+        Peak so far, as :class:`PeakMemory` has it.
     """
 
     step: int
@@ -70,11 +73,57 @@ class Status:
     memory_mb: float
 
 
-def used_memory_mb(device: torch.device) -> float:
-    """Return the peak allocation on a CUDA device, else the resident memory of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    return psutil.Process().memory_info().rss / 2**20
+class PeakMemory:
+    """The most memory that this process needed since it was asked to watch.
+
+    On a CUDA device that is the peak of the allocations. On a CPU it is by how much the resident
+    memory of the process grew at its peak; where Linux's ``/proc`` cannot be written, by how much
+    it has grown now.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where the work is done.
+
+    Examples
+    --------
+    >>> watch = PeakMemory(torch.device("cpu"))
+    >>> _ = torch.ones(2**24)  # 64 MB, and gone
+    >>> watch.megabytes() > 60
+    True
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            return
+        # What the C library keeps of freed blocks would be filled again without growing.
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+            self._key = "VmHWM"
+        except OSError:
+            self._key = "VmRSS"
+        self._before = _resident("VmRSS")
+
+    def megabytes(self) -> float:
+        """Return the peak so far."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) / 2**20
+        return (_resident(self._key) - self._before) / 2**20
+
+
+def _resident(key: str) -> int:
+    """Return VmHWM, the peak of the resident memory, or VmRSS, what it is now, in bytes."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return psutil.Process().memory_info().rss
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
 
 
 def duration(seconds: float) -> str:

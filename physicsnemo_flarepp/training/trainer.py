@@ -20,7 +20,7 @@ from .case_errors import case_errors, predict_mean
 from .checkpoints.random_state import gather_random_states, restore_own_random_state
 from .checkpoints.store import CheckpointStore
 from .interrupts import StopRequest
-from .reporting import PendingStep, Reporter, Status, used_memory_mb
+from .reporting import PeakMemory, PendingStep, Reporter, Status
 from .run_directory import RunDirectory, RunDirectoryLost
 
 
@@ -73,6 +73,7 @@ class Trainer:
         self._log_fails = False
         self._tokens = 0
         self._since = time.perf_counter()
+        self._memory = PeakMemory(ranks.device)
 
     @property
     def step(self) -> int:
@@ -303,7 +304,7 @@ class Trainer:
         seconds = time.perf_counter() - self._since
         speed = self._tokens * self.ranks.size / seconds
         self._tokens, self._since = 0, time.perf_counter()
-        memory = used_memory_mb(self.ranks.device)
+        memory = self._memory.megabytes()
         rows = [entry.row(value) for entry, value in zip(pending, values, strict=True)]
         rows[-1] |= {
             "tokens_per_second": speed,

@@ -73,6 +73,8 @@ class TrialResult:
         Size of the model.
     step_seconds : float
         Median duration of an optimisation step.
+    memory_mb : float
+        Peak of the memory that training added; see :class:`~.reporting.PeakMemory`.
     directory : str
         The run.
     recipe : str
@@ -84,6 +86,7 @@ class TrialResult:
     error: float
     parameters: int
     step_seconds: float
+    memory_mb: float
     directory: str
     recipe: str
 
@@ -166,6 +169,7 @@ def run_trial(trial: Trial) -> TrialResult:
         run.error,
         run.parameters,
         statistics.median(seconds),
+        max(row["memory_mb"] for row in rows if "memory_mb" in row),
         str(run.directory),
         recipe_of(trial.config),
     )
@@ -200,21 +204,23 @@ def _run_quietly(trial: Trial) -> TrialResult:
 
 
 def comparison_table(results: Sequence[TrialResult]) -> str:
-    """Return the models as a Markdown table: error and spread over seeds, size, step time, recipe.
+    """Return the models as a Markdown table: errors, size, step time, memory, recipe.
 
     Examples
     --------
     >>> results = [
-    ...     TrialResult("flare", seed, error, 1000, 0.1, "", "batch 2")
+    ...     TrialResult("lno", seed, error, 1000, 0.1, 80, "", "batch 2")
     ...     for seed, error in ((0, 0.2), (1, 0.22))
     ... ]
-    >>> print(comparison_table([*results, TrialResult("lno", 0, 0.1, 1500, 0.13, "", "batch 4")]))
-    | model | test error, % | by seed | / flare | parameters | step, ms | / flare | recipe |
-    |---|---|---|---|---|---|---|---|
-    | flare | 21.00 ± 1.41 | 20.00, 22.00 | 1.00 | 1,000 | 100 | 1.00 | A |
-    | lno | 10.00 | 10.00 | 0.48 | 1,500 | 130 | 1.30 | B |
+    >>> other = TrialResult("gnot", 0, 0.1, 1500, 0.13, 60, "", "batch 4")
+    >>> print(comparison_table([*results, other]))
+    | model | test error, % | by seed | / lno | parameters | step, ms | / lno | peak, MB | recipe |
+    |---|---|---|---|---|---|---|---|---|
+    | lno | 21.00 ± 1.41 | 20.00, 22.00 | 1.00 | 1,000 | 100 | 1.00 | 80 | A |
+    | gnot | 10.00 | 10.00 | 0.48 | 1,500 | 130 | 1.30 | 60 | B |
     <BLANKLINE>
     Mean and standard deviation over seeds (0, 1) of the relative L2 error on the test set.
+    Peak: of the memory that training added.
     <BLANKLINE>
     - Recipe A: batch 2
     - Recipe B: batch 4
@@ -230,8 +236,8 @@ def comparison_table(results: Sequence[TrialResult]) -> str:
     steps = {name: statistics.median(o.step_seconds for o in runs) for name, runs in models.items()}
     lines = [
         f"| model | test error, % | by seed | / {first} | parameters | step, ms | / {first} "
-        "| recipe |",
-        "|---" * 8 + "|",
+        "| peak, MB | recipe |",
+        "|---" * 9 + "|",
     ]
     for name, runs in models.items():
         percent = [100 * result.error for result in runs]
@@ -241,6 +247,7 @@ def comparison_table(results: Sequence[TrialResult]) -> str:
             f"{', '.join(f'{value:.2f}' for value in percent)} | "
             f"{means[name] / means[first]:.2f} | {runs[0].parameters:,} | "
             f"{1e3 * steps[name]:.0f} | {steps[name] / steps[first]:.2f} | "
+            f"{max(result.memory_mb for result in runs):.0f} | "
             f"{letters[runs[0].recipe]} |"
         )
     seeds = ", ".join(str(seed) for seed in sorted({result.seed for result in results}))
@@ -248,6 +255,7 @@ def comparison_table(results: Sequence[TrialResult]) -> str:
         "",
         f"Mean and standard deviation over seeds ({seeds}) of the relative L2 error on the test "
         "set.",
+        "Peak: of the memory that training added.",
         "",
         *(f"- Recipe {letter}: {recipe}" for recipe, letter in letters.items()),
         "",
