@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..models import MixerBackbone
+from ..mixers.served import is_served
+from ..models import MixerBackbone, serve
 from ..progress import progress_bar
 from .inputs import ArrayLike, TokenInputs
 from .outputs import Output
@@ -39,8 +40,9 @@ def predict(
 
     Parameters
     ----------
-    model : MixerBackbone
-        FlarePP, or any mixer but "attention"; compiled and DDP models are unwrapped. If its
+    model : torch.nn.Module
+        FlarePP, any mixer but "attention", or PhysicsNeMo's FLARE, FLAREPlusPlus or Transolver
+        (:func:`~physicsnemo_flarepp.models.serve`); compiled and DDP models are unwrapped. If its
         mixers have a context-parallel group, each rank passes its own tokens and gets their
         outputs. Runs in the dtype of the model, or under the caller's ``torch.autocast``.
     fx, embedding : ArrayLike
@@ -231,15 +233,16 @@ def unwrap(model: nn.Module) -> MixerBackbone:
     Raises
     ------
     TypeError
-        If it is no MixerBackbone.
+        If it is neither a MixerBackbone nor a model of PhysicsNeMo's that can be served.
     ValueError
         If its mixer has no stages, or its result is random.
     """
-    while not isinstance(model, MixerBackbone):
+    while not (isinstance(model, MixerBackbone) or is_served(model)):
         inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
         if inner is None:
-            raise TypeError(f"model must be a FlarePP or MixerBackbone, got {type(model).__name__}")
+            break
         model = inner
+    model = serve(model)
     for block in model.blocks:
         name = type(block.mixer).__name__
         if block.mixer.n_gathers == 0:
@@ -250,7 +253,8 @@ def unwrap(model: nn.Module) -> MixerBackbone:
         if block.mixer.is_random:
             raise ValueError(
                 f"{name} draws noise, which differs from pass to pass; call model.eval() and "
-                "leave noise_at_evaluation off, or train it with the plain step"
+                "leave noise_at_evaluation off, or train it with the plain step (PhysicsNeMo's "
+                "plus=True always draws it)"
             )
     if any(isinstance(m, nn.Dropout) and m.training and m.p > 0 for m in model.modules()):
         raise ValueError(

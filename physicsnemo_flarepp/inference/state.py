@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from safetensors import safe_open
 from safetensors.torch import save as to_bytes
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..files import replace_file
 from ..models import MixerBackbone
@@ -32,8 +32,9 @@ _NOT_IN_FINGERPRINT = {
 # Raised when equal settings and weights come to compute something else (CHANGELOG.md).
 _REVISION = 2
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# The last fingerprint of each model, and what its weights looked like then.
-_KNOWN: WeakKeyDictionary[MixerBackbone, tuple[object, str]] = WeakKeyDictionary()
+# The last fingerprint of each model, and what its weights looked like then; by its first mixer,
+# which the views of a PhysicsNeMo model have in common.
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[object, str]] = WeakKeyDictionary()
 
 
 def model_fingerprint(model: MixerBackbone) -> str:
@@ -63,12 +64,13 @@ def model_fingerprint(model: MixerBackbone) -> str:
     described = json.dumps(settings, sort_keys=True, default=list)
     tensors = model.state_dict()
     look = described, _looks(tensors)
-    if model in _KNOWN and _KNOWN[model][0] == look:
-        return _KNOWN[model][1]
+    known = model.blocks[0].mixer
+    if known in _KNOWN and _KNOWN[known][0] == look:
+        return _KNOWN[known][1]
     digest = hashlib.sha256(described.encode())
     for name, tensor in sorted(tensors.items()):
         _add_tensor(digest, name, tensor)
-    _KNOWN[model] = look, digest.hexdigest()
+    _KNOWN[known] = look, digest.hexdigest()
     return digest.hexdigest()
 
 

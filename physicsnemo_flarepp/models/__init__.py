@@ -5,6 +5,7 @@ from .flarepp import FlarePP
 from .gnot import GNOT
 from .lno import LNO
 from .perceiver_io import PerceiverIO
+from .served import serve
 from .set_transformer import SetTransformer
 
-__all__ = ["GNOT", "LNO", "FlarePP", "MixerBackbone", "PerceiverIO", "SetTransformer"]
+__all__ = ["GNOT", "LNO", "FlarePP", "MixerBackbone", "PerceiverIO", "SetTransformer", "serve"]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from ..mixers import Mixer
+from ..mixers.served import served_layers
 
 DEBUG_VARIABLE = "FLAREPP_DEBUG_CONTEXT"
 _PENDING = "_pending_comparison"
@@ -29,8 +30,9 @@ def enable_context_parallel(
     ----------
     model : torch.nn.Module
         A model whose mixers are flarepp, flare, transolver, transolver_plus or transolver3, or a
-        PerceiverIO, SetTransformer, GNOT or LNO, bare or wrapped. Full attention raises: its cost
-        in traffic grows with the number of tokens.
+        PerceiverIO, SetTransformer, GNOT or LNO, or PhysicsNeMo's FLARE, FLAREPlusPlus or
+        Transolver, bare or wrapped. Full attention raises: its cost in traffic grows with the
+        number of tokens.
     group : ProcessGroup or None
         The ranks that share each sample, ``mesh["context"].get_group()``. None turns it off.
     debug : bool, optional
@@ -44,11 +46,13 @@ def enable_context_parallel(
     torch.nn.Module
         The same model.
     """
+    served_layers(model)
     mixers = [module for module in model.modules() if isinstance(module, Mixer)]
     if not mixers:
         raise ValueError(
-            f"{type(model).__name__} has no token mixer of physicsnemo_flarepp, so nothing can be "
-            "sharded over tokens; use FlarePP or MixerBackbone"
+            f"{type(model).__name__} has no token mixer that is known here, so nothing can be "
+            "sharded over tokens; use FlarePP, MixerBackbone, or PhysicsNeMo's FLARE, "
+            "FLAREPlusPlus or Transolver"
         )
     for mixer in mixers:
         if group is not None and mixer.n_gathers == 0:

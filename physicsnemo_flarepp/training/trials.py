@@ -141,6 +141,7 @@ def _run_jobs(trials: Sequence[Trial], jobs: int) -> list[TrialResult]:
             context,
             initializer=torch.set_num_threads,
             initargs=(threads,),
+            max_tasks_per_child=1,  # a peak of memory is then that of one trial
         ) as pool,
         progress_bar("training", len(trials), wanted=True) as advance,
     ):

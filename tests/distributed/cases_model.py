@@ -2,10 +2,15 @@
 
 import torch
 import torch.distributed as dist
+from physicsnemo.models.flare import FLARE
+from physicsnemo.models.transolver import Transolver
 
 from physicsnemo_flarepp import GNOT, LNO, MixerBackbone, PerceiverIO, SetTransformer
+from physicsnemo_flarepp.inference import predict
+from physicsnemo_flarepp.models import serve
 from physicsnemo_flarepp.parallel import enable_context_parallel
 from physicsnemo_flarepp.parallel.gradients import sum_in_buckets
+from tests.restated_flarepp import FLARE_PLUS_PLUS
 
 BATCH, TOKENS = 2, 37
 LAYOUTS = ("uneven", "one", "none")
@@ -25,6 +30,12 @@ COMPLETE = {
     "set_transformer": SetTransformer,
     "gnot": GNOT,
     "lno": LNO,
+}
+
+SERVED = {
+    "flare": FLARE,
+    "transolver": lambda *args, **options: Transolver(*args, use_te=False, **options),
+    **{f"flarepp-{name}": cls for name, cls in FLARE_PLUS_PLUS.items()},
 }
 
 
@@ -151,3 +162,61 @@ def equality(rank: int) -> dict:
             model = make_model(name, getattr(torch, dtype))
             results[case] = compare(rank, model, bounds(layout, ranks), kind, groups[ranks])
     return results
+
+
+def served(rank: int) -> dict:
+    """Errors of PhysicsNeMo's own models on 1, 2 and 3 ranks, the third without tokens."""
+    groups = {ranks: dist.new_group(list(range(ranks))) for ranks in (1, 2, 3)}
+    layouts = {1: "uneven", 2: "uneven", 3: "none"}
+    return {
+        (name, ranks, kind): served_errors(rank, name, bounds(layouts[ranks], ranks), kind, group)
+        for name in SERVED
+        for ranks, group in groups.items()
+        for kind in ("whole", "weighted")
+        if rank < ranks
+    }
+
+
+def served_errors(rank, name, edges, kind, group) -> dict[str, float]:
+    """Errors of output, gradients and streamed output against the model in one process.
+
+    Whole clouds go through the model's own forward, weighted ones through what serve gives.
+    """
+    torch.manual_seed(0)
+    sizes = {"n_layers": 2, "n_hidden": 16, "n_head": 2, "slice_num": 3}
+    model = SERVED[name](3, 2, embedding_dim=4, **sizes).double().eval()
+    for key, parameter in model.named_parameters():
+        if key.endswith("temperature"):
+            torch.nn.init.uniform_(parameter, 0.6, 2.0)  # inside of where it is clamped
+        else:
+            torch.nn.init.normal_(parameter, std=0.3)
+    callee = serve(model) if kind == "weighted" else model
+    inputs = make_inputs(torch.float64, kind=kind)
+    del inputs["time"]
+    # A token-wise fx, which PhysicsNeMo's forward needs; its gradient is of the shared row.
+    shared = inputs["fx"]
+
+    def run(start: int, stop: int, group=None):
+        row = shared.clone().requires_grad_()
+        local = {key: value[:, start:stop] for key, value in inputs.items() if key != "fx"}
+        local["embedding"] = local["embedding"].clone().requires_grad_()
+        model.zero_grad(set_to_none=True)
+        y = callee(row.expand(-1, stop - start, -1), **local)
+        (y * cotangent[:, start:stop]).sum().backward()
+        gradients = {key: p.grad for key, p in model.named_parameters()} | {"input fx": row.grad}
+        if group is not None:
+            summed = sum_in_buckets(list(gradients.values()), group)
+            gradients = dict(zip(gradients, summed, strict=True))
+        return y.detach(), gradients, local["embedding"].grad
+
+    generator = torch.Generator().manual_seed(2)
+    cotangent = torch.randn(BATCH, TOKENS, 2, dtype=torch.float64, generator=generator)
+    expected = run(0, TOKENS)
+    start, stop = edges[rank], edges[rank + 1]
+    enable_context_parallel(model, group)
+    errors = worst_errors(run(start, stop, group), expected, start, stop)
+    streamed = predict(model, **take(inputs, start, stop), chunk_size=5)
+    errors["streamed"] = (streamed - expected[0][:, start:stop]).norm() / expected[0].norm()
+    enable_context_parallel(model, None)
+    errors["off again"] = (run(0, TOKENS)[0] - expected[0]).norm()
+    return {key: float(error) for key, error in errors.items()}

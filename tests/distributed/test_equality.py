@@ -1,7 +1,7 @@
 """Sharded over R real ranks, a model is the model in one process."""
 
 import pytest
-from cases_model import cases
+from cases_model import SERVED, cases
 
 pytestmark = pytest.mark.distributed
 
@@ -27,6 +27,16 @@ def test_outputs_and_every_gradient_equal_one_process(on_four_ranks, case):
     for errors in on_four_ranks["cases_model.equality"][:ranks]:
         assert len(errors[case]) > 25
         assert worst(errors[case]) < (tolerance(name, dtype), "")
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_physicsnemos_own_models_are_sharded_and_streamed_exactly(on_four_ranks, name):
+    for rank, results in enumerate(on_four_ranks["cases_model.served"][:3]):
+        mine = {case: errors for case, errors in results.items() if case[0] == name}
+        assert len(mine) == 2 * (3 - rank)
+        for case, errors in mine.items():
+            assert len(errors) > 25
+            assert worst(errors) < (1e-10, ""), case
 
 
 @pytest.mark.parametrize("feature", ["checkpointed_blocks", "large_groups"])
