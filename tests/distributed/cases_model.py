@@ -164,6 +164,18 @@ def equality(rank: int) -> dict:
     return results
 
 
+def make_served(name: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    sizes = {"n_layers": 2, "n_hidden": 16, "n_head": 2, "slice_num": 3}
+    model = SERVED[name](3, 2, embedding_dim=4, **sizes).double().eval()
+    for key, parameter in model.named_parameters():
+        if key.endswith("temperature"):
+            torch.nn.init.uniform_(parameter, 0.6, 2.0)  # inside of where it is clamped
+        else:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
 def served(rank: int) -> dict:
     """Errors of PhysicsNeMo's own models on 1, 2 and 3 ranks, the third without tokens."""
     groups = {ranks: dist.new_group(list(range(ranks))) for ranks in (1, 2, 3)}
@@ -182,14 +194,7 @@ def served_errors(rank, name, edges, kind, group) -> dict[str, float]:
 
     Whole clouds go through the model's own forward, weighted ones through what serve gives.
     """
-    torch.manual_seed(0)
-    sizes = {"n_layers": 2, "n_hidden": 16, "n_head": 2, "slice_num": 3}
-    model = SERVED[name](3, 2, embedding_dim=4, **sizes).double().eval()
-    for key, parameter in model.named_parameters():
-        if key.endswith("temperature"):
-            torch.nn.init.uniform_(parameter, 0.6, 2.0)  # inside of where it is clamped
-        else:
-            torch.nn.init.normal_(parameter, std=0.3)
+    model = make_served(name)
     callee = serve(model) if kind == "weighted" else model
     inputs = make_inputs(torch.float64, kind=kind)
     del inputs["time"]
