@@ -10,6 +10,7 @@ from physicsnemo_flarepp.inference import predict
 from physicsnemo_flarepp.models import serve
 from physicsnemo_flarepp.parallel import enable_context_parallel
 from physicsnemo_flarepp.parallel.gradients import sum_in_buckets
+from physicsnemo_flarepp.training.streamed import streamed_step
 from tests.restated_flarepp import FLARE_PLUS_PLUS
 
 BATCH, TOKENS = 2, 37
@@ -189,6 +190,17 @@ def served(rank: int) -> dict:
     }
 
 
+def relative_l2_gradients(model, inputs, target) -> list[torch.Tensor]:
+    """Gradients of the mean relative L2 error over real tokens, by a plain backward pass."""
+    model.zero_grad(set_to_none=True)
+    fx = inputs["fx"].expand(-1, TOKENS, -1)
+    y = model(fx, **{key: value for key, value in inputs.items() if key != "fx"})
+    real = inputs.get("token_mask", torch.ones(BATCH, TOKENS, dtype=torch.bool))[..., None]
+    error, size = ((value * real).flatten(1).norm(dim=1) for value in (y - target, target))
+    (error / size).mean().backward()
+    return [p.grad.clone() for p in model.parameters()]
+
+
 def served_errors(rank, name, edges, kind, group) -> dict[str, float]:
     """Errors of output, gradients and streamed output against the model in one process.
 
@@ -217,11 +229,26 @@ def served_errors(rank, name, edges, kind, group) -> dict[str, float]:
     generator = torch.Generator().manual_seed(2)
     cotangent = torch.randn(BATCH, TOKENS, 2, dtype=torch.float64, generator=generator)
     expected = run(0, TOKENS)
+    trained = relative_l2_gradients(callee, inputs, cotangent)
     start, stop = edges[rank], edges[rank + 1]
     enable_context_parallel(model, group)
     errors = worst_errors(run(start, stop, group), expected, start, stop)
-    streamed = predict(model, **take(inputs, start, stop), chunk_size=5)
+    streamed = predict(model, **take(inputs, start, stop), chunk_size=13)
     errors["streamed"] = (streamed - expected[0][:, start:stop]).norm() / expected[0].norm()
+    model.zero_grad(set_to_none=True)
+    local = take(inputs, start, stop)
+    streamed_step(
+        model,
+        local.pop("fx"),
+        local.pop("embedding"),
+        cotangent[:, start:stop],
+        chunk_size=13,
+        **local,
+    )
+    got = sum_in_buckets([p.grad for p in model.parameters()], group)
+    total = max(gradient.norm() for gradient in trained)
+    pairs = zip(got, trained, strict=True)
+    errors["streamed training"] = max((a - b).norm() / total for a, b in pairs)
     enable_context_parallel(model, None)
     errors["off again"] = (run(0, TOKENS)[0] - expected[0]).norm()
     return {key: float(error) for key, error in errors.items()}
