@@ -253,8 +253,8 @@ def unwrap(model: nn.Module) -> MixerBackbone:
         if block.mixer.is_random:
             raise ValueError(
                 f"{name} draws noise, which differs from pass to pass; call model.eval() and "
-                "leave noise_at_evaluation off (PhysicsNeMo's plus=True always has it), or train "
-                "with the plain step"
+                "leave noise_at_evaluation off, or train it with the plain step (PhysicsNeMo's "
+                "plus=True always draws it)"
             )
     if any(isinstance(m, nn.Dropout) and m.training and m.p > 0 for m in model.modules()):
         raise ValueError(

@@ -6,6 +6,7 @@ its checkpoints stay. As long as all tokens are here and weigh the same it runs 
 
 from abc import abstractmethod
 from functools import cache
+from typing import Any
 
 import physicsnemo.nn
 from jaxtyping import Float
@@ -30,6 +31,8 @@ class ServedLayer(Mixer):
     """
 
     own: type[nn.Module]
+    out_linear: nn.Linear
+    out_dropout: nn.Dropout
 
     def forward(
         self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
@@ -45,6 +48,10 @@ class ServedLayer(Mixer):
     ) -> Float[Tensor, "B N C"]:
         """Compute what the layer's own forward does, over weighted tokens of all ranks."""
 
+    def finish(self, y: Float[Tensor, "B H N D"]) -> Float[Tensor, "B N C"]:
+        """Merge the heads and project."""
+        return self.out_dropout(self.out_linear(self.merge_heads(y)))
+
     def reset_parameters(self) -> None:
         """Leave the weights alone: PhysicsNeMo's models draw them."""
 
@@ -57,6 +64,11 @@ class FlareStages(ServedLayer):
     """``physicsnemo.nn.FLARE``: learned queries; keys and values from one projection per head."""
 
     n_gathers = 1
+    scale: float
+    q_global: nn.Parameter
+    in_project_x: nn.Linear
+    self_k: nn.Linear
+    self_v: nn.Linear
 
     def keys_and_values(
         self, x: Float[Tensor, "B N C"]
@@ -74,9 +86,8 @@ class FlareStages(ServedLayer):
     ) -> Float[Tensor, "B N C"]:
         """Gather the tokens of all ranks into the latents and return them."""
         k, v = self.keys_and_values(x)
-        q = self.queries_for(k)
-        options = {"key_weights": token_weights, "group": self.context_group}
-        z = encode(q, k, v, scale=self.scale, **options)
+        q, group = self.queries_for(k), self.context_group
+        z = encode(q, k, v, scale=self.scale, key_weights=token_weights, group=group)
         return self.finish(decode(k, q, z, scale=self.scale))
 
     def gather(
@@ -98,24 +109,26 @@ class FlareStages(ServedLayer):
         z = latents[0].to(k.dtype)
         return self.finish(decode(k, self.queries_for(k), z, scale=self.scale))
 
-    def finish(self, y: Float[Tensor, "B H N D"]) -> Float[Tensor, "B N C"]:
-        """Merge the heads and project."""
-        return self.out_dropout(self.out_linear(self.merge_heads(y)))
-
 
 class FlarePlusPlusStages(ServedLayer):
     """``physicsnemo.nn.FLAREPlusPlus``: as our mixer, without norms on seeds and keys."""
 
     n_gathers = 2
+    scale: float
+    q_seed: nn.Parameter
+    in_projection: nn.Linear
 
     def mix(
         self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None
     ) -> Float[Tensor, "B N C"]:
         """Synthesise the queries, gather the tokens of all ranks into the latents, return them."""
         source_key, source_value, k, v = self.project_heads(x, self.in_projection)
-        options = {"scale": self.scale, "key_weights": token_weights, "group": self.context_group}
-        q = encode(self.seeds_for(k), source_key, source_value, **options)
-        z = encode(q, k, v, **options)
+        scale, group = self.scale, self.context_group
+        seeds = self.seeds_for(k)
+        q = encode(
+            seeds, source_key, source_value, scale=scale, key_weights=token_weights, group=group
+        )
+        z = encode(q, k, v, scale=self.scale, key_weights=token_weights, group=group)
         return self.finish(decode(k, q, z, scale=self.scale))
 
     def gather(
@@ -141,8 +154,6 @@ class FlarePlusPlusStages(ServedLayer):
     def seeds_for(self, k: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H M D"]:
         """Return the seeds in the batch size and dtype of the keys."""
         return self.q_seed.to(k.dtype).expand(k.shape[0], -1, -1, -1)
-
-    finish = FlareStages.finish
 
 
 class PhysicsAttentionStages(ServedLayer, TransolverMixer):
@@ -179,7 +190,7 @@ if hasattr(physicsnemo.nn, "FLAREPlusPlus"):  # in no release up to 2.2
     STAGES[physicsnemo.nn.FLAREPlusPlus] = FlarePlusPlusStages
 
 
-def give_stages(layer: nn.Module) -> Mixer:
+def give_stages(layer: Any) -> Mixer:
     """Give an attention layer of PhysicsNeMo's the stages of a mixer, in place.
 
     Parameters
@@ -201,7 +212,7 @@ def give_stages(layer: nn.Module) -> Mixer:
     """
     if isinstance(layer, Mixer):
         return layer
-    own = type(layer)
+    own: Any = type(layer)
     if "StructuredMesh" in own.__name__:
         raise ValueError(
             f"{own.__name__} runs convolutions over the grid, so tokens meet outside of its gather "
@@ -223,12 +234,12 @@ def give_stages(layer: nn.Module) -> Mixer:
 
 
 @cache
-def _staged_class(own: type[nn.Module], plus: bool) -> type[ServedLayer]:
+def _staged_class(own: Any, plus: bool) -> type[ServedLayer]:
     stages = PhysicsAttentionPlusStages if plus else STAGES[own]
     return type(f"{own.__name__}InStages", (stages, own), {"own": own})
 
 
-def _empty_layer(own: type[nn.Module], plus: bool) -> ServedLayer:
+def _empty_layer(own: Any, plus: bool) -> ServedLayer:
     cls = _staged_class(own, plus)
     return cls.__new__(cls)
 
@@ -243,12 +254,8 @@ def served_layers(model: nn.Module) -> list[Mixer]:
     >>> [layer.n_gathers for layer in served_layers(nn.Sequential(model))]
     [1, 1]
     """
-    return [
-        give_stages(block.Attn)
-        for part in model.modules()
-        if is_served(part)
-        for block in part.blocks
-    ]
+    served: list[Any] = [part for part in model.modules() if is_served(part)]
+    return [give_stages(block.Attn) for part in served for block in part.blocks]
 
 
 def is_served(model: nn.Module) -> bool:

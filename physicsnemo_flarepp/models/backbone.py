@@ -11,7 +11,7 @@ from physicsnemo.nn import PositionalEmbedding
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..mixers import MIXERS, Mixer, draw_weights
+from ..mixers import MIXERS, Mixer, draw_weights, make_norm
 from ..mixers.base import TokenWeights
 from ..ops.checks import check_devices, check_weights
 from .checks import (
@@ -22,7 +22,15 @@ from .checks import (
     check_token_mask,
     check_tokens,
 )
-from .layers import AnyBlock, Block, InProjection, OutProjection, stack_blocks
+from .layers import (
+    AnyBlock,
+    Block,
+    InProjection,
+    JoinedInputs,
+    OutProjection,
+    linear_chain,
+    stack_blocks,
+)
 from .positions import unified_positions
 from .weights import weigh_tokens
 
@@ -98,6 +106,9 @@ class MixerBackbone(Module):
     noise_at_evaluation : bool, optional, default=False
         Let transolver_plus draw its Gumbel noise in ``eval()`` too, as in the published runs. Its
         predictions are then random, and cannot be streamed.
+    plain_projections : bool, optional, default=False
+        Project inputs and outputs as PhysicsNeMo's FLARE does: Linear(in, 2C), act, Linear(2C, C),
+        and norm, Linear(C, out). ``io_layers`` is not used then.
 
     Forward
     -------
@@ -167,6 +178,7 @@ class MixerBackbone(Module):
         mixer: str = "flarepp",
         orthogonal_slices: bool = False,
         noise_at_evaluation: bool = False,
+        plain_projections: bool = False,
     ) -> None:
         super().__init__(meta=MetaData())
         check_integers(
@@ -197,8 +209,11 @@ class MixerBackbone(Module):
         self.checkpoint_blocks = checkpoint_blocks or activation_checkpointing
         self._set_inputs(functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
 
-        self.in_projection = InProjection(
-            self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
+        in_dim = functional_dim + (self.embedding_dim or 0)
+        self.in_projection = (
+            JoinedInputs(linear_chain((in_dim, 2 * n_hidden, n_hidden), act))
+            if plain_projections
+            else InProjection(self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act)
         )
         if time_input:
             self.time_embedding = PositionalEmbedding(n_hidden)
@@ -219,7 +234,11 @@ class MixerBackbone(Module):
             Block(_make_mixer(mixer, n_hidden, n_head, options), mlp_ratio, act, norm, dropout)
             for _ in range(n_layers)
         )
-        self.out_projection = OutProjection(n_hidden, out_dim, io_layers, act, norm)
+        self.out_projection = (
+            nn.Sequential(make_norm(norm, n_hidden), nn.Linear(n_hidden, out_dim))
+            if plain_projections
+            else OutProjection(n_hidden, out_dim, io_layers, act, norm)
+        )
         self.reset_parameters()
 
     def _set_inputs(

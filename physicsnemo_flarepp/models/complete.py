@@ -1,7 +1,8 @@
 """What the complete architectures of the comparison share: inputs, checks, and one gather."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,64 +15,56 @@ from ..ops import attention_with_lse, encode
 from .backbone import MetaData, MixerBackbone
 from .checks import check_architecture, check_grid, check_integers, check_ratios
 
+_SIZES = (
+    "functional_dim",
+    "out_dim",
+    "embedding_dim",
+    "ref",
+    "n_layers",
+    "n_hidden",
+    "n_head",
+    "slice_num",
+    "n_experts",
+)
+_INPUTS = (
+    "functional_dim",
+    "out_dim",
+    "embedding_dim",
+    "structured_shape",
+    "unified_pos",
+    "ref",
+)
+
 
 class CompleteModel(MixerBackbone):
     r"""A model that is compared as a whole, with the inputs and checks of the matched backbone.
 
-    Subclasses call this constructor, which builds no layer, and then set ``in_projection``,
-    ``blocks`` and ``out_projection``. Masks, grids, checkpointing, context parallelism, streaming
-    and ShardTensors then work as for :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+    Subclasses call this constructor, which builds no layer, with the ``locals()`` of their own, and
+    then set ``in_projection``, ``blocks`` and ``out_projection``. Masks, grids, checkpointing,
+    context parallelism, streaming and ShardTensors then work as for
+    :class:`~physicsnemo_flarepp.models.MixerBackbone`.
 
     Parameters
     ----------
-    functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref, checkpoint_blocks
-        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
-    mlp_ratio, io_layers
-        Checked to be positive, and an integer of at least 0.
-    n_layers, n_hidden, n_head, slice_num, n_experts
-        Checked to be positive integers; a model that has no slices or experts leaves them out.
+    given : Mapping
+        Arguments by name, of :class:`~physicsnemo_flarepp.models.MixerBackbone` and ``n_experts``,
+        and whatever else; those that are known are checked.
     """
 
-    def __init__(
-        self,
-        functional_dim: int,
-        out_dim: int,
-        embedding_dim: int | None,
-        structured_shape: Sequence[int] | None,
-        unified_pos: bool,
-        ref: int,
-        checkpoint_blocks: bool,
-        mlp_ratio: float,
-        io_layers: int = 0,
-        *,
-        n_layers: int,
-        n_hidden: int,
-        n_head: int,
-        slice_num: int = 1,
-        n_experts: int = 1,
-    ) -> None:
+    def __init__(self, given: Mapping[str, Any]) -> None:
         # Past the backbone's own constructor: its layers are not those of these models.
         Module.__init__(self, meta=MetaData())
-        given = {
-            "functional_dim": functional_dim,
-            "out_dim": out_dim,
-            "ref": ref,
-            "n_layers": n_layers,
-            "n_hidden": n_hidden,
-            "n_head": n_head,
-            "slice_num": slice_num,
-            "n_experts": n_experts,
-        }
-        if embedding_dim is not None:
-            given["embedding_dim"] = embedding_dim
-        check_integers(1, given)
-        check_integers(0, {"io_layers": io_layers})
-        check_ratios(mlp_ratio, dropout=0.0)
-        check_architecture(n_hidden, n_head)
-        check_grid(structured_shape, unified_pos)
+        sizes = {name: given[name] for name in _SIZES if name in given}
+        if given["embedding_dim"] is None:
+            del sizes["embedding_dim"]
+        check_integers(1, sizes)
+        check_integers(0, {"io_layers": given.get("io_layers", 0)})
+        check_ratios(given["mlp_ratio"], dropout=0.0)
+        check_architecture(given["n_hidden"], given["n_head"])
+        check_grid(given["structured_shape"], given["unified_pos"])
         self.time_input = False
-        self.checkpoint_blocks = checkpoint_blocks
-        self._set_inputs(functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
+        self.checkpoint_blocks = given["checkpoint_blocks"]
+        self._set_inputs(**{name: given[name] for name in _INPUTS})
 
     @property
     def token_width(self) -> int:

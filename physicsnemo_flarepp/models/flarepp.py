@@ -73,6 +73,8 @@ class FlarePP(MixerBackbone):
     mixer : str, optional, default="flarepp"
         Only "flarepp"; :class:`~physicsnemo_flarepp.models.MixerBackbone` has the others, and the
         two options that follow are theirs.
+    plain_projections : bool, optional, default=False
+        Project inputs and outputs as PhysicsNeMo's FLARE does; ``io_layers`` is not used then.
 
     Forward
     -------

@@ -281,20 +281,7 @@ class GNOT(CompleteModel):
         ref: int = 8,
         checkpoint_blocks: bool = False,
     ) -> None:
-        super().__init__(
-            functional_dim,
-            out_dim,
-            embedding_dim,
-            structured_shape,
-            unified_pos,
-            ref,
-            checkpoint_blocks,
-            mlp_ratio,
-            n_layers=n_layers,
-            n_hidden=n_hidden,
-            n_head=n_head,
-            n_experts=n_experts,
-        )
+        super().__init__(locals())
         raw = functional_dim if unified_pos else self.token_width
         seen = self.token_width - functional_dim if unified_pos else raw
         hidden = round(n_hidden * mlp_ratio)

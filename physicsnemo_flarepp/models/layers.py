@@ -237,3 +237,17 @@ def join_inputs(
     if embedding is None:
         return fx
     return torch.cat((embedding, fx.expand(-1, embedding.shape[1], -1)), -1)
+
+
+class JoinedInputs(nn.Module):
+    """An MLP on ``embedding`` and ``fx`` side by side."""
+
+    def __init__(self, mlp: nn.Module) -> None:
+        super().__init__()
+        self.mlp = mlp
+
+    def forward(
+        self, fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None = None
+    ) -> Float[Tensor, "B N C"]:
+        """Project each token; a single row of ``fx`` is that of every token."""
+        return self.mlp(join_inputs(fx, embedding))

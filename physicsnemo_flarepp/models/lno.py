@@ -158,21 +158,7 @@ class LNO(CompleteModel):
         ref: int = 8,
         checkpoint_blocks: bool = False,
     ) -> None:
-        super().__init__(
-            functional_dim,
-            out_dim,
-            embedding_dim,
-            structured_shape,
-            unified_pos,
-            ref,
-            checkpoint_blocks,
-            mlp_ratio,
-            io_layers,
-            n_layers=n_layers,
-            n_hidden=n_hidden,
-            n_head=n_head,
-            slice_num=slice_num,
-        )
+        super().__init__(locals())
         self.in_projection = TrunkAndBranch(self.token_width, n_hidden, io_layers, act)
         mixer = ModesMixer(n_hidden, n_head, slice_num, n_layers, mlp_ratio, act)
         self.blocks = stack_blocks([BareBlock(mixer)])

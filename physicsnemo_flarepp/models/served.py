@@ -1,11 +1,12 @@
 """PhysicsNeMo's own FLARE, FLAREPlusPlus and Transolver as backbones, on their own weights."""
 
-from jaxtyping import Float
-from torch import Tensor, nn
+from typing import Any
+
+from torch import nn
 
 from ..mixers.served import give_stages, is_served
 from .backbone import MixerBackbone
-from .layers import Block, join_inputs, stack_blocks
+from .layers import Block, JoinedInputs, stack_blocks
 
 
 def serve(model: nn.Module) -> MixerBackbone:
@@ -60,7 +61,7 @@ def serve(model: nn.Module) -> MixerBackbone:
 class ServedModel(MixerBackbone):
     """The view of a model that :func:`serve` returns."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         # Past PhysicsNeMo's constructor too, which is for models that are saved under their name.
         nn.Module.__init__(self)
         self._args = model._args
@@ -92,24 +93,10 @@ class ServedModel(MixerBackbone):
         )
 
 
-class JoinedInputs(nn.Module):
-    """An MLP on ``embedding`` and ``fx`` side by side."""
-
-    def __init__(self, mlp: nn.Module) -> None:
-        super().__init__()
-        self.mlp = mlp
-
-    def forward(
-        self, fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None = None
-    ) -> Float[Tensor, "B N C"]:
-        """Project each token; a single row of ``fx`` is that of every token."""
-        return self.mlp(join_inputs(fx, embedding))
-
-
 class ServedBlock(Block):
     """A block of PhysicsNeMo's by our names; its dropout is inside the attention layer."""
 
-    def __init__(self, block: nn.Module) -> None:
+    def __init__(self, block: Any) -> None:
         nn.Module.__init__(self)
         self.norm_mixer = block.ln_1
         self.mixer = give_stages(block.Attn)

@@ -153,21 +153,7 @@ class SetTransformer(CompleteModel):
         io_layers: int = 2,
         checkpoint_blocks: bool = False,
     ) -> None:
-        super().__init__(
-            functional_dim,
-            out_dim,
-            embedding_dim,
-            structured_shape,
-            unified_pos,
-            ref,
-            checkpoint_blocks,
-            mlp_ratio,
-            io_layers,
-            n_layers=n_layers,
-            n_hidden=n_hidden,
-            n_head=n_head,
-            slice_num=slice_num,
-        )
+        super().__init__(locals())
         self.in_projection = InProjection(
             self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
         )

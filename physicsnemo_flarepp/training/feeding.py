@@ -269,6 +269,7 @@ FEEDS: dict[str, Feed] = {
     "physicsnemo_flarepp.models.gnot.GNOT": _BACKBONE,
     "physicsnemo_flarepp.models.lno.LNO": _BACKBONE,
     "physicsnemo.models.flare.flare.FLARE": _TRANSOLVER,
+    "physicsnemo.models.flare.flare.FLAREPlusPlus": _TRANSOLVER,  # in no release up to 2.2
     "physicsnemo.models.transolver.transolver.Transolver": _TRANSOLVER,
     "physicsnemo.models.geotransolver.geotransolver.GeoTransolver": Feed(
         _geotransolver_sizes, _geotransolver_inputs
@@ -286,7 +287,12 @@ def fed_class(path: str) -> type[Module] | None:
     >>> fed_class("subprocess.Popen") is None
     True
     """
-    return get_class(path) if path in FEEDS else None
+    if path not in FEEDS:
+        return None
+    try:
+        return get_class(path)
+    except (HydraException, ImportError) as error:
+        raise ValueError(f"{path} is not in what is installed here: {error}") from error
 
 
 def _join(batch: TensorDict, *keys: str) -> Tensor:

@@ -10,6 +10,7 @@ from physicsnemo_flarepp.inference import predict
 from physicsnemo_flarepp.models import serve
 from physicsnemo_flarepp.parallel import enable_context_parallel
 from physicsnemo_flarepp.parallel.gradients import sum_in_buckets
+from physicsnemo_flarepp.training.streamed import streamed_step
 from tests.restated_flarepp import FLARE_PLUS_PLUS
 
 BATCH, TOKENS = 2, 37
@@ -164,6 +165,18 @@ def equality(rank: int) -> dict:
     return results
 
 
+def make_served(name: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    sizes = {"n_layers": 2, "n_hidden": 16, "n_head": 2, "slice_num": 3}
+    model = SERVED[name](3, 2, embedding_dim=4, **sizes).double().eval()
+    for key, parameter in model.named_parameters():
+        if key.endswith("temperature"):
+            torch.nn.init.uniform_(parameter, 0.6, 2.0)  # inside of where it is clamped
+        else:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
 def served(rank: int) -> dict:
     """Errors of PhysicsNeMo's own models on 1, 2 and 3 ranks, the third without tokens."""
     groups = {ranks: dist.new_group(list(range(ranks))) for ranks in (1, 2, 3)}
@@ -177,19 +190,23 @@ def served(rank: int) -> dict:
     }
 
 
+def relative_l2_gradients(model, inputs, target) -> list[torch.Tensor]:
+    """Gradients of the mean relative L2 error over real tokens, by a plain backward pass."""
+    model.zero_grad(set_to_none=True)
+    fx = inputs["fx"].expand(-1, TOKENS, -1)
+    y = model(fx, **{key: value for key, value in inputs.items() if key != "fx"})
+    real = inputs.get("token_mask", torch.ones(BATCH, TOKENS, dtype=torch.bool))[..., None]
+    error, size = ((value * real).flatten(1).norm(dim=1) for value in (y - target, target))
+    (error / size).mean().backward()
+    return [p.grad.clone() for p in model.parameters()]
+
+
 def served_errors(rank, name, edges, kind, group) -> dict[str, float]:
     """Errors of output, gradients and streamed output against the model in one process.
 
     Whole clouds go through the model's own forward, weighted ones through what serve gives.
     """
-    torch.manual_seed(0)
-    sizes = {"n_layers": 2, "n_hidden": 16, "n_head": 2, "slice_num": 3}
-    model = SERVED[name](3, 2, embedding_dim=4, **sizes).double().eval()
-    for key, parameter in model.named_parameters():
-        if key.endswith("temperature"):
-            torch.nn.init.uniform_(parameter, 0.6, 2.0)  # inside of where it is clamped
-        else:
-            torch.nn.init.normal_(parameter, std=0.3)
+    model = make_served(name)
     callee = serve(model) if kind == "weighted" else model
     inputs = make_inputs(torch.float64, kind=kind)
     del inputs["time"]
@@ -212,11 +229,26 @@ def served_errors(rank, name, edges, kind, group) -> dict[str, float]:
     generator = torch.Generator().manual_seed(2)
     cotangent = torch.randn(BATCH, TOKENS, 2, dtype=torch.float64, generator=generator)
     expected = run(0, TOKENS)
+    trained = relative_l2_gradients(callee, inputs, cotangent)
     start, stop = edges[rank], edges[rank + 1]
     enable_context_parallel(model, group)
     errors = worst_errors(run(start, stop, group), expected, start, stop)
-    streamed = predict(model, **take(inputs, start, stop), chunk_size=5)
+    streamed = predict(model, **take(inputs, start, stop), chunk_size=13)
     errors["streamed"] = (streamed - expected[0][:, start:stop]).norm() / expected[0].norm()
+    model.zero_grad(set_to_none=True)
+    local = take(inputs, start, stop)
+    streamed_step(
+        model,
+        local.pop("fx"),
+        local.pop("embedding"),
+        cotangent[:, start:stop],
+        chunk_size=13,
+        **local,
+    )
+    got = sum_in_buckets([p.grad for p in model.parameters()], group)
+    total = max(gradient.norm() for gradient in trained)
+    pairs = zip(got, trained, strict=True)
+    errors["streamed training"] = max((a - b).norm() / total for a, b in pairs)
     enable_context_parallel(model, None)
     errors["off again"] = (run(0, TOKENS)[0] - expected[0]).norm()
     return {key: float(error) for key, error in errors.items()}

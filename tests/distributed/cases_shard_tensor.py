@@ -2,10 +2,21 @@
 
 import torch
 from cases_features import errors_of
-from cases_model import BATCH, KINDS, TOKENS, bounds, make_inputs, make_model, worst_errors
+from cases_model import (
+    BATCH,
+    KINDS,
+    SERVED,
+    TOKENS,
+    bounds,
+    make_inputs,
+    make_model,
+    make_served,
+    worst_errors,
+)
 from physicsnemo.domain_parallel import ShardTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
+from physicsnemo_flarepp.models import serve
 from physicsnemo_flarepp.parallel import make_mesh
 
 
@@ -60,6 +71,29 @@ def equality(rank: int) -> dict[str, dict[str, float]]:
                     "plain call": torch.equal(model(**inputs), y),
                 }
     return results
+
+
+def served(rank: int) -> dict[str, float]:
+    """Errors of output and gradients of PhysicsNeMo's own models, served with ShardTensors."""
+    mesh, edges = make_mesh(4)["context"], bounds("uneven", 4)
+    inputs = make_inputs(torch.float64)
+    worst = {}
+    for name in SERVED:
+        model = make_served(name)
+        y = model(inputs["fx"].expand(-1, TOKENS, -1), inputs["embedding"])
+        y.square().sum().backward()
+        expected = [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        embedding, _ = shard(inputs["embedding"], mesh, edges, rank)
+        out = serve(model)(inputs["fx"], embedding).to_local()
+        out.square().sum().backward()
+        error = (out - y[:, edges[rank] : edges[rank + 1]]).norm() / y.norm()
+        total = max(g.norm() for g in expected)
+        gradients = [
+            (p.grad - g).norm() / total for p, g in zip(model.parameters(), expected, strict=True)
+        ]
+        worst[name] = float(max([error.detach(), *gradients]))
+    return worst
 
 
 def refusals(rank: int) -> dict[str, str]:

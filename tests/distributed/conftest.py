@@ -26,7 +26,7 @@ CASES = {
         "tokens",
     ],
     "cases_training": ["checkpoint", "losses", "three_steps", "wrapped"],
-    "cases_shard_tensor": ["equality", "refusals"],
+    "cases_shard_tensor": ["equality", "refusals", "served"],
 }
 
 

@@ -24,6 +24,12 @@ def test_shard_tensor_calls_equal_one_process(on_four_ranks, case):
         assert result["plain call"], "a call with plain tensors must not touch the group"
 
 
+def test_physicsnemos_own_models_take_shard_tensors_when_served(on_four_ranks):
+    for errors in on_four_ranks["cases_shard_tensor.served"]:
+        assert {"flare", "flarepp-restated", "transolver"} <= set(errors)
+        assert max(errors.values()) < 1e-12
+
+
 def test_other_shardings_are_refused_by_name(on_four_ranks):
     for messages in on_four_ranks["cases_shard_tensor.refusals"]:
         assert "embedding must be sharded over axis 1" in messages["batch"]

@@ -13,6 +13,7 @@ from physicsnemo_flarepp.inference import decode_state, encode_state, predict
 from physicsnemo_flarepp.mixers import Mixer
 from physicsnemo_flarepp.models import serve
 from physicsnemo_flarepp.parallel import enable_context_parallel
+from physicsnemo_flarepp.training import streamed_step
 from tests.restated_flarepp import FLARE_PLUS_PLUS
 
 SIZES = {"n_layers": 2, "n_hidden": 16, "n_head": 2, "slice_num": 3, "embedding_dim": 3}
@@ -81,6 +82,16 @@ def test_streaming_is_the_models_own_forward(make):
     state.check_model(serve(make()))
     with pytest.raises(ValueError, match="made by another model"):
         decode_state(make(slice_num=4), *some, state)
+
+
+def test_a_streamed_training_step_has_the_gradients_of_the_models_own(make):
+    theirs, ours = make(), make()
+    x, target = cloud(), torch.randn(2, 31, 2, dtype=torch.float64)
+    errors = (theirs(*x) - target).flatten(1).norm(dim=1) / target.flatten(1).norm(dim=1)
+    errors.mean().backward()
+    assert close(streamed_step(ours, *x, target, chunk_size=7), errors.mean())
+    for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        assert close(a.grad, b.grad, 1e-10), name
 
 
 def test_time_is_that_of_the_model(make):

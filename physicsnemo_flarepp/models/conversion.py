@@ -1,0 +1,259 @@
+r"""Weights of PhysicsNeMo's FLARE and FLAREPlusPlus as weights of ours, and back.
+
+Both ways give a new model that computes the same function; where there is none, they raise with the
+option that stands in the way. What differs only in how it is written is folded into the weights:
+the scale of the scores (ours is :math:`D^{-1/2}`), and FLARE's projection before its per-head maps.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import physicsnemo
+import physicsnemo.models.flare
+import torch
+from torch import Tensor, nn
+
+from ..mixers import FlareMixer, FlarePPMixer
+from ..mixers.served import FlarePlusPlusStages, FlareStages
+from .backbone import MixerBackbone
+from .flarepp import FlarePP
+from .served import serve
+
+# Arguments that both have, with the same meaning.
+_SHARED = (
+    "functional_dim",
+    "out_dim",
+    "embedding_dim",
+    "n_layers",
+    "n_hidden",
+    "n_head",
+    "mlp_ratio",
+    "slice_num",
+    "unified_pos",
+    "ref",
+    "structured_shape",
+    "time_input",
+)
+_EXACT_GELU = "gelu_exact"
+
+
+def from_physicsnemo(model: nn.Module) -> MixerBackbone:
+    """Return PhysicsNeMo's FLARE or FLAREPlusPlus as a model of ours that computes the same.
+
+    Use :func:`~physicsnemo_flarepp.models.serve` for masks, weights, shards and streaming on the
+    model as it is; convert it to go on with ours in configs, checkpoints and routing figures.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        ``physicsnemo.models.flare.FLARE``, or FLAREPlusPlus where PhysicsNeMo has it, with
+        ``dropout=0``.
+
+    Returns
+    -------
+    MixerBackbone
+        With ``plain_projections``, of the mixer "flare", or a FlarePP without ``seed_norm``; in
+        the dtype and on the device of ``model``.
+
+    Examples
+    --------
+    >>> theirs = physicsnemo.models.flare.FLARE(2, 1, embedding_dim=3, n_hidden=16, n_head=2)
+    >>> fx, x = torch.rand(1, 50, 2), torch.rand(1, 50, 3)
+    >>> torch.allclose(from_physicsnemo(theirs)(fx, x), theirs(fx, x), atol=1e-5)
+    True
+    """
+    view = serve(model)
+    mixer = view.blocks[0].mixer
+    given = view._args["__args__"]
+    if isinstance(view, FlarePP) or not isinstance(mixer, FlareStages | FlarePlusPlusStages):
+        raise ValueError(
+            f"{type(model).__name__} computes no function of ours (PhysicsNeMo's Transolver clamps "
+            "its temperatures at 0.5 and adds 0.01 to the weight of a slice, ours 0.1 and 1e-5); "
+            "expected PhysicsNeMo's FLARE or FLAREPlusPlus. serve(model) uses it as it is"
+        )
+    _check_options(given, {"dropout": 0.0}, "FlarePP drops from both branches of a block")
+    arguments = {name: given[name] for name in _SHARED}
+    arguments["act"] = _EXACT_GELU if given["act"].lower() == "gelu" else given["act"]
+    arguments |= {"plain_projections": True, "residual_projections": False, "seed_norm": False}
+    if view.unified_pos:
+        arguments["embedding_dim"] = None
+    is_flare = isinstance(mixer, FlareStages)
+    ours = MixerBackbone(**arguments, mixer="flare") if is_flare else FlarePP(**arguments)
+    ours = ours.to(next(model.parameters()))
+    convert: Callable[[Any], dict[str, Tensor]] = _flare_from if is_flare else _flarepp_from
+    state = {
+        name.replace(".layers.", "."): value
+        for name, value in view.state_dict().items()
+        if ".mixer." not in name
+    }
+    for number, block in enumerate(view.blocks):
+        state |= _below(f"blocks.{number}.mixer", convert(block.mixer))
+    ours.load_state_dict(state)
+    return ours.train(model.training)
+
+
+def to_physicsnemo(model: MixerBackbone) -> nn.Module:
+    """Return a model of ours as PhysicsNeMo's FLARE or FLAREPlusPlus, if one computes the same.
+
+    Parameters
+    ----------
+    model : MixerBackbone
+        Of the mixer "flarepp" or "flare" with ``plain_projections``, LayerNorm, an activation that
+        PhysicsNeMo has ("gelu_exact" is its "gelu"), no dropout, and an integer ``mlp_ratio``;
+        FLARE++ without ``seed_norm`` and ``anchored_queries``. The values of "flare" must be one
+        map per head of its keys, as they are in models that came from PhysicsNeMo.
+
+    Returns
+    -------
+    torch.nn.Module
+        ``physicsnemo.models.flare.FLARE`` or FLAREPlusPlus.
+
+    Raises
+    ------
+    ValueError
+        With the option for which PhysicsNeMo has no model.
+    ImportError
+        If the installed PhysicsNeMo has no FLAREPlusPlus.
+    """
+    if type(model) not in (MixerBackbone, FlarePP):
+        raise ValueError(f"PhysicsNeMo has no model for {type(model).__name__}")
+    given = model._args["__args__"]
+    mixer = given["mixer"]
+    if mixer not in ("flare", "flarepp"):
+        raise ValueError(f"PhysicsNeMo has no model for mixer={mixer!r}, only for flare, flarepp")
+    required = {"plain_projections": True, "norm": "layer", "dropout": 0.0}
+    if mixer == "flarepp":
+        required |= {"seed_norm": False, "anchored_queries": False}
+    _check_options(given, required, f"so PhysicsNeMo's {mixer} computes something else")
+    act = given["act"].lower()
+    if act == "gelu":
+        raise ValueError(
+            'act="gelu" is the tanh approximation, which PhysicsNeMo has no name for; its "gelu" '
+            f"is {_EXACT_GELU!r}"
+        )
+    if given["mlp_ratio"] != int(given["mlp_ratio"]):
+        raise ValueError(f"PhysicsNeMo needs an integer mlp_ratio, got {given['mlp_ratio']}")
+    if model.embedding_dim is None:
+        raise ValueError("PhysicsNeMo's models need embedding_dim, which is None")
+    if model.unified_pos and len(model.structured_shape or ()) != 2:
+        raise ValueError("PhysicsNeMo has unified_pos on 2-D grids only")
+    arguments = {name: given[name] for name in _SHARED}
+    arguments |= {"act": "gelu" if act == _EXACT_GELU else act}
+    arguments["mlp_ratio"] = int(given["mlp_ratio"])
+    theirs = _upstream_class(mixer)(**arguments).to(next(model.parameters()))
+    view = serve(theirs)
+    convert: Callable[[Any, Any], dict[str, Tensor]] = (
+        _flare_to if mixer == "flare" else _flarepp_to
+    )
+    own = model.state_dict()
+    state = {
+        name: own[name.replace(".layers.", ".")]
+        for name in view.state_dict()
+        if ".mixer." not in name
+    }
+    for number, (block, target) in enumerate(zip(model.blocks, view.blocks, strict=True)):
+        state |= _below(f"blocks.{number}.mixer", convert(block.mixer, target.mixer.scale))
+    view.load_state_dict(state)
+    return theirs.train(model.training)
+
+
+def _upstream_class(mixer: str) -> type[nn.Module]:
+    name = {"flare": "FLARE", "flarepp": "FLAREPlusPlus"}[mixer]
+    if not hasattr(physicsnemo.models.flare, name):
+        raise ImportError(
+            f"PhysicsNeMo {physicsnemo.__version__} has no {name}; install one that has it, or "
+            "stay with FlarePP, which is a physicsnemo.Module"
+        )
+    return getattr(physicsnemo.models.flare, name)
+
+
+def _check_options(given: dict, required: dict, reason: str) -> None:
+    for name, value in required.items():
+        if given[name] != value:
+            raise ValueError(f"{name} is {given[name]!r}, expected {value!r}: {reason}")
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": value for name, value in tensors.items()}
+
+
+def _linear(name: str, linear: nn.Linear) -> dict[str, Tensor]:
+    return _below(name, {"weight": linear.weight.detach(), "bias": linear.bias.detach()})
+
+
+def _flarepp_from(layer: FlarePlusPlusStages) -> dict[str, Tensor]:
+    """Fold the scale into the seeds and, for the queries, into the synthesis values."""
+    factor = layer.scale * layer.head_dim**0.5
+    rows = torch.ones(4, layer.dim, dtype=torch.float64, device=layer.q_seed.device)
+    rows[1] = factor
+    rows = rows.flatten().to(layer.q_seed.dtype)
+    return {
+        "seeds": layer.q_seed.detach()[0] * factor,
+        "project.weight": layer.in_projection.weight.detach() * rows[:, None],
+        "project.bias": layer.in_projection.bias.detach() * rows,
+        **_linear("out", layer.out_linear),
+    }
+
+
+def _flarepp_to(mixer: FlarePPMixer, scale: float) -> dict[str, Tensor]:
+    if not torch.isclose(torch.tensor(scale), torch.tensor(mixer.head_dim**-0.5)):
+        raise ValueError(f"FLAREPlusPlus scales its scores by {scale}, expected D**-0.5")
+    weight, bias = mixer.project.weight.detach(), mixer.project.bias.detach()
+    if len(bias) == 2 * mixer.dim:  # shared_projections: the same keys and values twice
+        weight, bias = weight.repeat(2, 1), bias.repeat(2)
+    return {
+        "q_seed": mixer.seeds.detach()[None],
+        "in_projection.weight": weight,
+        "in_projection.bias": bias,
+        **_linear("out_linear", mixer.out),
+    }
+
+
+def _flare_from(layer: FlareStages) -> dict[str, Tensor]:
+    """Multiply FLARE's projection with its per-head maps, and fold the scale into the queries."""
+    by_head = (layer.heads, layer.head_dim)
+    weight = layer.in_project_x.weight.detach().double().unflatten(0, by_head)
+    bias = layer.in_project_x.bias.detach().double().unflatten(0, by_head)
+    weights, biases = [], []
+    for head_map in (layer.self_k, layer.self_v):
+        matrix = head_map.weight.detach().double()
+        weights.append((matrix @ weight).flatten(0, 1))
+        biases.append((bias @ matrix.T + head_map.bias.detach()).flatten())
+    return {
+        "queries": layer.q_global.detach()[0] * layer.scale * layer.head_dim**0.5,
+        "project.weight": torch.cat(weights),
+        "project.bias": torch.cat(biases),
+        **_linear("out", layer.out_linear),
+    }
+
+
+def _flare_to(mixer: FlareMixer, scale: float) -> dict[str, Tensor]:
+    """Take the keys for FLARE's projection, and find the map of them that the values are."""
+    by_head = (mixer.heads, mixer.head_dim)
+    weight, bias = mixer.project.weight.detach().double(), mixer.project.bias.detach().double()
+    keys, values = (part.unflatten(0, by_head) for part in weight.chunk(2))
+    key_bias, value_bias = (part.unflatten(0, by_head) for part in bias.chunk(2))
+    # values = S keys for the columns of all heads, and value_bias = S key_bias + s.
+    known = torch.cat((keys.transpose(1, 2).flatten(0, 1), key_bias))
+    wanted = torch.cat((values.transpose(1, 2).flatten(0, 1), value_bias))
+    ones = torch.cat((torch.zeros(len(known) - mixer.heads), torch.ones(mixer.heads)))
+    known = torch.cat((known, ones.to(known)[:, None]), 1)
+    solution = torch.linalg.lstsq(known, wanted).solution
+    misfit = (known @ solution - wanted).norm() / wanted.norm()
+    if misfit > 1e-5:
+        raise ValueError(
+            "the values of a block are no map of its keys that all heads share (misfit "
+            f"{misfit:.1e}), which they are in PhysicsNeMo's FLARE: one projection, and two D x D "
+            'maps. Models of mixer="flare" that were not converted from there stay ours'
+        )
+    identity = torch.eye(mixer.head_dim, dtype=torch.float64, device=weight.device)
+    return {
+        "q_global": mixer.queries.detach()[None] * mixer.head_dim**-0.5 / scale,
+        "in_project_x.weight": weight[: mixer.dim],
+        "in_project_x.bias": bias[: mixer.dim],
+        "self_k.weight": identity,
+        "self_k.bias": torch.zeros_like(identity[0]),
+        "self_v.weight": solution[:-1].T,
+        "self_v.bias": solution[-1],
+        **_linear("out_linear", mixer.out),
+    }
