@@ -17,12 +17,14 @@ _HOMES = {
     "Loaders": "loaders",
     "Normalizer": "normalization",
     "PadCollator": "collate",
+    "PreparedReader": "readers",
     "ReaderOptions": "readers",
     "build_dataloaders": "loaders",
     "build_test_loader": "loaders",
     "data_elsewhere": "sources",
     "fit_normalizer": "statistics",
     "plot_mesh": "case_meshes",
+    "prepare": "preparation",
     "tokens_from_graph": "readers",
 }
 __all__ = sorted(_HOMES)

@@ -11,7 +11,8 @@ from physicsnemo.mesh import Mesh
 from physicsnemo.mesh.io import from_zarr, to_pyvista
 
 from ..files import reading
-from ..meshes import read_surface
+from ..meshes import polygon_mesh, read_surface
+from ..meshes.polygons import select_polygons
 from .readers.stores import check_codecs, load_domain
 
 
@@ -38,6 +39,10 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     (6, 2, True)
     """
     layout = metadata.get("layout")
+    if layout == "prepared" and Path(metadata["original"]["source"]).exists():
+        original = plot_mesh(metadata["original"], coordinates)
+        if isinstance(original, pv.PolyData) and original.GetNumberOfPolys():
+            return _reordered(original, metadata)
     if layout == "vtp":
         return read_surface(metadata["source"])
     if layout == "pdmsh":
@@ -57,6 +62,30 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     # VTK counts the fastest axis first; tokens are in row-major order.
     mesh.dimensions = (columns, rows, 1)
     return mesh
+
+
+def _reordered(surface: pv.PolyData, metadata: Mapping[str, Any]) -> pv.PolyData:
+    """Return the surface that a prepared case was made from, in the order of its rows."""
+    with reading(metadata["order"]):
+        order = np.load(metadata["order"], allow_pickle=False).astype(np.int64)
+    mesh = polygon_mesh(surface, metadata["source"])
+    cells = metadata["association"] == "cell"
+    if len(order) != (mesh.n_cells if cells else len(mesh.points)):
+        raise ValueError(
+            f"{metadata['original']['source']} has changed since {metadata['source']} was prepared "
+            f"from it with {len(order)} rows; prepare it again"
+        )
+    points, connectivity, offsets = mesh.points, mesh.connectivity, mesh.offsets
+    if cells:
+        connectivity, offsets = select_polygons(connectivity, offsets, order)
+    else:
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        points, connectivity = points[order], place[connectivity]
+    reordered = pv.PolyData()
+    reordered.points = points
+    reordered.SetPolys(pv.CellArray.from_arrays(offsets, connectivity))
+    return reordered
 
 
 def _boundary(path: Path, name: str) -> Mesh:

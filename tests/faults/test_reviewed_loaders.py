@@ -56,7 +56,9 @@ REVIEWED = {
     "training/checkpoints/model_files.py ZipFile": 2,
     "training/checkpoints/model_files.py load": 1,
     # Arrays: allow_pickle is False, by argument or by default.
+    "datapipes/case_meshes.py load": 1,
     "datapipes/readers/geofno.py load": 1,
+    "datapipes/readers/prepared.py load": 1,
     "datapipes/readers/surfaces.py load": 1,
     "datapipes/synthetic/workers.py load": 1,
     "evaluation/predictions.py load": 1,

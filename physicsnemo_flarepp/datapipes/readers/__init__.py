@@ -5,6 +5,7 @@ from .darcy import DarcyReader
 from .drivaerml import DrivAerMLReader
 from .geofno import GeoFNOReader
 from .graphs import GraphReader, tokens_from_graph
+from .prepared import PreparedReader
 
 __all__ = [
     "CaseReader",
@@ -12,6 +13,7 @@ __all__ = [
     "DrivAerMLReader",
     "GeoFNOReader",
     "GraphReader",
+    "PreparedReader",
     "ReaderOptions",
     "tokens_from_graph",
 ]

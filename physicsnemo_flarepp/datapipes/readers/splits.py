@@ -71,6 +71,8 @@ def read_manifest(path: Path) -> dict[str, list[str]]:
     """Return the splits of a manifest: {"train": [ids], "test": [ids], ...}, disjoint."""
     with reading(path):
         content = json.loads(path.read_text())
+        if isinstance(content, Mapping) and "splits" in content:
+            content = content["splits"]
     if not isinstance(content, Mapping) or not all(
         isinstance(ids, Sequence) and not isinstance(ids, str) for ids in content.values()
     ):
