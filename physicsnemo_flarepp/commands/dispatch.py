@@ -51,6 +51,8 @@ VERBS = {
                     "compare.directory"),
     "plan": Verb("memory and time of training on whole meshes, and what fits"),
     "download": Verb("fetch a published data set"),
+    "prepare": Verb("write cases so that reading some points of them costs no more", "prepare",
+                    "prepare.out"),
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ _HOMES = {
     "Normalizer": "normalization",
     "OwnReader": "readers",
     "PadCollator": "collate",
+    "PreparedReader": "readers",
     "ReaderOptions": "readers",
     "build_dataloaders": "loaders",
     "build_test_loader": "loaders",
@@ -28,6 +29,7 @@ _HOMES = {
     "from_dataset": "memory",
     "from_meshes": "memory",
     "plot_mesh": "case_meshes",
+    "prepare": "preparation",
     "tokens_from_graph": "readers",
 }
 __all__ = sorted(_HOMES)

@@ -13,7 +13,8 @@ from physicsnemo.mesh.io import from_zarr
 from physicsnemo.mesh.io import to_pyvista as simplices_to_pyvista
 
 from ..files import reading
-from ..meshes import read_surface, to_pyvista
+from ..meshes import polygon_mesh, read_surface, to_pyvista
+from ..meshes.polygons import select_polygons
 from .readers.contents import MESH_FILES, Wanted, open_file
 from .readers.stores import check_codecs, load_domain
 
@@ -41,6 +42,10 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     (6, 2, True)
     """
     layout = metadata.get("layout")
+    if layout == "prepared" and Path(metadata["original"]["source"]).exists():
+        original = plot_mesh(metadata["original"], coordinates)
+        if isinstance(original, pv.PolyData) and original.GetNumberOfPolys():
+            return _reordered(original, metadata)
     if layout == "vtp":
         return read_surface(metadata["source"])
     if layout == "pdmsh":
@@ -73,6 +78,30 @@ def _own_mesh(metadata: Mapping[str, Any]) -> pv.DataSet | None:
     if found is None:
         return None
     return to_pyvista(open_file(found, Wanted(boundary=metadata["boundary"])).mesh)
+
+
+def _reordered(surface: pv.PolyData, metadata: Mapping[str, Any]) -> pv.PolyData:
+    """Return the surface that a prepared case was made from, in the order of its rows."""
+    with reading(metadata["order"]):
+        order = np.load(metadata["order"], allow_pickle=False).astype(np.int64)
+    mesh = polygon_mesh(surface, metadata["source"])
+    cells = metadata["association"] == "cell"
+    if len(order) != (mesh.n_cells if cells else len(mesh.points)):
+        raise ValueError(
+            f"{metadata['original']['source']} has changed since {metadata['source']} was prepared "
+            f"from it with {len(order)} rows; prepare it again"
+        )
+    points, connectivity, offsets = mesh.points, mesh.connectivity, mesh.offsets
+    if cells:
+        connectivity, offsets = select_polygons(connectivity, offsets, order)
+    else:
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        points, connectivity = points[order], place[connectivity]
+    reordered = pv.PolyData()
+    reordered.points = points
+    reordered.SetPolys(pv.CellArray.from_arrays(offsets, connectivity))
+    return reordered
 
 
 def _boundary(path: Path, name: str) -> Mesh:

@@ -124,21 +124,19 @@ def check_range(path: Path | str, case_id: str, name: str, values: np.ndarray) -
     ValueError: run_1.npz: case run_1 has 1e+19 at row 7 of channel 1 of fields, more than 10^9
     times all but 1 of the 100 values. ...
     """
-    sizes = np.abs(values)
-    largest = sizes.max(axis=0, initial=0)
-    near = np.count_nonzero(sizes > largest / _OUT_OF_PROPORTION, axis=0)
-    others = np.count_nonzero(sizes, axis=0) - near
-    # One damaged vertex moves the cells around it; zeros say nothing about the size of a field.
-    bad = (near <= _FEW) & (others > 4 * near) & (near > 0)
-    if bad.any():
-        channel = int(np.argmax(bad))
-        row = int(sizes[:, channel].argmax())
-        raise ValueError(
-            f"{path}: case {case_id} has {values[row, channel]:.4g} at row {row} of channel "
-            f"{channel} of {name}, more than 10^9 times all but {near[channel]} of the "
-            f"{len(values)} values. The file is damaged: fetch or write it again, or leave the "
-            "case out of the split"
-        )
+    for channel in range(values.shape[1]):
+        # One channel at a time: reductions along the rows of a table are ten times slower.
+        sizes = np.abs(values[:, channel])
+        row = int(sizes.argmax()) if len(sizes) else 0
+        near = np.count_nonzero(sizes > sizes[row] / _OUT_OF_PROPORTION) if len(sizes) else 0
+        # One damaged vertex moves the cells around it; zeros say nothing about the size of a field.
+        if 0 < near <= _FEW and np.count_nonzero(sizes > 0) - near > 4 * near:
+            raise ValueError(
+                f"{path}: case {case_id} has {values[row, channel]:.4g} at row {row} of channel "
+                f"{channel} of {name}, more than 10^9 times all but {near} of the {len(values)} "
+                "values. The file is damaged: fetch or write it again, or leave the case out of "
+                "the split"
+            )
 
 
 def check_weights(

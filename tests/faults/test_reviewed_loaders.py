@@ -59,7 +59,9 @@ REVIEWED = {
     "datapipes/readers/contents.py ZipFile": 1,
     # Arrays: allow_pickle is False, by argument or by default.
     "datapipes/readers/contents.py load": 2,
+    "datapipes/case_meshes.py load": 1,
     "datapipes/readers/geofno.py load": 1,
+    "datapipes/readers/prepared.py load": 1,
     "datapipes/readers/surfaces.py load": 1,
     "datapipes/synthetic/workers.py load": 1,
     "evaluation/predictions.py load": 1,

@@ -6,6 +6,7 @@ from .drivaerml import DrivAerMLReader
 from .geofno import GeoFNOReader
 from .graphs import GraphReader, tokens_from_graph
 from .own import NamedReader, OwnReader
+from .prepared import PreparedReader
 
 __all__ = [
     "CaseReader",
@@ -15,6 +16,7 @@ __all__ = [
     "GraphReader",
     "NamedReader",
     "OwnReader",
+    "PreparedReader",
     "ReaderOptions",
     "tokens_from_graph",
 ]

@@ -122,6 +122,8 @@ class TokenTable:
     weights : Mapping[str, Rowwise]
         Columns (N,) that tokens can be weighted by: ``measure``, the area or volume that each
         stands for, where it is known, and arrays that were asked for by name.
+    shuffled : bool
+        Whether the rows are stored in random order, so that a block of them is a random draw.
     """
 
     source: Path | str
@@ -132,6 +134,7 @@ class TokenTable:
     global_values: Mapping[str, np.ndarray] = field(default_factory=dict)
     association: str = "point"
     weights: Mapping[str, Rowwise] = field(default_factory=dict)
+    shuffled: bool = False
 
     def __post_init__(self) -> None:
         n = self.n_tokens
@@ -382,12 +385,12 @@ class CaseReader(Reader):
         options, name = self.options, self.options.weights
         draw = (options.n_points, options.shard, self._index_generator(index).initial_seed())
         if name == NO_WEIGHTS:
-            return token_rows(table.n_tokens, *draw), None
+            return token_rows(table.n_tokens, *draw, table.shuffled), None
         if options.density == "area":
             whole = self._read_weights(index, table, name, slice(0, table.n_tokens))
             rows, weights = weighted_rows(whole, *draw)
         else:
-            rows = token_rows(table.n_tokens, *draw)
+            rows = token_rows(table.n_tokens, *draw, table.shuffled)
             weights = self._read_weights(index, table, name, rows)
         return rows, weights.astype(np.float32)
 
