@@ -11,7 +11,7 @@ from physicsnemo.nn import PositionalEmbedding
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..mixers import MIXERS, Mixer, draw_weights
+from ..mixers import MIXERS, Mixer, check_init, draw_weights
 from ..mixers.base import TokenWeights
 from ..ops.checks import check_devices, check_weights
 from .checks import (
@@ -22,7 +22,7 @@ from .checks import (
     check_token_mask,
     check_tokens,
 )
-from .layers import AnyBlock, Block, InProjection, OutProjection, stack_blocks
+from .layers import AnyBlock, Block, InProjection, OutProjection, balance_branches, stack_blocks
 from .positions import unified_positions
 from .weights import weigh_tokens
 
@@ -98,6 +98,12 @@ class MixerBackbone(Module):
     noise_at_evaluation : bool, optional, default=False
         Let transolver_plus draw its Gumbel noise in ``eval()`` too, as in the published runs. Its
         predictions are then random, and cannot be streamed.
+    init : str, optional, default="balanced"
+        How the first weights are drawn. "balanced" keeps the scale of unit inputs through every
+        layer and lets all branches together add as much to the stream as it has, so that training
+        starts at once, for any number of channels and blocks. "paper" draws every weight from
+        N(0, 0.02), as the published runs do. Checkpoints hold their weights, so this concerns new
+        models only.
 
     Forward
     -------
@@ -167,6 +173,7 @@ class MixerBackbone(Module):
         mixer: str = "flarepp",
         orthogonal_slices: bool = False,
         noise_at_evaluation: bool = False,
+        init: str = "balanced",
     ) -> None:
         super().__init__(meta=MetaData())
         check_integers(
@@ -186,12 +193,14 @@ class MixerBackbone(Module):
         check_ratios(mlp_ratio, dropout)
         check_architecture(n_hidden, n_head, mixer, self.mixers)
         check_grid(structured_shape, unified_pos)
+        check_init(init)
         if use_te:
             raise ValueError(
                 "use_te=True is not supported: Transformer Engine does not return the "
                 "log-normaliser that exact sharding and streaming need; pass use_te=False"
             )
         self.n_hidden = n_hidden
+        self.init = init
         self.time_input = time_input
         self.use_te = use_te
         self.checkpoint_blocks = checkpoint_blocks or activation_checkpointing
@@ -244,10 +253,13 @@ class MixerBackbone(Module):
         self.embedding_dim = embedding_dim
 
     def reset_parameters(self) -> None:
-        """Draw every Linear from N(0, 0.02) with zero bias, then let the mixers set their own."""
-        draw_weights(self)
+        """Draw the first weights as ``init`` says, then let the mixers set their own."""
+        draw_weights(self, self.init)
         for block in self.blocks:
-            block.mixer.reset_parameters()
+            block.mixer.reset_parameters(self.init)
+        if self.init == "balanced":
+            balance_branches(self.blocks)
+            self.out_projection.shrink()
 
     @property
     def context_group(self) -> str | None:

@@ -14,7 +14,7 @@ class FlarePP(MixerBackbone):
 
     A config of ``physicsnemo.models.flare.FLARE`` runs after changing ``_target_`` alone; there
     ``slice_num`` is the paper's M, ``n_layers`` B, ``n_hidden`` C and ``n_head`` H. The defaults
-    are the paper's.
+    are the paper's but for ``init``.
 
     First derivatives come from fused kernels, which have no second ones: Hessians, forward mode,
     ``torch.func`` and losses on derivatives of the prediction need
@@ -73,6 +73,9 @@ class FlarePP(MixerBackbone):
     mixer : str, optional, default="flarepp"
         Only "flarepp"; :class:`~physicsnemo_flarepp.models.MixerBackbone` has the others, and the
         two options that follow are theirs.
+    init : str, optional, default="balanced"
+        How the first weights are drawn: "balanced" starts to learn at once, "paper" is N(0, 0.02)
+        everywhere, as published.
 
     Forward
     -------

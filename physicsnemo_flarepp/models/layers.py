@@ -15,6 +15,8 @@ from ..mixers.base import TokenWeights
 
 # The published runs use the approximation everywhere in the backbone.
 _GELUS = {"gelu": "tanh", "gelu_exact": "none"}
+# Scale of what a balanced new model predicts, in standard deviations of the fields.
+_FIRST_PREDICTION = 0.1
 
 
 def make_activation(act: str) -> nn.Module:
@@ -99,6 +101,11 @@ class OutProjection(nn.Sequential):
             nn.Linear(dim, out_dim),
         )
 
+    def shrink(self) -> None:
+        """Make the last layer small, so that a new model predicts next to the mean."""
+        with torch.no_grad():
+            self[-1].weight *= _FIRST_PREDICTION
+
 
 class FeedForward(nn.Sequential):
     """Linear, act, Linear."""
@@ -171,6 +178,15 @@ class BareBlock(nn.Module):
 
 
 AnyBlock = Block | BareBlock
+
+
+def balance_branches(blocks: Sequence[Block]) -> None:
+    """Scale the branches of new blocks so that all together add no more than the stream has."""
+    share = (2 * len(blocks)) ** -0.5
+    with torch.no_grad():
+        for block in blocks:
+            block.mixer.output.weight *= share
+            block.ffn[-1].weight *= share
 
 
 def stack_blocks(blocks: Iterable[AnyBlock]) -> Sequence[AnyBlock]:
