@@ -1,8 +1,7 @@
 """Test error over CPU time and steps: models as published in version 0.2 and as they start now.
 
-Every run is small (2 blocks, C=64, M=32, steps of 2 cases x 256 tokens), so that all fit into an
-hour of one core. A run whose rows are in the CSV file is not repeated; one that was stopped goes
-on.
+Every run is small (2 blocks, C=64, M=32, 300 steps of 2 cases x 128 tokens). A run whose rows are
+in the CSV file is not repeated; one that was stopped goes on.
 
     python examples/scaling/learning_curves.py --seeds 0 1 2 --out learning_curves
 """
@@ -36,14 +35,14 @@ DEFAULTS = {
 }
 SETTING = [
     "threads=1",
-    "data.n_points=256",
-    "data.n_points_test=1024",
+    "data.n_points=128",
+    "data.n_points_test=512",
     "data.batch_size=2",
     "data.num_workers=0",
     "training.keep_checkpoints=1",
     "training.log_every=50",
 ]
-STEPS = 400
+STEPS = 300
 COLORS = {"FLARE++": "C3", "FLARE": "C0", "Transolver": "C2", "FLARE++ anchored": "C4"}
 
 
@@ -66,7 +65,7 @@ def config(data: str, model: str, defaults: str, seed: int, runs: Path) -> DictC
                 f"label={data}",
                 f"run_dir={runs / name}",
                 f"training.epochs={epochs}",
-                f"training.evaluate_every={max(1, epochs // 10)}",
+                f"training.evaluate_every={max(1, epochs // 7)}",
                 f"training.checkpoint_every={STEPS}",
             ],
         )
