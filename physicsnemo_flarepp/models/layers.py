@@ -15,6 +15,8 @@ from ..mixers.base import TokenWeights
 
 # The published runs use the approximation everywhere in the backbone.
 _GELUS = {"gelu": "tanh", "gelu_exact": "none"}
+# Scale of what a balanced new model predicts, in standard deviations of the fields.
+_FIRST_PREDICTION = 0.1
 
 
 def make_activation(act: str) -> nn.Module:
@@ -171,6 +173,21 @@ class BareBlock(nn.Module):
 
 
 AnyBlock = Block | BareBlock
+
+
+def balance_branches(blocks: Sequence[Block]) -> None:
+    """Scale the branches of new blocks so that all together add no more than the stream has."""
+    share = (2 * len(blocks)) ** -0.5
+    with torch.no_grad():
+        for block in blocks:
+            block.mixer.output.weight *= share
+            block.ffn[-1].weight *= share
+
+
+def shrink_output(projection: nn.Sequential) -> None:
+    """Make the last layer of a new model small, so that it predicts next to the mean."""
+    with torch.no_grad():
+        projection[-1].weight *= _FIRST_PREDICTION
 
 
 def stack_blocks(blocks: Iterable[AnyBlock]) -> Sequence[AnyBlock]:
