@@ -28,9 +28,8 @@ from .layers import (
     InProjection,
     JoinedInputs,
     OutProjection,
-    balance_branches,
+    balance_outputs,
     linear_chain,
-    shrink_output,
     stack_blocks,
 )
 from .positions import unified_positions
@@ -153,6 +152,7 @@ class MixerBackbone(Module):
     """
 
     mixers: tuple[str, ...] = tuple(MIXERS)
+    init: str = "paper"  # of subclasses that have no such argument
     in_projection: nn.Module
     blocks: Sequence[AnyBlock]
     out_projection: nn.Module
@@ -279,8 +279,7 @@ class MixerBackbone(Module):
         for block in self.blocks:
             block.mixer.reset_parameters(self.init)
         if self.init == "balanced":
-            balance_branches(self.blocks)
-            shrink_output(self.out_projection)
+            balance_outputs(self.blocks, self.out_projection)
 
     @property
     def context_group(self) -> str | None:

@@ -175,19 +175,20 @@ class BareBlock(nn.Module):
 AnyBlock = Block | BareBlock
 
 
-def balance_branches(blocks: Sequence[Block]) -> None:
-    """Scale the branches of new blocks so that all together add no more than the stream has."""
+def balance_outputs(blocks: Sequence[AnyBlock], out_projection: nn.Module) -> None:
+    """Scale new layers that write to the stream, and the one that reads the prediction off it.
+
+    All branches together then add as much to the stream as it has, whatever the depth, and the
+    first prediction is next to the mean of the fields.
+    """
     share = (2 * len(blocks)) ** -0.5
     with torch.no_grad():
         for block in blocks:
             block.mixer.output.weight *= share
-            block.ffn[-1].weight *= share
-
-
-def shrink_output(projection: nn.Sequential) -> None:
-    """Make the last layer of a new model small, so that it predicts next to the mean."""
-    with torch.no_grad():
-        projection[-1].weight *= _FIRST_PREDICTION
+            if isinstance(block, Block):
+                cast(nn.Linear, block.ffn[-1]).weight *= share
+        last = cast(nn.Sequential, out_projection)[-1]
+        cast(nn.Linear, last).weight *= _FIRST_PREDICTION
 
 
 def stack_blocks(blocks: Iterable[AnyBlock]) -> Sequence[AnyBlock]:
