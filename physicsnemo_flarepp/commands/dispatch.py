@@ -53,6 +53,7 @@ VERBS = {
     "download": Verb("fetch a published data set"),
     "prepare": Verb("write cases so that reading some points of them costs no more", "prepare",
                     "prepare.out"),
+    "inspect": Verb("what is in files of data, and how to train on them"),
 }  # fmt: skip
 
 
