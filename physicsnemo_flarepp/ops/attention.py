@@ -23,7 +23,15 @@ from .checks import check_attention, check_results
 from .kernels import ALIGNMENT, BACKWARD, FORWARD, accumulation_dtype, select_backend
 from .merging import merge_partials
 from .plain import is_plain
-from .splits import add_shares, call_in_parts, check_splits, choose_splits, count_slots, join_tokens
+from .splits import (
+    add_shares,
+    call_in_parts,
+    check_splits,
+    choose_splits,
+    count_slots,
+    join_tokens,
+    slots_at_most,
+)
 
 # What tokens count for in a gather: a measure of at least 0, or a mask, which is 0 and 1.
 TokenWeights = Float[Tensor, "B N"] | Bool[Tensor, "B N"]
@@ -252,17 +260,20 @@ def join_weights(
 def may_split(q: Tensor, k: Tensor, v: Tensor, splits: int | None) -> bool:
     """Return whether a call on unweighted keys splits its tokens here, forward or backward.
 
-    While a graph is compiled, sizes are symbols and the operator decides when it runs; an exported
-    graph runs anywhere and consists of torch's own operators.
+    While a graph is compiled the number of tokens is a symbol: the operator decides when it runs,
+    and is used wherever some number would be split. An exported graph runs anywhere and consists of
+    torch's own operators.
     """
+    if torch.compiler.is_exporting() or splits == 1:
+        return False
     if splits is not None or torch.compiler.is_compiling():
         fused = q.device.type == "cpu" or q.shape[-1] % ALIGNMENT == 0
-        return splits != 1 and fused and not torch.compiler.is_exporting()
+        starved = splits is not None or 2 * q.shape[0] * q.shape[1] <= slots_at_most(q.device)
+        return fused and starved
     learned = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     backend = select_backend(q, k, v, None)
-    return any(
-        _splits(q, k, backend, backward, None) > 1 for backward in (False, True)[: 1 + learned]
-    )
+    directions = (False, True) if learned else (False,)
+    return any(_splits(q, k, backend, backward, None) > 1 for backward in directions)
 
 
 def _splits(q: Tensor, k: Tensor, backend: str, backward: bool, wanted: int | None) -> int:

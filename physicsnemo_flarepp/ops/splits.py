@@ -6,6 +6,7 @@ tokens stored as (B, N, H, D) that is a view. Parts of keys give partial gathers
 of queries are independent; gradients of latents, which all parts share, add up.
 """
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -104,6 +105,13 @@ def count_slots(device: torch.device) -> int:
     if device.type == "cuda" and torch.cuda.is_available():
         return 2 * _multiprocessors(device)
     return 1
+
+
+@torch.compiler.assume_constant_result
+def slots_at_most(device: torch.device) -> float:
+    """Return :func:`count_slots` for a graph: without limit if the environment asks for parts."""
+    wanted = _wanted_by_environment()
+    return count_slots(device) if wanted is None else 0 if wanted == 1 else math.inf
 
 
 @cache
