@@ -35,9 +35,10 @@ class DataConfig:
         proportion to `weights`, with the weights of those drawn corrected for it. Test tokens are
         always drawn by cells.
     normalization : Any
-        ``fit`` (the benchmark's convention, fitted to the training split), ``paper`` (published
-        constants), ``none``, a mapping from sample key to ``gaussian``, ``per_point``,
-        ``unit_box`` or ``none``, or ``{"load": path}`` for a stored normaliser.
+        ``fit``: coordinates centred and divided by one scale, all else to mean 0 and deviation 1,
+        fitted to the training split. ``paper``: what was published for the benchmark. ``none``. A
+        mapping of what differs from ``fit``, from sample key to ``gaussian``, ``isotropic``,
+        ``per_point``, ``unit_box`` or ``none``. ``{"load": path}``: a stored normaliser.
     batch_size, batch_size_test : int
         Cases per batch of one data rank.
     num_workers : int

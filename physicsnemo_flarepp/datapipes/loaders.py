@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import DataLoader, Dataset
 
 from .collate import PadCollator
-from .normalization import Normalizer, paper_normalizer
+from .normalization import Normalizer, normalization_kinds, paper_normalizer
 from .readers import CaseReader
 from .sampling import CaseSampler
 from .sources import TEST_SEED, DataSource, open_source, running_ranks
@@ -85,14 +85,12 @@ def _check_disjoint(train: CaseReader, test: CaseReader) -> None:
 
 def _make_normalizer(data: DataSource, train: CaseReader) -> Normalizer:
     spec, choice = data.spec, data.cfg.normalization
-    if choice == "none":
+    kinds = normalization_kinds(OmegaConf.to_container(data.cfg, resolve=True))
+    if kinds is None:
+        return Normalizer.load(choice.load)
+    if not kinds:
         return Normalizer()
-    if spec is None and choice in ("fit", "paper"):
-        raise ValueError(
-            f"normalization {choice!r} is a convention of a benchmark; without `benchmark` give a "
-            "mapping such as {coordinates: unit_box, fields: gaussian}"
-        )
-    if choice == "paper":
+    if choice == "paper" and spec.constants:
         fields = train.open_case(0).channels()["fields"]
         if fields != list(spec.outputs):
             raise ValueError(
@@ -100,17 +98,6 @@ def _make_normalizer(data: DataSource, train: CaseReader) -> Normalizer:
                 f"{spec.name}, but {fields} are read; read those fields, or use 'fit'"
             )
         return paper_normalizer(spec)
-    if isinstance(choice, DictConfig) and "load" in choice:
-        return Normalizer.load(choice.load)
-    if choice == "fit":
-        kinds = dict(spec.normalization)
-    elif isinstance(choice, DictConfig):
-        kinds = OmegaConf.to_container(choice, resolve=True)
-    else:
-        raise ValueError(
-            f"normalization is {choice!r}, expected 'fit', 'paper', 'none', a mapping from sample "
-            "key to kind, or {'load': path}"
-        )
     if "per_point" in kinds.values() and train.options.n_points is not None:
         raise ValueError(
             "per-point statistics need every point of the grid, but n_points is "

@@ -17,7 +17,14 @@ from torch import Tensor
 from ..files import Fingerprint, reading, replace_file
 from .specs import BENCHMARKS, BenchmarkSpec
 
-KINDS = ("none", "gaussian", "per_point", "unit_box")
+KINDS = ("none", "gaussian", "isotropic", "per_point", "unit_box")
+# What brings inputs of any unit to values around 1, and leaves bodies their shape.
+DEFAULT_KINDS = {
+    "coordinates": "isotropic",
+    "features": "gaussian",
+    "globals": "gaussian",
+    "fields": "gaussian",
+}
 _FORMAT = "physicsnemo_flarepp.normalizer.v1"
 NORMALIZED_KEYS = ("coordinates", "features", "fields", "globals")
 
@@ -190,8 +197,8 @@ def paper_normalizer(spec: BenchmarkSpec) -> Normalizer:
     """
     if not spec.constants:
         raise ValueError(
-            f"no normalisation constants are published for {spec.name}; use 'fit', which follows "
-            f"the paper's convention {dict(spec.normalization)}"
+            f"no normalisation constants are published for {spec.name}; fit the paper's convention "
+            f"{dict(spec.normalization)} to the training split"
         )
     return Normalizer(
         {
@@ -201,32 +208,48 @@ def paper_normalizer(spec: BenchmarkSpec) -> Normalizer:
     )
 
 
-def normalization_kind(data: Mapping[str, Any], key: str) -> str | None:
-    """Return how a data config normalises a sample key, None where it does not tell.
+def normalization_kinds(data: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return how a data config normalises each sample key; None for stored statistics.
 
     Parameters
     ----------
     data : Mapping
-        See :class:`~physicsnemo_flarepp.datapipes.loaders.DataConfig`.
-    key : str
-        One of ``coordinates``, ``features``, ``fields``, ``globals``.
+        See :class:`~physicsnemo_flarepp.datapipes.config.DataConfig`.
 
     Examples
     --------
-    >>> normalization_kind({"builtin": "darcy"}, "fields")
+    >>> normalization_kinds({"builtin": "darcy"})["coordinates"]
+    'isotropic'
+    >>> normalization_kinds({"builtin": "darcy", "normalization": "paper"})["coordinates"]
+    'none'
+    >>> normalization_kinds({"normalization": {"features": "none"}})["fields"]
     'gaussian'
-    >>> normalization_kind({"normalization": {"fields": "unit_box"}}, "fields")
-    'unit_box'
-    >>> normalization_kind({"normalization": {"load": "a.safetensors"}}, "fields") is None
-    True
+    >>> normalization_kinds({"normalization": "best"})
+    Traceback (most recent call last):
+    ValueError: normalization is 'best', expected 'fit', 'paper', 'none', a mapping from ...
     """
-    kinds = data.get("normalization", "fit")
-    if kinds in ("fit", "paper"):
+    choice = data.get("normalization", "fit")
+    if choice == "none":
+        return {}
+    if choice == "fit":
+        return dict(DEFAULT_KINDS)
+    if choice == "paper":
         spec = BENCHMARKS.get(data.get("benchmark") or data.get("builtin"))
-        kinds = {} if spec is None else spec.normalization
-    return kinds.get(key) if isinstance(kinds, Mapping) else None
+        if spec is None:
+            raise ValueError(
+                "normalization 'paper' is the convention of a benchmark, and `benchmark` is not "
+                "set; use 'fit', or a mapping such as {coordinates: unit_box}"
+            )
+        return dict(spec.normalization)
+    if not isinstance(choice, Mapping):
+        raise ValueError(
+            f"normalization is {choice!r}, expected 'fit', 'paper', 'none', a mapping from sample "
+            "key to kind, or {'load': path}"
+        )
+    return None if "load" in choice else DEFAULT_KINDS | dict(choice)
 
 
 def centres_fields(data: Mapping[str, Any]) -> bool:
     """Return whether an output of 0 is the mean of the training fields: not in a unit box."""
-    return normalization_kind(data, "fields") in ("gaussian", "per_point")
+    kinds = normalization_kinds(data) or {}
+    return kinds.get("fields") in ("gaussian", "isotropic", "per_point")

@@ -5,7 +5,7 @@ no pass holds more than one case and the result does not depend on how cases are
 up to rounding.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,11 @@ from jaxtyping import Float
 from tensordict import TensorDict
 from torch import Tensor
 
-from .normalization import KINDS, NORMALIZED_KEYS, Affine, Normalizer
+from .normalization import DEFAULT_KINDS, KINDS, NORMALIZED_KEYS, Affine, Normalizer
 from .readers import CaseReader
+
+# Inputs beyond these make a model slow to train: absolute values, and the width of a range.
+HUGE, TINY = 100.0, 0.01
 
 
 @dataclass(frozen=True)
@@ -102,13 +105,23 @@ class Moments:
                 f"{int((self.count == 0).sum())} points were in no training case; per-point "
                 "statistics need every point of the grid: fit without n_points"
             )
+        constant = self.low == self.high if target else is_constant(self.low, self.high)
         if kind == "unit_box":
             shift, scale = self.low, self.high - self.low
         else:
             shift = self.mean
             scale = (self.deviations / (self.count - 1).clamp(min=1)).sqrt()
-        scale = torch.where(self.low == self.high, 0.0 if target else 1.0, scale)
+        if kind == "isotropic":
+            varying = (~constant).sum(-1, keepdim=True).clamp(min=1)
+            size = (scale.square().where(~constant, 0.0).sum(-1, keepdim=True) / varying).sqrt()
+            scale = size.expand_as(scale)
+        scale = torch.where(constant, 0.0 if target else 1.0, scale)
         return Affine(shift.float(), scale.float())
+
+
+def is_constant(low: Float[Tensor, "*shape"], high: Float[Tensor, "*shape"]) -> Tensor:
+    """Return where a range is no wider than the rounding of single precision."""
+    return high - low <= 4 * torch.finfo(torch.float32).eps * torch.maximum(low.abs(), high.abs())
 
 
 def case_moments(sample: TensorDict, kinds: Mapping[str, str]) -> dict[str, Moments]:
@@ -196,9 +209,9 @@ def fit_normalizer(
     """Return the normaliser fitted to the cases of `reader`, which must be the training reader.
 
     Each case is read once, as the reader gives it (with `n_points`, its draw). Standard deviations
-    are the unbiased ones. A constant input is only shifted; a constant target gets the scale 0,
-    so that it is predicted exactly. The ranges of the inputs are gathered in the same pass and
-    given as ``ranges`` of the normaliser.
+    are the unbiased ones. An input that is constant, but for rounding, is only shifted; a constant
+    target gets the scale 0, so that it is predicted exactly. The ranges of the inputs are gathered
+    in the same pass and given as ``ranges`` of the normaliser.
 
     Parameters
     ----------
@@ -206,7 +219,9 @@ def fit_normalizer(
         Reader of the training split.
     kinds : Mapping[str, str]
         Kind by sample key: ``none``; ``gaussian``, mean and deviation per channel;
-        ``per_point``, the same per point of a fixed grid; ``unit_box``, range to [0, 1].
+        ``isotropic``, means and one deviation, the root of the mean variance of the channels that
+        vary; ``per_point``, mean and deviation per point of a fixed grid; ``unit_box``, range to
+        [0, 1].
     cases : Iterable[int], optional
         The cases this rank reads; all by default.
     group : ProcessGroup, optional
@@ -240,3 +255,67 @@ def fit_normalizer(
     )
     normalizer.ranges = ranges.summary()
     return normalizer
+
+
+def doubtful_inputs(
+    ranges: Mapping[str, Any],
+    normalizer: Normalizer,
+    kinds: Mapping[str, str] | None,
+    names: Mapping[str, Sequence[str]],
+) -> list[str]:
+    """Say of each input channel that is constant, huge or tiny as a model gets it what to do.
+
+    Parameters
+    ----------
+    ranges : Mapping
+        See :meth:`InputRanges.summary`.
+    normalizer : Normalizer
+        What stands between the files and the model.
+    kinds : Mapping[str, str] or None
+        How it was made, by sample key; None if that is not known.
+    names : Mapping[str, Sequence[str]]
+        Names of the channels by sample key.
+
+    Examples
+    --------
+    >>> ranges = {"features": {"min": [0.0, 5.0], "max": [3e5, 5.0]}}
+    >>> names = {"features": ["pressure", "speed"]}
+    >>> for line in doubtful_inputs(ranges, Normalizer(), {}, names):
+    ...     print(line)
+    features: pressure is huge, 0 to 3e+05 as the model gets it. Set data.normalization to ...
+    features: speed is constant, 5 in all cases. It tells a model nothing: leave it out
+    """
+    lines = []
+    for key in (key for key in names if key in ranges):
+        low, high = (torch.tensor(ranges[key][end], dtype=torch.float64) for end in ("min", "max"))
+        constant = is_constant(low, high)
+        kind = None if kinds is None else kinds.get(key, "none")
+        scaled = torch.stack([low, high])
+        affine = normalizer.affine.get(key)
+        if affine is not None and affine.shift.ndim == 1:
+            scaled = (scaled - affine.shift.cpu()) / affine.scale.cpu()
+        size, extent = scaled.abs().amax(0), scaled[1] - scaled[0]
+        for i, name in enumerate(names[key]):
+            if constant[i]:
+                lines.append(
+                    f"{key}: {name} is constant, {low[i]:.6g} in all cases. It tells a model "
+                    "nothing: leave it out"
+                )
+            elif size[i] > HUGE or extent[i] < TINY:
+                word = "huge" if size[i] > HUGE else "tiny"
+                lines.append(
+                    f"{key}: {name} is {word}, {scaled[0, i]:.3g} to {scaled[1, i]:.3g} as the "
+                    f"model gets it. {_remedy(key, kind, word)}"
+                )
+    return lines
+
+
+def _remedy(key: str, kind: str | None, word: str) -> str:
+    if kind in ("none", "per_point", None):
+        return f"Set data.normalization to {{{key}: {DEFAULT_KINDS[key]}}}"
+    if kind == "isotropic" and word == "tiny":
+        return (
+            "It is short beside the other axes: data.normalization={coordinates: gaussian} scales "
+            "each on its own"
+        )
+    return "A few values lie far from all others: look at them, or give its logarithm"

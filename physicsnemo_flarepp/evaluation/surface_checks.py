@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..datapipes.normalization import normalization_kind
+from ..datapipes.normalization import normalization_kinds
 from ..meshes import PolygonMesh
 from ..meshes.polygons import polygon_geometry
 from .force_conventions import trained_on_builtin_cars
@@ -58,7 +58,7 @@ def training_ranges(run: Run) -> TrainingRanges | None:
     """
     if run.training_set is not None:
         return run.training_set
-    kind = normalization_kind(run.config.data, "coordinates")
+    kind = (normalization_kinds(run.config.data) or {}).get("coordinates")
     affine = run.normalizer.affine.get("coordinates")
     if affine is None or affine.shift.ndim != 1:
         return None

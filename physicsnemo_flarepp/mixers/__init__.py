@@ -1,7 +1,7 @@
 """Token mixers of the matched backbone, all ``(B, N, C) -> (B, N, C)``."""
 
 from .attention import AttentionMixer
-from .base import Mixer, draw_weights
+from .base import Mixer, check_init, draw_weights
 from .flare import FlareMixer
 from .flarepp import FlarePPMixer
 from .norms import make_norm
@@ -26,6 +26,7 @@ __all__ = [
     "Transolver3Mixer",
     "TransolverMixer",
     "TransolverPlusMixer",
+    "check_init",
     "draw_weights",
     "make_norm",
 ]

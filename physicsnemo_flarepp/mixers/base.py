@@ -1,6 +1,7 @@
 """What every token mixer shares."""
 
 from abc import ABC, abstractmethod
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -9,12 +10,17 @@ from torch import Tensor, nn
 from ..ops import split_linear
 from ..ops.attention import TokenWeights
 
+# Of the first weights: ours, and the published runs'.
+INITS = ("balanced", "paper")
+# What a balanced residual projection adds to the identity, over what it would be without it.
+_RESIDUAL_SHARE = 0.25
+
 
 class Mixer(nn.Module, ABC):
     r"""A map of tokens to tokens, :math:`(B, N, C) \to (B, N, C)`, for any N.
 
     Subclasses implement :meth:`forward`, call :meth:`reset_parameters` at the end of their
-    constructor, and extend it where weights need more than N(0, 0.02).
+    constructor, and extend it where weights need more than :func:`draw_weights`.
 
     A mixer in which tokens meet only in sums over tokens can also be run in stages, on any part
     of the tokens at a time: ``n_gathers`` times :meth:`gather` over all parts, merged by
@@ -58,9 +64,14 @@ class Mixer(nn.Module, ABC):
     ) -> Float[Tensor, "B N C"]:
         """Mix the tokens of each sample; tokens of weight 0 or False influence no other token."""
 
-    def reset_parameters(self) -> None:
-        """Draw the initial weights."""
-        draw_weights(self)
+    def reset_parameters(self, init: str = "paper") -> None:
+        """Draw the initial weights; see :func:`draw_weights`."""
+        draw_weights(self, init)
+
+    @property
+    def output(self) -> nn.Linear:
+        """The last layer, which writes to the residual stream."""
+        return cast(nn.Linear, self.out)
 
     @property
     def is_random(self) -> bool:
@@ -134,19 +145,45 @@ class Mixer(nn.Module, ABC):
         return [self.split_heads(y) for y in parts]
 
 
-def draw_weights(module: nn.Module) -> None:
-    """Draw every Linear inside from N(0, 0.02) with zero bias, and reset every norm."""
+def check_init(init: str) -> None:
+    """Raise on a name that is not in ``INITS``."""
+    if init not in INITS:
+        raise ValueError(f"init must be one of {', '.join(INITS)}, got {init!r}")
+
+
+def draw_weights(module: nn.Module, init: str = "paper") -> None:
+    """Draw every Linear inside with zero bias, and reset every norm.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Whatever holds the layers.
+    init : str, optional
+        "paper" draws from N(0, 0.02), "balanced" with the variance 1 / inputs: rows of unit scale
+        keep it, whatever the number of channels.
+
+    Examples
+    --------
+    >>> wide, narrow = nn.Linear(1000, 100), nn.Linear(10, 1000)
+    >>> draw_weights(nn.Sequential(wide, narrow), "balanced")
+    >>> round(wide.weight.std().item(), 3), round(narrow.weight.std().item(), 1)
+    (0.032, 0.3)
+    """
+    check_init(init)
     for part in module.modules():
         if isinstance(part, nn.Linear):
-            nn.init.normal_(part.weight, std=0.02)
+            std = 0.02 if init == "paper" else part.in_features**-0.5
+            nn.init.normal_(part.weight, std=std)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
         elif isinstance(part, nn.LayerNorm | nn.RMSNorm):
             part.reset_parameters()
 
 
-def add_identity(linear: nn.Linear, dim: int) -> None:
+def add_identity(linear: nn.Linear, dim: int, init: str = "paper") -> None:
     """Add the identity to each ``dim`` rows of a projection: x + W x + b, at no cost per token."""
     with torch.no_grad():
+        if init == "balanced":
+            linear.weight *= _RESIDUAL_SHARE
         for rows in linear.weight.split(dim):
             rows += torch.eye(dim, dtype=rows.dtype, device=rows.device)

@@ -40,12 +40,13 @@ class FlareMixer(Mixer):
         self.out = nn.Linear(dim, dim)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
+    def reset_parameters(self, init: str = "paper") -> None:
         """Draw the queries and start the projections near the identity."""
-        super().reset_parameters()
-        nn.init.normal_(self.queries, std=0.02)
+        super().reset_parameters(init)
+        # Scores of 0.02 gather one and the same mean into all latents.
+        nn.init.normal_(self.queries, std=0.02 if init == "paper" else 1.0)
         if self.residual_projections:
-            add_identity(self.project, self.dim)
+            add_identity(self.project, self.dim, init)
 
     def forward(
         self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None

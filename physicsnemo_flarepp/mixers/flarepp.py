@@ -10,6 +10,9 @@ from ..ops import attention_with_lse, decode, encode
 from .base import Mixer, TokenWeights, add_identity
 from .norms import make_norm, normalize_rows
 
+# Standard deviation of the scores of balanced seeds.
+SEED_SHARPNESS = 2.0
+
 
 class FlarePPMixer(Mixer):
     r"""Low-rank attention whose M routing queries per head are gathered from the tokens.
@@ -78,16 +81,20 @@ class FlarePPMixer(Mixer):
             self.key_norm = make_norm(norm, width)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
+    def reset_parameters(self, init: str = "paper") -> None:
         """Draw seeds and anchors, start projections near the identity and the gates at 0.25."""
-        super().reset_parameters()
-        nn.init.normal_(self.seeds, std=0.02)
+        super().reset_parameters(init)
+        std = 0.02 if init == "paper" else 1.0
+        nn.init.normal_(self.seeds, std=std)
+        if init == "balanced" and isinstance(self.seed_norm, nn.LayerNorm | nn.RMSNorm):
+            # Queries are means of tokens: sharp enough that each is the mean of few.
+            nn.init.constant_(self.seed_norm.weight, SEED_SHARPNESS)
         if self.residual_projections:
-            add_identity(self.project, self.dim)
+            add_identity(self.project, self.dim, init)
         if hasattr(self, "source_weight"):
             nn.init.ones_(self.source_weight)
         if self.anchored_queries:
-            nn.init.normal_(self.anchors, std=0.02)
+            nn.init.normal_(self.anchors, std=std)
             nn.init.constant_(self.gate, 0.25)
 
     def project_tokens(self, x: Float[Tensor, "B N C"]) -> tuple[Float[Tensor, "B H N D"], ...]:

@@ -45,12 +45,17 @@ class TransolverMixer(Mixer):
         )
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
+    def reset_parameters(self, init: str = "paper") -> None:
         """Draw the slice weights like all others, or orthogonal; make the temperatures 0.5."""
-        super().reset_parameters()
+        super().reset_parameters(init)
         if self.orthogonal_slices:
             nn.init.orthogonal_(self.layer.in_project_slice.weight)
         nn.init.constant_(self.layer.temperature, 0.5)
+
+    @property
+    def output(self) -> nn.Linear:
+        """The last layer, which writes to the residual stream."""
+        return self.layer.out_linear
 
     def project_tokens(
         self, x: Float[Tensor, "B N C"]

@@ -51,9 +51,9 @@ class Transolver3Mixer(Mixer):
         self.out = nn.Linear(dim, dim)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
+    def reset_parameters(self, init: str = "paper") -> None:
         """Draw the slice weights like all others, or orthogonal; make the temperatures 0.5."""
-        super().reset_parameters()
+        super().reset_parameters(init)
         if self.orthogonal_slices:
             nn.init.orthogonal_(self.slice.weight)
         nn.init.constant_(self.temperature, 0.5)

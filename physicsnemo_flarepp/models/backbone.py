@@ -11,7 +11,7 @@ from physicsnemo.nn import PositionalEmbedding
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..mixers import MIXERS, Mixer, draw_weights, make_norm
+from ..mixers import MIXERS, Mixer, check_init, draw_weights, make_norm
 from ..mixers.base import TokenWeights
 from ..ops.checks import check_devices, check_weights
 from .checks import (
@@ -28,6 +28,7 @@ from .layers import (
     InProjection,
     JoinedInputs,
     OutProjection,
+    balance_outputs,
     linear_chain,
     stack_blocks,
 )
@@ -109,6 +110,12 @@ class MixerBackbone(Module):
     plain_projections : bool, optional, default=False
         Project inputs and outputs as PhysicsNeMo's FLARE does: Linear(in, 2C), act, Linear(2C, C),
         and norm, Linear(C, out). ``io_layers`` is not used then.
+    init : str, optional, default="balanced"
+        How the first weights are drawn. "balanced" keeps the scale of unit inputs through every
+        layer and lets all branches together add as much to the stream as it has, so that training
+        starts at once, for any number of channels and blocks. "paper" draws every weight from
+        N(0, 0.02), as the published runs do. Checkpoints hold their weights, so this concerns new
+        models only.
 
     Forward
     -------
@@ -145,6 +152,7 @@ class MixerBackbone(Module):
     """
 
     mixers: tuple[str, ...] = tuple(MIXERS)
+    init: str = "paper"  # of subclasses that have no such argument
     in_projection: nn.Module
     blocks: Sequence[AnyBlock]
     out_projection: nn.Module
@@ -179,6 +187,7 @@ class MixerBackbone(Module):
         orthogonal_slices: bool = False,
         noise_at_evaluation: bool = False,
         plain_projections: bool = False,
+        init: str = "balanced",
     ) -> None:
         super().__init__(meta=MetaData())
         check_integers(
@@ -198,12 +207,14 @@ class MixerBackbone(Module):
         check_ratios(mlp_ratio, dropout)
         check_architecture(n_hidden, n_head, mixer, self.mixers)
         check_grid(structured_shape, unified_pos)
+        check_init(init)
         if use_te:
             raise ValueError(
                 "use_te=True is not supported: Transformer Engine does not return the "
                 "log-normaliser that exact sharding and streaming need; pass use_te=False"
             )
         self.n_hidden = n_hidden
+        self.init = init
         self.time_input = time_input
         self.use_te = use_te
         self.checkpoint_blocks = checkpoint_blocks or activation_checkpointing
@@ -263,10 +274,12 @@ class MixerBackbone(Module):
         self.embedding_dim = embedding_dim
 
     def reset_parameters(self) -> None:
-        """Draw every Linear from N(0, 0.02) with zero bias, then let the mixers set their own."""
-        draw_weights(self)
+        """Draw the first weights as ``init`` says, then let the mixers set their own."""
+        draw_weights(self, self.init)
         for block in self.blocks:
-            block.mixer.reset_parameters()
+            block.mixer.reset_parameters(self.init)
+        if self.init == "balanced":
+            balance_outputs(self.blocks, self.out_projection)
 
     @property
     def context_group(self) -> str | None:

@@ -14,7 +14,7 @@ class FlarePP(MixerBackbone):
 
     A config of ``physicsnemo.models.flare.FLARE`` runs after changing ``_target_`` alone; there
     ``slice_num`` is the paper's M, ``n_layers`` B, ``n_hidden`` C and ``n_head`` H. The defaults
-    are the paper's.
+    are the paper's but for ``init``.
 
     First derivatives come from fused kernels, which have no second ones: Hessians, forward mode,
     ``torch.func`` and losses on derivatives of the prediction need
@@ -75,6 +75,9 @@ class FlarePP(MixerBackbone):
         two options that follow are theirs.
     plain_projections : bool, optional, default=False
         Project inputs and outputs as PhysicsNeMo's FLARE does; ``io_layers`` is not used then.
+    init : str, optional, default="balanced"
+        How the first weights are drawn: "balanced" starts to learn at once, "paper" is N(0, 0.02)
+        everywhere, as published.
 
     Forward
     -------

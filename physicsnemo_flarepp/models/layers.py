@@ -15,6 +15,8 @@ from ..mixers.base import TokenWeights
 
 # The published runs use the approximation everywhere in the backbone.
 _GELUS = {"gelu": "tanh", "gelu_exact": "none"}
+# Scale of what a balanced new model predicts, in standard deviations of the fields.
+_FIRST_PREDICTION = 0.1
 
 
 def make_activation(act: str) -> nn.Module:
@@ -171,6 +173,22 @@ class BareBlock(nn.Module):
 
 
 AnyBlock = Block | BareBlock
+
+
+def balance_outputs(blocks: Sequence[AnyBlock], out_projection: nn.Module) -> None:
+    """Scale new layers that write to the stream, and the one that reads the prediction off it.
+
+    All branches together then add as much to the stream as it has, whatever the depth, and the
+    first prediction is next to the mean of the fields.
+    """
+    share = (2 * len(blocks)) ** -0.5
+    with torch.no_grad():
+        for block in blocks:
+            block.mixer.output.weight *= share
+            if isinstance(block, Block):
+                cast(nn.Linear, block.ffn[-1]).weight *= share
+        last = cast(nn.Sequential, out_projection)[-1]
+        cast(nn.Linear, last).weight *= _FIRST_PREDICTION
 
 
 def stack_blocks(blocks: Iterable[AnyBlock]) -> Sequence[AnyBlock]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 FIELD_NORMS = ("separate", "joint")
 NORMS = ("tokens", "measure")
+OPTIMIZERS = ("adamw", "muon")
+SCHEDULES = ("one_cycle", "cosine", "wsd")
 SECTIONS = ("model", "data", "training", "parallel", "seed", "threads")
 # These change what is written, where or how fast, but no number of the run.
 FREE = frozenset(
@@ -30,6 +32,13 @@ FREE = frozenset(
         "training.log_every",
     }
 )
+_CHOICES = {
+    "precision": tuple(PRECISIONS),
+    "field_norms": FIELD_NORMS,
+    "norm": NORMS,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+}
 _ABSENT = object()
 
 
@@ -41,16 +50,27 @@ class TrainingConfig:
     ----------
     epochs : int
         Passes over the training cases.
+    optimizer : str
+        ``adamw``, or ``muon``: Muon for the matrices of the blocks, AdamW for all else.
     learning_rate : float
-        Peak of the one-cycle schedule.
+        Peak of the schedule of AdamW.
+    muon_learning_rate : float
+        Peak of the schedule of Muon.
     weight_decay : float
-        AdamW's, on the weights of linear and convolution layers only.
+        On the weights of linear and convolution layers only.
+    schedule : str
+        ``one_cycle``; ``cosine`` after a warm-up; or ``wsd``: warm-up, constant rate, decay at the
+        end. A run with ``wsd`` may go on with more epochs: it decays at the new end only.
     pct_start, div_factor, final_div_factor : float
         Shape of the one-cycle schedule, as torch names it.
+    warmup_steps : int
+        Steps in which ``cosine`` and ``wsd`` rise.
+    decay_fraction : float
+        Part of the run in which ``wsd`` falls to 0.
     clip_norm : float or None
         Largest norm of the gradient; None does not clip.
     beta2 : float
-        AdamW's; its beta_1 is cycled by the schedule.
+        AdamW's; its beta_1 is 0.9, and cycled by ``one_cycle`` where AdamW is alone.
     ema_decay : float
         Decay of the moving average of the weights that is evaluated; 0 evaluates the weights.
     precision : str
@@ -80,11 +100,16 @@ class TrainingConfig:
     """
 
     epochs: int = 500
+    optimizer: str = "adamw"
     learning_rate: float = 1e-3
+    muon_learning_rate: float = 1e-2
     weight_decay: float = 1e-5
+    schedule: str = "one_cycle"
     pct_start: float = 0.1
     div_factor: float = 1e4
     final_div_factor: float = 1e4
+    warmup_steps: int = 100
+    decay_fraction: float = 0.2
     clip_norm: float | None = 1.0
     beta2: float = 0.999
     ema_decay: float = 0.999
@@ -173,17 +198,11 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
     cfg = OmegaConf.merge(OmegaConf.structured(RunConfig), cfg)
     OmegaConf.resolve(cfg)
     training = cfg.training
-    if training.precision not in PRECISIONS:
-        raise ValueError(
-            f"training.precision is {training.precision!r}; choose one of {', '.join(PRECISIONS)}"
-        )
-    if training.field_norms not in FIELD_NORMS:
-        raise ValueError(
-            f"training.field_norms is {training.field_norms!r}; choose one of "
-            f"{', '.join(FIELD_NORMS)}"
-        )
-    if training.norm not in NORMS:
-        raise ValueError(f"training.norm is {training.norm!r}; choose one of {', '.join(NORMS)}")
+    for name, choices in _CHOICES.items():
+        if training[name] not in choices:
+            raise ValueError(
+                f"training.{name} is {training[name]!r}; choose one of {', '.join(choices)}"
+            )
     _check_weights(training.norm, cfg.data)
     if training.compile not in ("auto", True, False):
         raise ValueError(f"training.compile is {training.compile!r}; choose 'auto', true or false")
@@ -194,12 +213,18 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
     if cfg.threads is not None:
         _check_at_least("threads", cfg.threads, 1)
     _check_at_least("parallel.context", cfg.parallel.context, 1)
-    for name in ("weight_decay", "derivative_weight"):
+    for name in ("weight_decay", "derivative_weight", "warmup_steps"):
         _check_at_least("training." + name, training[name], 0)
-    if training.learning_rate <= 0 or not 0 <= training.ema_decay < 1:
+    for name in ("learning_rate", "muon_learning_rate"):
+        if not training[name] > 0:
+            raise ValueError(f"training.{name} is {training[name]}, expected a positive rate")
+    if not 0 <= training.ema_decay < 1:
         raise ValueError(
-            f"training.learning_rate is {training.learning_rate} and training.ema_decay "
-            f"{training.ema_decay}; expected a positive rate and a decay of at least 0, below 1"
+            f"training.ema_decay is {training.ema_decay}, expected at least 0 and below 1"
+        )
+    if not 0 < training.decay_fraction <= 1:
+        raise ValueError(
+            f"training.decay_fraction is {training.decay_fraction}, expected above 0, at most 1"
         )
     if not 0 <= training.beta2 < 1:
         raise ValueError(f"training.beta2 is {training.beta2}, expected at least 0 and below 1")
@@ -225,6 +250,8 @@ def config_difference(
 ) -> list[str]:
     """List the values that would make a resumed run another run, one line each.
 
+    With the schedule ``wsd`` the number of epochs may differ: the run is prolonged, or cut.
+
     Parameters
     ----------
     saved, current : Mapping or DictConfig
@@ -246,9 +273,10 @@ def config_difference(
     model.n_hidden: 128 in the checkpoint, 64 now
     """
     before, now = (_leaves(_plain(config)) for config in (saved, current))
+    free = FREE | {"training.epochs"} if now.get("training.schedule") == "wsd" else FREE
     return [
         f"{name}: {_shown(before, name)} in the checkpoint, {_shown(now, name)} now"
-        for name in sorted((before.keys() | now.keys()) - FREE)
+        for name in sorted((before.keys() | now.keys()) - free)
         if not _same(before.get(name, _ABSENT), now.get(name, _ABSENT))
     ]
 

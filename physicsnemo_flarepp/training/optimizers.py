@@ -1,10 +1,14 @@
-"""AdamW, its schedule, and the moving average of the weights."""
+"""AdamW, Muon, their schedules, and the moving average of the weights."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
+from physicsnemo.optim import CombinedOptimizer
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..mixers import Mixer
@@ -71,14 +75,21 @@ class ResidualAdamW(torch.optim.AdamW):
         loss = super().step(closure)
         group = self.param_groups[0]
         amount = group["lr"] * group["weight_decay"]
-        diagonals = [_diagonals(weight) for weight in self._residual if weight.grad is not None]
-        if diagonals and amount > 0:
-            # A gradient scaler leaves the verdict on the device; a skipped step adds nothing.
-            found_inf = getattr(self, "found_inf", None)
-            if found_inf is not None:
-                amount = amount * (1 - found_inf).squeeze()
-            torch._foreach_add_(diagonals, amount)
+        # A gradient scaler leaves the verdict on the device; a skipped step adds nothing.
+        found_inf = getattr(self, "found_inf", None)
+        _return_identity(self._residual, amount, found_inf)
         return loss
+
+
+def _return_identity(
+    residual: Iterable[Tensor], amount: float, found_inf: Tensor | None = None
+) -> None:
+    """Add to the diagonals what decay took from the identity; nothing if the step was skipped."""
+    diagonals = [_diagonals(weight) for weight in residual if weight.grad is not None]
+    if diagonals and amount > 0:
+        if found_inf is not None:
+            amount = amount * (1 - found_inf).squeeze()
+        torch._foreach_add_(diagonals, amount)
 
 
 def _diagonals(weight: Float[Tensor, "rows C"]) -> Float[Tensor, "projections C"]:
@@ -103,38 +114,254 @@ def residual_weights(model: nn.Module) -> list[Tensor]:
     ]
 
 
-def make_optimizer(model: nn.Module, settings: TrainingConfig) -> ResidualAdamW:
-    """Return AdamW as the paper sets it; the fused kernel needs no host synchronisation."""
-    return ResidualAdamW(
-        parameter_groups(model, settings.weight_decay),
-        [weight for weight in residual_weights(model) if weight.requires_grad],
+class ResidualMuon(torch.optim.Muon):
+    r"""Muon for matrices, some of which stack several maps, whose decay leaves the identity.
+
+    The update of every map is the orthogonal factor of its momentum, at the size of AdamW's
+    updates (``match_rms_adamw``). A weight that stacks projections is taken apart: of k maps in
+    one matrix, none would be orthogonal on its own. Maps of one shape go through one batched
+    product. torch computes the factor in bfloat16, where rounding differences between meshes of
+    ranks grow to percents; here it has the precision of the weights, which is also faster on CPUs.
+
+    Parameters
+    ----------
+    weights : Sequence[torch.Tensor]
+        Matrices.
+    stacked : Sequence[torch.Tensor]
+        Those among them, of several times C rows and C columns, whose every C rows are one map.
+    residual : Sequence[torch.Tensor]
+        As of :class:`ResidualAdamW`.
+    **options
+        Of :class:`torch.optim.Muon`.
+
+    Examples
+    --------
+    >>> weight = nn.Parameter(torch.zeros(4, 2))
+    >>> optimizer = ResidualMuon([weight], [weight], [], lr=1.0, weight_decay=0.0)
+    >>> weight.grad = torch.randn(4, 2)
+    >>> optimizer.step()
+    >>> sizes = torch.linalg.svdvals(weight.detach().view(2, 2, 2)) / (0.2 * 2**0.5)
+    >>> bool(((sizes > 0.6) & (sizes < 1.3)).all())
+    True
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        stacked: Iterable[Tensor],
+        residual: Iterable[Tensor],
+        **options,
+    ) -> None:
+        super().__init__(weights, adjust_lr_fn="match_rms_adamw", **options)
+        self._stacked = {id(weight) for weight in stacked}
+        self._residual = list(residual)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Update the parameters; leave them and the momentum where a scaler found an overflow."""
+        if closure is not None:
+            raise ValueError("ResidualMuon takes no closure: compute the gradients before the step")
+        found_inf = getattr(self, "found_inf", None)
+        for group in self.param_groups:
+            weights, gradients, momenta = [], [], []
+            self._init_group(group, weights, gradients, momenta)
+            if not weights:
+                continue
+            kept = (
+                [tensor.clone() for tensor in (*weights, *momenta)] if found_inf is not None else []
+            )
+            torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+            directions = torch._foreach_lerp(gradients, momenta, group["momentum"])
+            decay = group["lr"] * group["weight_decay"]
+            torch._foreach_mul_(weights, 1 - decay)
+            self._move(weights, directions, group)
+            _return_identity(self._residual, decay)
+            for tensor, before in zip((*weights, *momenta), kept, strict=found_inf is not None):
+                tensor.copy_(torch.where(found_inf > 0, before, tensor))
+        return None
+
+    def _move(self, weights: list[Tensor], directions: list[Tensor], group: dict[str, Any]) -> None:
+        """Step along the orthogonal factor of every map, those of one shape together."""
+        alike: dict[tuple, list[tuple[Tensor, Tensor]]] = {}
+        for weight, direction in zip(weights, directions, strict=True):
+            rows = weight.shape[1] if id(weight) in self._stacked else len(weight)
+            for pair in zip(weight.split(rows), direction.split(rows), strict=True):
+                alike.setdefault((tuple(pair[0].shape), weight.dtype), []).append(pair)
+        for (shape, _), pairs in alike.items():
+            maps, moves = zip(*pairs, strict=True)
+            factors = orthogonal_factors(
+                torch.stack(moves), group["ns_coefficients"], group["ns_steps"], group["eps"]
+            )
+            size = 0.2 * math.sqrt(max(shape))
+            torch._foreach_add_(list(maps), list(factors.unbind()), alpha=-group["lr"] * size)
+
+
+def orthogonal_factors(
+    matrices: Float[Tensor, "G rows columns"],
+    coefficients: tuple[float, float, float],
+    steps: int,
+    eps: float,
+) -> Float[Tensor, "G rows columns"]:
+    r"""Return about the factor U V^T of each matrix U S V^T, by Newton and Schulz's iteration.
+
+    Muon's polynomial :math:`a x + b x^3 + c x^5` acts on the singular values and brings them near
+    1, not to 1, in few steps.
+
+    Parameters
+    ----------
+    matrices : torch.Tensor
+        Of one shape.
+    coefficients : tuple[float, float, float]
+        a, b and c.
+    steps : int
+        Iterations.
+    eps : float
+        Smallest norm by which a matrix is divided.
+    """
+    a, b, c = coefficients
+    wide = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
+    x = wide / torch.linalg.matrix_norm(wide, keepdim=True).clamp(min=eps)
+    for _ in range(steps):
+        gram = torch.bmm(x, x.mT)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if matrices.shape[1] > matrices.shape[2] else x
+
+
+class MuonWithAdamW(CombinedOptimizer):
+    """Muon on the matrices of the blocks and AdamW on the rest, which a scaler steps unasked.
+
+    Parameters
+    ----------
+    adamw : ResidualAdamW
+        Of the other parameters; its rate is the one that is reported.
+    muon : ResidualMuon
+        Of the matrices.
+    """
+
+    # The verdict on overflows stays on the device, as with fused AdamW.
+    _step_supports_amp_scaling = True
+
+    def __init__(self, adamw: ResidualAdamW, muon: ResidualMuon) -> None:
+        super().__init__([adamw, muon])
+
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Update the parameters."""
+        for optimizer in self.optimizers:
+            optimizer.grad_scale = getattr(self, "grad_scale", None)
+            optimizer.found_inf = getattr(self, "found_inf", None)
+        return super().step(closure)
+
+
+def block_matrices(model: nn.Module) -> list[Tensor]:
+    """Return the weights of the Linears in the blocks of a model, which Muon optimises.
+
+    Seeds and queries are no maps between channels, and neither see in- and out-projections
+    activations on both sides: these are left to AdamW.
+
+    Examples
+    --------
+    >>> from physicsnemo_flarepp import FlarePP
+    >>> model = FlarePP(2, 1, n_layers=1, n_hidden=16, n_head=2, slice_num=4)
+    >>> [tuple(weight.shape) for weight in block_matrices(model)]
+    [(64, 16), (16, 16), (32, 16), (16, 32)]
+    """
+    blocks = getattr(model, "blocks", None)
+    if not isinstance(blocks, nn.Module):
+        raise ValueError(
+            f"training.optimizer is 'muon', but {type(model).__name__} has no `blocks` whose "
+            "matrices it could optimise; set it to 'adamw'"
+        )
+    layers = [layer for layer in blocks.modules() if isinstance(layer, nn.Linear)]
+    return list(dict.fromkeys(layer.weight for layer in layers if layer.weight.requires_grad))
+
+
+def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.Optimizer:
+    """Return AdamW as the paper sets it, or Muon beside it; neither waits for the device."""
+    residual = [weight for weight in residual_weights(model) if weight.requires_grad]
+    groups = parameter_groups(model, settings.weight_decay)
+    matrices = block_matrices(model) if settings.optimizer == "muon" else []
+    taken = {id(weight) for weight in matrices}
+    for group in groups:
+        group["params"] = [p for p in group["params"] if id(p) not in taken]
+    adamw = ResidualAdamW(
+        groups,
+        [weight for weight in residual if id(weight) not in taken],
         lr=settings.learning_rate,
         betas=(0.9, settings.beta2),
         eps=1e-8,
         fused=True,
     )
+    if not matrices:
+        return adamw
+    mixers = [module for module in model.modules() if isinstance(module, Mixer)]
+    muon = ResidualMuon(
+        matrices,
+        [mixer.project.weight for mixer in mixers if hasattr(mixer, "project")],
+        residual,
+        lr=settings.muon_learning_rate,
+        weight_decay=settings.weight_decay,
+    )
+    return MuonWithAdamW(adamw, muon)
+
+
+class ShapedRate(LambdaLR):
+    """Learning rates of all groups times a function of the step, also after its length changed."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on at the step of a state, with the rate that this schedule has there."""
+        super().load_state_dict(state_dict)
+        shapes = zip(self.base_lrs, self.lr_lambdas, strict=True)
+        self._last_lr = [rate * shape(self.last_epoch) for rate, shape in shapes]
+        for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
+            group["lr"] = rate
 
 
 def make_schedule(
     optimizer: torch.optim.Optimizer, settings: TrainingConfig, total_steps: int
-) -> torch.optim.lr_scheduler.OneCycleLR:
-    """Return the one-cycle schedule over `total_steps`, with torch's cycling of beta_1.
+) -> LRScheduler:
+    """Return the schedule of a run of `total_steps`.
 
-    The rise and the fall take at least one step each: torch divides by their lengths.
+    One-cycle is torch's, with its cycling of AdamW's beta_1. Its rise and fall take at least one
+    step each: torch divides by their lengths.
     """
-    if total_steps < 3:
-        raise ValueError(
-            f"the run has {total_steps} optimisation steps, the one-cycle schedule needs 3: raise "
-            "training.epochs, or lower data.batch_size or training.accumulate"
+    if settings.schedule == "one_cycle":
+        if total_steps < 3:
+            raise ValueError(
+                f"the run has {total_steps} optimisation steps, the one-cycle schedule needs 3: "
+                "raise training.epochs, or lower data.batch_size or training.accumulate"
+            )
+        return OneCycleLR(
+            optimizer,
+            max_lr=[group["lr"] for group in optimizer.param_groups],
+            total_steps=total_steps,
+            pct_start=max(settings.pct_start, 2 / total_steps),
+            div_factor=settings.div_factor,
+            final_div_factor=settings.final_div_factor,
+            cycle_momentum=isinstance(optimizer, ResidualAdamW),
         )
-    return torch.optim.lr_scheduler.OneCycleLR(
-        optimizer,
-        max_lr=settings.learning_rate,
-        total_steps=total_steps,
-        pct_start=max(settings.pct_start, 2 / total_steps),
-        div_factor=settings.div_factor,
-        final_div_factor=settings.final_div_factor,
-    )
+    if settings.warmup_steps >= total_steps:
+        raise ValueError(
+            f"the run has {total_steps} optimisation steps, of which training.warmup_steps takes "
+            f"{settings.warmup_steps}: lower it, or raise training.epochs"
+        )
+    fall = _cosine if settings.schedule == "cosine" else _stable_decay
+
+    def shape(step: int) -> float:
+        rise = (step + 1) / (settings.warmup_steps + 1)
+        return min(rise, 1.0) * fall(step, total_steps, settings)
+
+    return ShapedRate(optimizer, shape)
+
+
+def _cosine(step: int, total_steps: int, settings: TrainingConfig) -> float:
+    """Fall from 1 after the warm-up to 0 at the end, in half a cosine."""
+    passed = (step - settings.warmup_steps) / (total_steps - settings.warmup_steps)
+    return 0.5 * (1 + math.cos(math.pi * max(0.0, passed)))
+
+
+def _stable_decay(step: int, total_steps: int, settings: TrainingConfig) -> float:
+    """Stay at 1, then fall along a line to 0 over the last part of the run."""
+    return min(1.0, (total_steps - step) / max(1.0, settings.decay_fraction * total_steps))
 
 
 class ExponentialAverage(AveragedModel):

@@ -22,6 +22,7 @@ from .trainer import Trainer
 from .training_set import (
     check_same_data,
     data_files,
+    describe_doubts,
     describe_training_set,
     read_training_set,
 )
@@ -112,6 +113,8 @@ def _train_in(directory: RunDirectory, cfg: DictConfig, ranks: Ranks) -> Trainin
         del state  # a copy of all weights and moments
     else:
         training_set = describe_training_set(loaders, assembly.channels, cfg.data, ranks)
+        for line in describe_doubts(training_set, loaders.normalizer, assembly.channels, cfg.data):
+            reporter.say(f"WARNING {line}")
         if is_main:
             directory.clear()
             directory.begin(cfg, loaders.normalizer, assembly.channels, training_set)

@@ -89,6 +89,12 @@ class Trainer:
 
     def resume(self, state: dict) -> None:
         """Take up the state of a checkpoint."""
+        begun = state["epoch"] + (state["step_in_epoch"] > 0)
+        if begun > self.settings.epochs:
+            raise ValueError(
+                f"training.epochs is {self.settings.epochs}, but the run has begun epoch {begun}; "
+                f"set it to {begun} or more"
+            )
         step = self.assembly.step
         self.assembly.model.load_state_dict(state["model"])
         step.average.load_state_dict(state["average"])

@@ -13,8 +13,9 @@ from omegaconf import DictConfig
 
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
+from ..datapipes.normalization import Normalizer, normalization_kinds
 from ..datapipes.specs import builtin_name, force_convention
-from ..datapipes.statistics import fit_normalizer
+from ..datapipes.statistics import doubtful_inputs, fit_normalizer
 from .assembly import Ranks
 
 FILE_NAME = "training_set.json"
@@ -64,6 +65,29 @@ def _measure_ranges(loaders: Loaders, ranks: Ranks) -> dict[str, Any]:
     cases = range(mesh.get_local_rank(), len(reader), mesh.size())
     group = dist.group.WORLD if ranks.size > 1 else None
     return fit_normalizer(reader, {}, cases=cases, group=group).ranges
+
+
+def describe_doubts(
+    training_set: Mapping[str, Any], normalizer: Normalizer, channels: Channels, data: DictConfig
+) -> list[str]:
+    """Say which inputs reach the model constant, huge or tiny, and what to do, one line each.
+
+    Parameters
+    ----------
+    training_set : Mapping
+        Of :func:`describe_training_set`.
+    normalizer : Normalizer
+        Of the run.
+    channels, data
+        As in :func:`describe_training_set`.
+    """
+    d = channels.coordinates
+    names = {
+        "coordinates": tuple("xyz"[:d]) if d <= 3 else tuple(f"x{i}" for i in range(d)),
+        "features": channels.feature_names,
+        "globals": channels.global_names,
+    }
+    return doubtful_inputs(training_set, normalizer, normalization_kinds(data), names)
 
 
 def read_training_set(directory: Path) -> dict[str, Any] | None:

@@ -26,9 +26,9 @@ PAPER_SETS = ("elasticity", "darcy", "airfoil", "pipe", "plasticity", "drivaerml
 def test_groups_offer_what_the_documentation_names():
     published = {name if name == "drivaerml_40k" else f"{name}_published" for name in PAPER_SETS}
     built_in = {"cars", "darcy", "elasticity", "pipe", "airfoil"}
-    theirs = (f"physicsnemo_{name}" for name in THEIRS)
+    theirs = {f"physicsnemo_{name}" for name in THEIRS}
     assert set(options("model")) == {*MIXERS, *COMPLETE, *theirs}
-    assert set(options("recipe")) == set(COMPLETE)
+    assert set(options("recipe")) == {*COMPLETE, *theirs}
     assert set(options("data")) == built_in | published | {"drivaerml_raw", "drivaerml_curated"}
     assert set(options("training")) == {"default", "cars", "quick"}
     quick = {f"quick/{name}" for name in (*PAPER_SETS, "cars")}
@@ -165,6 +165,10 @@ def test_experiment_has_the_settings_of_the_paper(name, blocks, latents, batch, 
     schedule = (training.epochs, training.learning_rate, training.pct_start, training.div_factor)
     assert schedule == (500, 1e-3, 0.1, 1e4) and training.final_div_factor == 1e4
     assert (training.clip_norm, training.ema_decay, training.precision) == (1.0, 0.999, "fp32")
+    assert (training.optimizer, training.schedule, training.beta2) == ("adamw", "one_cycle", 0.999)
+    assert (model.init, model.seed_norm, model.anchored_queries) == ("paper", True, False)
+    assert (model.residual_projections, model.shared_projections) == (True, False)
+    assert build_model(model, InputLayout(2, 1, 0, 1)).init == "paper"
 
 
 @pytest.mark.parametrize("name", [name for name in options("experiment") if "quick" in name])

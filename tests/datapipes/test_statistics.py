@@ -4,7 +4,8 @@ import torch
 from tensordict import TensorDict
 
 from physicsnemo_flarepp.datapipes import DrivAerMLReader, GraphReader, Normalizer, fit_normalizer
-from physicsnemo_flarepp.datapipes.statistics import InputRanges
+from physicsnemo_flarepp.datapipes.normalization import Affine
+from physicsnemo_flarepp.datapipes.statistics import InputRanges, doubtful_inputs
 
 
 class Nodes(dict):
@@ -69,6 +70,62 @@ def test_constant_targets_are_predicted_exactly_and_constant_inputs_are_only_shi
     reader = grid_reader(values, features=["y"])
     inputs = fit_normalizer(reader, {"features": "per_point"}).affine["features"]
     assert inputs.scale[2, 0] == 1 and inputs.shift[2, 0] == 5
+
+
+def coordinates_of(points, kinds, **arguments):
+    """The coordinates of the first case as a model gets them."""
+    reader = GraphReader([Nodes(pos=case, y=case[:, :1]) for case in points], **arguments)
+    return fit_normalizer(reader, kinds)(reader[0][0])["coordinates"]
+
+
+def test_isotropic_coordinates_do_not_depend_on_units_and_keep_their_shape():
+    points = np.random.default_rng(0).normal(size=(4, 50, 3)) * [4.0, 1.0, 0.5] + [9, -3, 1]
+    metres = coordinates_of(points, {"coordinates": "isotropic"})
+    centred = points - points.mean((0, 1))
+    deviation = np.sqrt(centred.var((0, 1), ddof=1).mean())
+    np.testing.assert_allclose(metres, centred[0] / deviation, rtol=1e-4, atol=1e-5)
+    for unit in (1e-3, 1e3):
+        other = coordinates_of(unit * points, {"coordinates": "isotropic"})
+        np.testing.assert_allclose(other, metres, rtol=1e-4, atol=1e-5)
+
+
+def test_an_axis_that_only_rounds_is_constant_and_does_not_count_for_the_scale():
+    points = np.random.default_rng(0).normal(size=(4, 50, 3))
+    points[..., 2] = 300 + 2e-5 * points[..., 2]  # to single precision 300 or its neighbours
+    flat = coordinates_of(points[..., :2], {"coordinates": "isotropic"})
+    for kind in ("isotropic", "gaussian", "unit_box"):
+        found = coordinates_of(points, {"coordinates": kind})
+        assert found[:, 2].abs().max() < 1e-3
+    found = coordinates_of(points, {"coordinates": "isotropic"})
+    np.testing.assert_allclose(found[:, :2], flat, rtol=1e-5, atol=1e-6)
+
+
+def test_doubtful_inputs_are_named_with_their_range_after_scaling():
+    names = {"coordinates": "xyz", "features": ["p"], "globals": ["u", "v"]}
+    ranges = {
+        "coordinates": {"min": [0, 0, 2], "max": [4000, 5, 2]},
+        "features": {"min": [-1e-5], "max": [3e-5]},
+        "globals": {"min": [-1, 10], "max": [1, 20]},
+    }
+    raw = doubtful_inputs(ranges, Normalizer(), {}, names)
+    assert [line.split(",")[0] for line in raw] == [
+        "coordinates: x is huge",
+        "coordinates: z is constant",
+        "features: p is tiny",
+    ]
+    assert "0 to 4e+03 as the model gets it. Set data.normalization to {coordinates: iso" in raw[0]
+    assert raw[2].endswith(
+        "-1e-05 to 3e-05 as the model gets it. Set data.normalization to {features: gaussian}"
+    )
+    affine = {
+        "coordinates": Affine(torch.tensor([2000.0, 2.5, 2]), torch.tensor([1000.0, 1000, 1])),
+        "features": Affine(torch.tensor([0.0]), torch.tensor([1e-7])),
+    }
+    kinds = {"coordinates": "isotropic", "features": "gaussian", "globals": "gaussian"}
+    scaled = doubtful_inputs(ranges, Normalizer(affine), kinds, names)
+    assert len(scaled) == 3 and "y is tiny, -0.0025 to 0.0025" in scaled[0]
+    assert "data.normalization={coordinates: gaussian} scales each" in scaled[0]
+    assert "p is huge, -100 to 300" in scaled[2] and "far from all others" in scaled[2]
 
 
 def test_points_in_no_training_case_are_an_error():

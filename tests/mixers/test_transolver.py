@@ -84,7 +84,7 @@ def test_slice_weights_start_like_all_others_unless_orthogonal_ones_are_asked_fo
     mixer, orthogonal
 ):
     options = {} if not orthogonal else {"orthogonal_slices": True}
-    model = MixerBackbone(2, 1, mixer=mixer, n_layers=1, **options)
+    model = MixerBackbone(2, 1, mixer=mixer, n_layers=1, init="paper", **options)
     part = model.blocks[0].mixer
     weight = part.slice.weight if mixer == "transolver3" else part.layer.in_project_slice.weight
     if orthogonal:

@@ -3,7 +3,11 @@ import copy
 import pytest
 from omegaconf import OmegaConf
 
-from physicsnemo_flarepp.training.config import check_same_config, config_difference
+from physicsnemo_flarepp.training.config import (
+    check_config,
+    check_same_config,
+    config_difference,
+)
 
 CONFIG = {
     "model": {"_target_": "a.FlarePP", "n_hidden": 128, "structured_shape": [85, 85]},
@@ -121,3 +125,27 @@ def test_equal_values_of_other_types_are_equal():
     assert config_difference(saved, now) == [
         "model.options: [{'a': 1}] in the checkpoint, [{'a': 2}] now"
     ]
+
+
+def test_only_a_run_with_wsd_may_change_its_length():
+    longer = changed("training.epochs", 20)
+    assert config_difference(CONFIG, longer)
+    saved, now = (OmegaConf.merge(c, {"training": {"schedule": "wsd"}}) for c in (CONFIG, longer))
+    assert config_difference(saved, now) == []
+    assert len(config_difference(CONFIG, now)) == 1, "the schedule itself differs"
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("optimizer", "adam", "training.optimizer is 'adam'; choose one of adamw, muon"),
+        ("schedule", "linear", "is 'linear'; choose one of one_cycle, cosine, wsd"),
+        ("muon_learning_rate", 0, "training.muon_learning_rate is 0.0, expected a positive rate"),
+        ("warmup_steps", -1, "training.warmup_steps is -1, expected at least 0"),
+        ("decay_fraction", 1.5, "training.decay_fraction is 1.5, expected above 0, at most 1"),
+    ],
+)
+def test_values_that_no_optimisation_has_are_refused(name, value, message):
+    cfg = {"model": {}, "data": {"builtin": "darcy"}, "run_dir": "out", "training": {name: value}}
+    with pytest.raises(ValueError, match=message):
+        check_config(OmegaConf.create(cfg))

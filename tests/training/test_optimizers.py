@@ -1,4 +1,4 @@
-"""Weight decay acts on the distance of residual projections from the identity."""
+"""Weight decay acts on the distance of residual projections from the identity; Muon; schedules."""
 
 import pytest
 import torch
@@ -8,7 +8,10 @@ from physicsnemo_flarepp import MixerBackbone
 from physicsnemo_flarepp.training.config import TrainingConfig
 from physicsnemo_flarepp.training.optimizers import (
     ResidualAdamW,
+    block_matrices,
     make_optimizer,
+    make_schedule,
+    orthogonal_factors,
     parameter_groups,
 )
 
@@ -53,14 +56,110 @@ def test_decay_acts_on_the_distance_of_residual_projections_from_the_identity(mi
             torch.testing.assert_close(a.mixer.project.weight, b.mixer.project.weight)
 
 
-def test_a_step_that_the_gradient_scaler_skips_leaves_the_identity_alone():
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_step_that_the_gradient_scaler_skips_changes_nothing(name):
     model = MixerBackbone(2, 1, mixer="flare", n_layers=1, n_hidden=8, n_head=2, slice_num=2)
-    optimizer = make_optimizer(model, TrainingConfig(weight_decay=0.5))
-    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = make_optimizer(model, TrainingConfig(weight_decay=0.5, optimizer=name))
     scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(model(torch.rand(1, 5, 2)).sum() * torch.inf).backward()
-    scaler.step(optimizer)
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+    def step(factor):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(1, 5, 2)).sum() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    step(1.0)
+    parts = getattr(optimizer, "optimizers", [optimizer])
+    state = [value for part in parts for s in part.state.values() for value in s.values()]
+    kept = [tensor.detach() for tensor in (*model.parameters(), *state)]
+    before = [tensor.clone() for tensor in kept]
+    step(torch.inf)
+    assert all(torch.equal(a, b) for a, b in zip(before, kept, strict=True))
+    step(1.0)
+    assert not any(torch.equal(a, b) for a, b in zip(before, kept, strict=True) if a.any())
+
+
+def test_muon_steps_every_projection_as_torchs_does_on_its_own():
+    """It gets W where the model stores I + W, one matrix per map.
+
+    torch's rounds to bfloat16, which only gradients of good condition bear.
+    """
+    torch.manual_seed(0)
+    model = MixerBackbone(2, 1, mixer="flarepp", n_layers=1, n_hidden=16, n_head=2, slice_num=4)
+    settings = TrainingConfig(optimizer="muon", muon_learning_rate=0.1, weight_decay=0.5)
+    optimizer = make_optimizer(model, settings)
+    stored = model.blocks[0].mixer.project.weight
+    maps = [torch.nn.Parameter(rows.detach() - torch.eye(16)) for rows in stored.split(16)]
+    theirs = torch.optim.Muon(maps, lr=0.1, weight_decay=0.5, adjust_lr_fn="match_rms_adamw")
+    for _ in range(3):
+        stored.grad = torch.randn(64, 16)
+        for weight, gradient in zip(maps, stored.grad.split(16), strict=True):
+            weight.grad = gradient.clone()
+        optimizer.step()
+        theirs.step()
+    moved = torch.cat([weight + torch.eye(16) for weight in maps])
+    assert (stored - moved).norm() < 0.02 * (stored - torch.eye(16).repeat(4, 1)).norm()
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (3, 7), (7, 3)])
+def test_orthogonal_factors_bring_singular_values_near_one_and_keep_their_directions(shape):
+    matrix = torch.randn(2, *shape, dtype=torch.float64)
+    factor = orthogonal_factors(matrix, (3.4445, -4.7750, 2.0315), 12, 1e-7)
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    inside = u.mT @ factor @ v.mT
+    values = inside.diagonal(dim1=1, dim2=2)
+    assert (inside - torch.diag_embed(values)).abs().max() < 1e-9
+    assert ((values > 0.6) & (values < 1.3)).all()
+
+
+def test_muon_takes_the_matrices_of_the_blocks_and_adamw_all_else():
+    model = MixerBackbone(2, 1, n_layers=2, n_hidden=8, n_head=2, slice_num=2)
+    adamw, muon = make_optimizer(model, TrainingConfig(optimizer="muon")).optimizers
+    names = {id(p): name for name, p in model.named_parameters()}
+    theirs = [[names[id(p)] for g in o.param_groups for p in g["params"]] for o in (adamw, muon)]
+    assert sorted(theirs[0] + theirs[1]) == sorted(names.values())
+    assert {name.split(".", 2)[2] for name in theirs[1]} == {
+        "mixer.project.weight",
+        "mixer.out.weight",
+        "ffn.0.weight",
+        "ffn.2.weight",
+    }
+    with pytest.raises(ValueError, match="Linear has no `blocks`.*set it to 'adamw'"):
+        block_matrices(torch.nn.Linear(2, 2))
+
+
+def rates(steps, **settings):
+    """The rates of both groups that a schedule gives to the steps of a run."""
+    weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    groups = [{"params": [weights[0]], "lr": 1.0}, {"params": [weights[1]], "lr": 10.0}]
+    schedule = make_schedule(torch.optim.SGD(groups), TrainingConfig(**settings), steps)
+    found = []
+    for _ in range(steps):
+        found.append(schedule.get_last_lr())
+        schedule.optimizer.step()
+        schedule.step()
+    assert all(b == pytest.approx(10 * a) for a, b in found)
+    return [a for a, _ in found]
+
+
+def test_cosine_rises_over_the_warm_up_and_falls_to_zero():
+    found = rates(104, schedule="cosine", warmup_steps=4)
+    assert found[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert found[54] == pytest.approx(0.5) and found[-1] == pytest.approx(0, abs=1e-3)
+    assert found[4:] == sorted(found[4:], reverse=True)
+
+
+def test_wsd_is_constant_between_warm_up_and_decay():
+    found = rates(100, schedule="wsd", warmup_steps=9, decay_fraction=0.2)
+    assert found[:10] == pytest.approx([0.1 * i for i in range(1, 11)])
+    assert found[9:81] == [1.0] * 72
+    assert found[80:] == pytest.approx([1 - 0.05 * i for i in range(20)])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
+def test_a_warm_up_longer_than_the_run_is_refused(schedule):
+    with pytest.raises(ValueError, match="has 5 optimisation steps, of which .*warmup_steps takes"):
+        rates(5, schedule=schedule)
 
 
 def test_optimizer_states_of_plain_adamw_go_on():

@@ -50,7 +50,9 @@ def test_every_mesh_gives_the_same_training_curve(
 
 
 def test_ranks_that_share_weighted_tokens_give_the_curve_of_one_process(make_config, tmp_path):
+    """With Muon, whose steps have the size of the rate however small a gradient is."""
     changes = {
+        "training__optimizer": "muon",
         "data__n_points": 30,
         "data__weights": "measure",
         "data__sampling_density": "area",
@@ -68,14 +70,19 @@ def test_ranks_that_share_weighted_tokens_give_the_curve_of_one_process(make_con
 
 
 @pytest.mark.parametrize(
-    "world, context", [(1, 1), (2, 2), (2, 1)], ids=["alone", "context", "data"]
+    "world, context, optimizer",
+    [(1, 1, "adamw"), (2, 2, "muon"), (2, 1, "adamw")],
+    ids=["alone", "context, muon", "data"],
 )
-def test_run_killed_at_a_random_step_goes_on_bit_for_bit(make_config, tmp_path, world, context):
+def test_run_killed_at_a_random_step_goes_on_bit_for_bit(
+    make_config, tmp_path, world, context, optimizer
+):
     changes = {
         "parallel": {"context": context},
         "data__batch_size": 2 * context // world,  # 20 steps on any mesh
         "training__checkpoint_every": 3,
         "training__log_every": 1,
+        "training__optimizer": optimizer,
         "model___target_": "physicsnemo_flarepp.MixerBackbone",
         "model__mixer": "transolver_plus",  # draws noise on every rank
     }

@@ -93,7 +93,7 @@ def test_derivatives_need_a_grid(make_config):
     "changes, message",
     [
         ({"training__epochs": 0}, "training.epochs is 0, expected at least 1"),
-        ({"training__ema_decay": 1.0}, "ema_decay 1.0"),
+        ({"training__ema_decay": 1.0}, "training.ema_decay is 1.0, expected"),
         ({"training__compile": "yes"}, "training.compile is 'yes'"),
         ({"device": "cuda"}, "no CUDA device is present"),
         ({"parallel__context": 2}, "context_size must divide the number of ranks"),
@@ -102,6 +102,24 @@ def test_derivatives_need_a_grid(make_config):
 def test_bad_settings_say_what_is_wrong(make_config, changes, message):
     with pytest.raises(ValueError, match=message):
         train(make_config(**changes))
+
+
+def test_doubtful_inputs_are_named_once_at_the_start(make_config, capsys):
+    """Areas that span orders of magnitude, handed over as stored; nothing is said of the rest."""
+    changes = {
+        "data__reader__features": ["areas"],
+        "data__normalization": {"features": "none"},
+        "training__epochs": 1,
+    }
+    for expected in (1, 0):  # the second goes on with the run
+        train(make_config(**changes))
+        warnings = [x for x in capsys.readouterr().out.splitlines() if "WARNING" in x]
+        assert len(warnings) == expected
+        if warnings:
+            assert "features: areas is huge" in warnings[0] and "{features: gauss" in warnings[0]
+    changes["data__normalization"] = "fit"
+    train(make_config(run_dir=f"{make_config().run_dir}_fit", **changes))
+    assert "WARNING" not in capsys.readouterr().out
 
 
 def test_evaluation_measures_as_training_did(make_config):

@@ -40,9 +40,12 @@ class ReadsOfTheDevice(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_step_reads_nothing_from_the_device(assembled, precision):
-    run = assembled(training__precision=precision)
+@pytest.mark.parametrize(
+    "precision, optimizer",
+    [("fp32", "adamw"), ("bf16", "adamw"), ("fp32", "muon"), ("fp16", "muon")],
+)
+def test_step_reads_nothing_from_the_device(assembled, precision, optimizer):
+    run = assembled(training__precision=precision, training__optimizer=optimizer)
     batches = list(run.loaders.train)
     run.step(batches[:1])
     average = run.step.average
