@@ -26,6 +26,7 @@ _NOT_IN_FINGERPRINT = {
     "checkpoint_blocks",
     "activation_checkpointing",
     "mixer",
+    "init",
     "orthogonal_slices",
     "noise_at_evaluation",
 }

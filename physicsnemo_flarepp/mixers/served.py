@@ -52,7 +52,7 @@ class ServedLayer(Mixer):
         """Merge the heads and project."""
         return self.out_dropout(self.out_linear(self.merge_heads(y)))
 
-    def reset_parameters(self) -> None:
+    def reset_parameters(self, init: str = "paper") -> None:
         """Leave the weights alone: PhysicsNeMo's models draw them."""
 
     def __reduce_ex__(self, protocol):
