@@ -20,6 +20,13 @@ from .specs import BENCHMARKS, BenchmarkSpec
 KINDS = ("none", "gaussian", "per_point", "unit_box")
 _FORMAT = "physicsnemo_flarepp.normalizer.v1"
 NORMALIZED_KEYS = ("coordinates", "features", "fields", "globals")
+# Of data that no publication has a convention for.
+OWN_KINDS = {
+    "coordinates": "unit_box",
+    "features": "gaussian",
+    "fields": "gaussian",
+    "globals": "gaussian",
+}
 
 
 @dataclass(frozen=True)
@@ -223,7 +230,7 @@ def normalization_kind(data: Mapping[str, Any], key: str) -> str | None:
     kinds = data.get("normalization", "fit")
     if kinds in ("fit", "paper"):
         spec = BENCHMARKS.get(data.get("benchmark") or data.get("builtin"))
-        kinds = {} if spec is None else spec.normalization
+        kinds = OWN_KINDS if spec is None else spec.normalization
     return kinds.get(key) if isinstance(kinds, Mapping) else None
 
 

@@ -108,6 +108,8 @@ class BenchmarkSpec:
         Names of the predicted channels, in order.
     n_train, n_test : int
         Published split sizes.
+    n_val : int
+        Cases that are published but in neither split, for validation by default.
     pool : int or None
         Number of leading cases that the split is taken from; None means all cases of the file.
         Training takes the first ``n_train`` of the pool, testing the last ``n_test``.
@@ -142,6 +144,7 @@ class BenchmarkSpec:
     source: str = f"https://huggingface.co/datasets/{HUB_REPOSITORY}"
     published: tuple[str, ...] = ()
     archive: str | None = None
+    n_val: int = 0
 
     @property
     def folder(self) -> str | None:
@@ -201,6 +204,7 @@ _SPECS = (
         n_tokens=972,
         normalization={"coordinates": "none", "fields": "gaussian"},
         archive="Geo-FNO.tar.gz",
+        n_val=200,
     ),
     BenchmarkSpec(
         name="darcy",
@@ -220,6 +224,7 @@ _SPECS = (
             "piececonst_r421_N1024_smooth2.mat",
         ),
         archive="FNO.tar.gz",
+        n_val=24,
     ),
     BenchmarkSpec(
         name="airfoil",
@@ -234,6 +239,7 @@ _SPECS = (
         n_tokens=221 * 51,
         normalization={"coordinates": "none", "fields": "gaussian"},
         archive="Geo-FNO.tar.gz",
+        n_val=200,
     ),
     BenchmarkSpec(
         name="pipe",
@@ -248,6 +254,7 @@ _SPECS = (
         n_tokens=129 * 129,
         normalization={"coordinates": "gaussian", "fields": "gaussian"},
         archive="Geo-FNO.tar.gz",
+        n_val=200,
     ),
     BenchmarkSpec(
         name="plasticity",
@@ -262,6 +269,7 @@ _SPECS = (
         n_tokens=101 * 31,
         normalization={"coordinates": "none", "features": "gaussian", "fields": "gaussian"},
         archive="Geo-FNO.tar.gz",
+        n_val=7,
     ),
     *(_presampled(size, n_tokens) for size, n_tokens in PRESAMPLED_SIZES.items()),
     BenchmarkSpec(

@@ -1,7 +1,7 @@
 """Train a config: begin a run, or go on with it, and leave its results in its directory."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from ..datapipes.loaders import Loaders
+from ..datapipes.sources import complete_names
 from .assembly import Assembly, Ranks, assemble, load_data, start_ranks
 from .checkpoints.store import Checkpoint, CheckpointStore, load_training_state
 from .config import check_config, check_same_config
@@ -90,14 +91,21 @@ def train(cfg: DictConfig) -> TrainingResult:
     """
     cfg = check_config(cfg)
     ranks = start_ranks(cfg)
+    # What is guessed about own files is part of the config, so that it holds wherever the run is
+    # opened.
+    cfg.data, guesses = complete_names(cfg.data)
     with RunDirectory(cfg.run_dir) as directory:
-        return _train_in(directory, cfg, ranks)
+        return _train_in(directory, cfg, ranks, guesses)
 
 
-def _train_in(directory: RunDirectory, cfg: DictConfig, ranks: Ranks) -> TrainingResult:
+def _train_in(
+    directory: RunDirectory, cfg: DictConfig, ranks: Ranks, guesses: Sequence[str]
+) -> TrainingResult:
     """Begin or go on, train, and write the results."""
     is_main = ranks.rank == 0
     reporter = Reporter(cfg.training.epochs, is_main)
+    for guess in guesses:
+        reporter.say(f"data: {guess}")
     store = CheckpointStore(directory.checkpoints, keep=cfg.training.keep_checkpoints)
     state = _find_state(cfg, ranks, directory, store, reporter)
     stored = directory.path / "normalizer.safetensors"
@@ -224,7 +232,7 @@ def error_table(result: TrainingResult) -> str:
 
 
 def _announce(reporter: Reporter, ranks: Ranks, assembly: Assembly, cfg: DictConfig) -> None:
-    """Say in two lines what is about to happen."""
+    """Say in a few lines what is about to happen, and what of the data goes unused."""
     readers = [loader.dataset.reader for loader in (assembly.loaders.train, assembly.loaders.test)]
     parameters = sum(p.numel() for p in assembly.model.parameters())
     mesh = ranks.mesh
@@ -234,6 +242,8 @@ def _announce(reporter: Reporter, ranks: Ranks, assembly: Assembly, cfg: DictCon
         f"{torch.get_num_threads()} threads; {len(readers[0])} training and {len(readers[1])} "
         f"test cases; fields {', '.join(assembly.fields)}"
     )
+    for line in readers[0].describe_names():
+        reporter.say(line)
     reporter.say(
         f"{cfg.training.epochs} epochs of {assembly.steps_per_epoch} steps in {cfg.run_dir}"
     )

@@ -29,7 +29,8 @@ def test_groups_offer_what_the_documentation_names():
     theirs = (f"physicsnemo_{name}" for name in THEIRS)
     assert set(options("model")) == {*MIXERS, *COMPLETE, *theirs}
     assert set(options("recipe")) == set(COMPLETE)
-    assert set(options("data")) == built_in | published | {"drivaerml_raw", "drivaerml_curated"}
+    others = {"drivaerml_raw", "drivaerml_curated", "own"}
+    assert set(options("data")) == built_in | published | others
     assert set(options("training")) == {"default", "cars", "quick"}
     quick = {f"quick/{name}" for name in (*PAPER_SETS, "cars")}
     surfaces = {"drivaerml_raw", "drivaerml_curated"}

@@ -5,6 +5,7 @@ from .darcy import DarcyReader
 from .drivaerml import DrivAerMLReader
 from .geofno import GeoFNOReader
 from .graphs import GraphReader, tokens_from_graph
+from .own import NamedReader, OwnReader
 from .prepared import PreparedReader
 
 __all__ = [
@@ -13,6 +14,8 @@ __all__ = [
     "DrivAerMLReader",
     "GeoFNOReader",
     "GraphReader",
+    "NamedReader",
+    "OwnReader",
     "PreparedReader",
     "ReaderOptions",
     "tokens_from_graph",

@@ -1,6 +1,7 @@
 """What all readers share: a case is a table of tokens, of which a rank reads the rows it owns."""
 
 import math
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from physicsnemo.datapipes import Reader
+from physicsnemo.datapipes import Reader, Transform
+from tensordict import TensorDict
 
 from ...files import reading
 from ...meshes.measures import cloud_areas, grid_areas
@@ -295,6 +297,8 @@ class CaseReader(Reader):
         self.grid = grid
         self.options = options
         self._seed_base = options.seed
+        self.transforms: tuple[Transform, ...] = ()
+        self._transforming = threading.Lock()
 
     @abstractmethod
     def open_case(self, index: int) -> TokenTable:
@@ -311,10 +315,18 @@ class CaseReader(Reader):
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return where case `index` comes from, without reading it; at least ``source``."""
 
+    def describe_names(self) -> list[str]:
+        """Return lines about what of the files is taken for what; none where that is fixed."""
+        return []
+
     def source_files(self) -> list[Path]:
         """Return the files or stores that the cases are read from; none for data in memory."""
         sources = dict.fromkeys(self.describe_case(index)["source"] for index in range(len(self)))
         return [Path(source) for source in sources if Path(source).exists()]
+
+    def source_hashes(self) -> dict[str, str]:
+        """Return a hash of each case that is in no file; none for data in files."""
+        return {}
 
     def _check_common(self, table: TokenTable) -> None:
         """Keep what the first case opened says about all cases; raise if this one differs."""
@@ -348,7 +360,25 @@ class CaseReader(Reader):
         if isinstance(rows, slice):
             rows = np.arange(rows.start, rows.stop)
         sample["tokens"] = torch.from_numpy(rows)
-        return sample
+        return self._transform(sample, index) if self.transforms else sample
+
+    def _transform(self, sample: dict[str, torch.Tensor], index: int) -> dict[str, torch.Tensor]:
+        """Return what the transforms make of a sample; what they draw depends on the case alone."""
+        data = TensorDict(sample)
+        # One transform serves several reading threads, each with the draws of its own case.
+        with self._transforming:
+            for transform in self.transforms:
+                if transform.stochastic:
+                    transform.set_generator(self._index_generator(index))
+                data = transform(data)
+        changed = dict(data.items())
+        for name in ("coordinates", "fields"):
+            if name not in changed:
+                raise ValueError(
+                    f"data.transforms leave a sample without {name!r}; it has "
+                    f"{', '.join(changed) or 'nothing'}. They must keep coordinates and fields"
+                )
+        return changed
 
     def _draw(self, index: int, table: TokenTable) -> tuple[Rows, np.ndarray | None]:
         """Return which tokens are read, and their weights as float32 if there are any."""

@@ -1,6 +1,7 @@
 """Geo-FNO benchmarks: elasticity, airfoil, pipe (.npy, memory-mapped) and plasticity (.mat)."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from ...files import reading
 from ..checks import check_shape, existing_directory, one_file
 from ..specs import BenchmarkSpec, benchmark
 from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, point_areas
-from .splits import positional_split
+from .splits import apart_split, positional_split
 from .stores import load_mat, mat_shape
 
 # Channel of the Q array that each benchmark predicts, and how many channels Q has.
@@ -49,8 +50,8 @@ class GeoFNOReader(CaseReader):
 
     The arrays of the first three stay on disk; a sample touches the rows it keeps. One sample of
     plasticity is one of the 20 times of a case, on the undeformed grid [0, 1]^2, with the time in
-    [0, 1]; its ``.mat`` file is loaded at construction. The others may have the weights of tokens
-    in a file ``<name>.npy``, (972, case) for elasticity and (case, rows, columns) for grids.
+    [0, 1]; its ``.mat`` file is loaded with the first case. The others may have the weights of
+    tokens in a file ``<name>.npy``, (972, case) for elasticity and (case, rows, columns) for grids.
 
     Parameters
     ----------
@@ -59,8 +60,9 @@ class GeoFNOReader(CaseReader):
     name : str
         ``elasticity``, ``airfoil``, ``pipe`` or ``plasticity``.
     split : str
-        ``train`` or ``test``.
-    n_train, n_test : int, optional
+        ``train``, ``val`` or ``test``. Validation cases are those of a directory ``val`` with files
+        of the same names, or else some that are in neither of the published splits.
+    n_train, n_val, n_test : int, optional
         Cases in the splits; the published numbers by default. With an `n_train` of 0 all cases are
         for testing.
     options : ReaderOptions or Mapping, optional
@@ -74,6 +76,7 @@ class GeoFNOReader(CaseReader):
         split: str = "train",
         *,
         n_train: int | None = None,
+        n_val: int | None = None,
         n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
@@ -88,11 +91,15 @@ class GeoFNOReader(CaseReader):
         spec = benchmark(name)
         self.spec = spec
         self.root = existing_directory(root, expected=spec.files, source=spec.source)
+        counts = {"n_train": n_train, "n_val": n_val, "n_test": n_test}
+        self._apart = split == "val" and (self.root / "val").is_dir()
+        if self._apart:
+            self.root = self.root / "val"
         self._paths = [one_file(self.root, file, source=spec.source) for file in spec.files]
-        counts = {"n_train": n_train, "n_test": n_test}
         self._arrays, self._cases = openers[name](split, counts)
         self._n_times = _PLASTICITY_TIMES if name == "plasticity" else 1
-        case_ids = [f"{name}_{case:04d}" for case in range(self._cases.start, self._cases.stop)]
+        stem = f"{name}_val" if self._apart else name
+        case_ids = [f"{stem}_{case:04d}" for case in range(self._cases.start, self._cases.stop)]
         if name == "plasticity":
             case_ids = [f"{case}_t{t:02d}" for case in case_ids for t in range(self._n_times)]
         super().__init__(
@@ -118,7 +125,10 @@ class GeoFNOReader(CaseReader):
         return weights
 
     def _split(self, split: str, n_cases: int, counts: dict[str, int | None]) -> slice:
-        return positional_split(self.spec, split, n_cases, path=self._paths[0], **counts)
+        path = self._paths[0]
+        if self._apart:
+            return apart_split(n_cases, counts["n_val"], path)
+        return positional_split(self.spec, split, n_cases, path=path, **counts)
 
     def _open_elasticity(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
         xy, stress = (open_npy(path) for path in self._paths)
@@ -147,9 +157,12 @@ class GeoFNOReader(CaseReader):
         check_shape(path, "input", mat_shape(path, "input"), ("case", nx))
         expected = (n_cases, nx, ny, _PLASTICITY_TIMES, len(self.spec.outputs))
         check_shape(path, "output", mat_shape(path, "output"), expected)
-        cases = self._split(split, n_cases, counts)
-        arrays = {name: load_mat(path, name, cases) for name in ("input", "output")}
-        return arrays, cases
+        return {}, self._split(split, n_cases, counts)
+
+    @cached_property
+    def _plasticity(self) -> dict[str, np.ndarray]:
+        """The chosen cases of the ``.mat`` file, loaded when the first one is opened."""
+        return {name: load_mat(self._source, name, self._cases) for name in ("input", "output")}
 
     def open_case(self, index: int) -> TokenTable:
         """Return case `index` as views of the arrays; nothing is read yet."""
@@ -175,9 +188,9 @@ class GeoFNOReader(CaseReader):
     def _plasticity_case(self, case: int, time: int) -> TokenTable:
         nx, ny = self.spec.grid
         x, y = np.meshgrid(np.linspace(0, 1, nx), np.linspace(0, 1, ny), indexing="ij")
-        die = np.repeat(self._arrays["input"][case], ny)
+        die = np.repeat(self._plasticity["input"][case], ny)
         t = np.full(nx * ny, time / (self._n_times - 1))
-        fields = self._arrays["output"][case, :, :, time].reshape(nx * ny, -1)
+        fields = self._plasticity["output"][case, :, :, time].reshape(nx * ny, -1)
         coordinates = {"x": x.reshape(-1), "y": y.reshape(-1)}
         return TokenTable(
             self._source,

@@ -43,6 +43,7 @@ def test_a_finished_set_has_its_files_and_a_stamp_and_nothing_is_left_over(tmp_p
         "seed": 0,
         "n_train": 6,
         "n_test": 2,
+        "n_val": 0,
         "package_version": __version__,
         "redrawn": [],
         "files": {
@@ -162,7 +163,7 @@ def test_no_draw_of_any_case_meets_another():
     draws = [
         sets.case_seed(seed, case, draw)
         for seed in range(3)
-        for case in sets.case_ids(20, 20)
+        for case in sets.case_ids(20, 20, 20)
         for draw in range(5)
     ]
     assert len(set(draws)) == 3 * 40 * 5
@@ -186,7 +187,7 @@ def test_one_line_is_printed_without_a_terminal_and_none_when_quiet(tmp_path, lo
 
 def test_the_command_line_prints_the_directory(tmp_path, log, capsys):
     main(["counted", "--train", "2", "--test", "1", "--seed", "4", "--root", str(tmp_path)])
-    assert capsys.readouterr().out == f"{tmp_path / 'counted-v1-s4-2+1'}\n"
+    assert capsys.readouterr().out == f"{tmp_path / 'counted-v1-s4-2+1+1'}\n"
 
 
 def test_the_cache_is_chosen_by_argument_then_environment_then_home(tmp_path, log, monkeypatch):

@@ -129,12 +129,14 @@ def write_run(folder: Path, number: int, case: Case) -> None:
     write_row(folder / f"geo_ref_{number}.csv", ["aRef", "lRef", *parameters], values)
 
 
-def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) -> None:
+def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int, n_val: int) -> None:
     """Write one folder per case and the manifest of the split."""
-    runs = [f"run_{number}" for number in range(1, n_train + n_test + 1)]
+    runs = [f"run_{number}" for number in range(1, n_train + n_test + n_val + 1)]
     for number, case in enumerate(cases, start=1):
         write_run(out_dir / runs[number - 1], number, case)
-    manifest = {"train": runs[:n_train], "test": runs[n_train:]}
+    manifest = {"train": runs[:n_train], "test": runs[n_train : n_train + n_test]}
+    if n_val:
+        manifest["val"] = runs[n_train + n_test :]
     (out_dir / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
 
 
