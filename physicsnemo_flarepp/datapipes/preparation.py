@@ -22,10 +22,10 @@ from ..files import check_inside, checked_json, exclusive, replace_text, sync_fo
 from ..progress import progress_bar
 from .checks import check_finite, check_range
 from .readers import CaseReader
-from .readers.base import TokenTable
+from .readers.base import MEASURE, NO_WEIGHTS, TokenTable
 from .readers.prepared import CASE_FILE, FORMAT, read_case
-from .readers.splits import MANIFEST
-from .sources import DataSource, open_source
+from .readers.splits import MANIFEST, SPLITS
+from .sources import NAMES, DataSource, open_source
 from .specs import builtin_name, force_convention
 from .statistics import Moments
 
@@ -106,8 +106,9 @@ def write_case(reader: CaseReader, index: int, folder: Path, seed: int) -> None:
         "original": {
             **{k: v for k, v in described.items() if isinstance(v, str | int | float | None)},
             "source": str(source.absolute()),
+            "files": [str(path.absolute()) for path in _files(described)],
         },
-        "seen": _seen(source),
+        "seen": _seen(described),
         "seed": seed,
         "columns": columns,
         "globals": {
@@ -151,12 +152,15 @@ def _write_columns(
     return written
 
 
-def _seen(source: Path) -> dict[str, int]:
-    """Return size and time of a source, by which a changed one is told."""
-    if not source.exists():
-        return {}
-    state = source.stat()
-    return {"size": state.st_size, "modified": state.st_mtime_ns}
+def _files(described: Mapping[str, Any]) -> list[Path]:
+    """Return the files that a case is read from, as its reader describes it."""
+    return [Path(file) for file in described.get("files", [described["source"]])]
+
+
+def _seen(described: Mapping[str, Any]) -> list[list[int]]:
+    """Return sizes and times of the files of a case, by which changed ones are told."""
+    states = [path.stat() for path in _files(described) if path.exists()]
+    return [[state.st_size, state.st_mtime_ns] for state in states]
 
 
 def _copy_tables(source: Path, folder: Path) -> None:
@@ -166,14 +170,14 @@ def _copy_tables(source: Path, folder: Path) -> None:
             shutil.copyfile(table, folder / table.name)
 
 
-def is_prepared(folder: Path, source: Path) -> bool:
-    """Return whether a case is there, whole, and made from `source` as it is now."""
+def is_prepared(folder: Path, described: Mapping[str, Any]) -> bool:
+    """Return whether a case is there, whole, and made from its files as they are now."""
     try:
         content = read_case(folder / CASE_FILE)
     except (FileNotFoundError, ValueError):
         return False
     entries = [entry for group in content["columns"].values() for entry in group.values()]
-    return content["seen"] == _seen(source) and all(
+    return content["seen"] == _seen(described) and all(
         (folder / entry["file"]).is_file()
         and (folder / entry["file"]).stat().st_size == entry["size"]
         for entry in (*entries, content["order"])
@@ -220,7 +224,7 @@ def prepare(
     if workers < 1:
         raise ValueError(f"workers is {workers}, expected at least 1")
     data = open_source(_whole_cases(cfg), trust=True)
-    readers = {split: data.reader(split) for split in _splits(data.cfg)}
+    readers = _readers(data)
     out = Path(out).expanduser()
     out.mkdir(parents=True, exist_ok=True)
     with exclusive(out / ".lock", lambda: print(f"another process prepares {out}; waiting")):
@@ -243,19 +247,31 @@ def prepare(
 
 def _whole_cases(cfg: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
     plain = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else dict(cfg)
-    return plain | {"n_points": None, "n_points_test": None, "sampling_density": "cells"}
+    changes = {"n_points": None, "n_points_test": None, "sampling_density": "cells"}
+    if plain.get("weights", NO_WEIGHTS) == NO_WEIGHTS:
+        changes["weights"] = MEASURE  # where it is known
+    return plain | changes
 
 
-def _splits(cfg: DictConfig) -> tuple[str, ...]:
-    return ("test",) if cfg.n_train == 0 else ("train", "test")
+def _readers(data: DataSource) -> dict[str, CaseReader]:
+    """Return the readers of all splits that there are; what one guesses holds for all."""
+    splits = [split for split in SPLITS if split != "train" or data.cfg.n_train != 0]
+    readers: dict[str, CaseReader] = {}
+    for split in splits:
+        reader = data.find_reader(split)
+        if reader is not None:
+            data = data.with_names(reader)
+            readers[split] = reader
+    return readers
 
 
 def _identity(data: DataSource) -> dict[str, Any]:
     """Return what the contents of prepared cases depend on, besides the files."""
+    given = OmegaConf.to_container(data.cfg, resolve=True)
     return {
         "reader": data.reader_class.__name__,
         "arguments": OmegaConf.to_container(data.cfg.reader, resolve=True),
-        "weights": data.cfg.weights,
+        **{name: given[name] for name in (*NAMES, "weights")},
     }
 
 
@@ -289,8 +305,7 @@ def _write_cases(
     failed: dict[str, str] = {}
 
     def work(split: str, index: int, folder: Path) -> None:
-        source = Path(readers[split].describe_case(index)["source"])
-        if not is_prepared(folder, source):
+        if not is_prepared(folder, readers[split].describe_case(index)):
             write_case(readers[split], index, folder, seed)
 
     # Threads do: VTK parses in processes of its own, and NumPy and the disk release the lock.

@@ -58,8 +58,8 @@ REVIEWED = {
     # Headers of arrays in .npz files; members are never extracted.
     "datapipes/readers/contents.py ZipFile": 1,
     # Arrays: allow_pickle is False, by argument or by default.
-    "datapipes/readers/contents.py load": 2,
     "datapipes/case_meshes.py load": 1,
+    "datapipes/readers/contents.py load": 2,
     "datapipes/readers/geofno.py load": 1,
     "datapipes/readers/prepared.py load": 1,
     "datapipes/readers/surfaces.py load": 1,

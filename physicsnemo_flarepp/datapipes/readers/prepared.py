@@ -21,7 +21,7 @@ from physicsnemo.datapipes import register
 from ...files import check_inside, read_checked_json, reading
 from ..checks import check_shape, existing_directory, missing_name
 from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, distinct_names
-from .splits import MANIFEST, named_split
+from .splits import MANIFEST, CaseChoice, named_split
 
 CASE_FILE = "case.json"
 FORMAT = 1
@@ -76,11 +76,10 @@ class PreparedReader(CaseReader):
     fields, features, global_names : Sequence[str], optional
         Columns and values to read; all of them, as they were prepared, by default. ``areas`` among
         the features is what each token stands for.
-    cases : Sequence[str], optional
-        Ids of this split, instead of those of the manifest.
-    manifest : str or Path, optional
-        Another manifest.
-    n_train, n_test : int, optional
+    cases, manifest
+        Which cases belong to the split, instead of what the manifest says; see
+        :func:`~physicsnemo_flarepp.datapipes.readers.splits.named_split`.
+    n_train, n_val, n_test : int, optional
         Keep the first cases of the split.
     options : ReaderOptions or Mapping, optional
         Which tokens of a case are read; see :class:`ReaderOptions`. Draws are blocks.
@@ -94,9 +93,10 @@ class PreparedReader(CaseReader):
         fields: Sequence[str] | None = None,
         features: Sequence[str] | None = None,
         global_names: Sequence[str] | None = None,
-        cases: Sequence[str] | None = None,
+        cases: CaseChoice | None = None,
         manifest: str | Path | None = None,
         n_train: int | None = None,
+        n_val: int | None = None,
         n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
@@ -118,7 +118,7 @@ class PreparedReader(CaseReader):
             found,
             cases=cases,
             manifest=manifest,
-            n_cases={"train": n_train, "test": n_test}.get(split),
+            n_cases={"train": n_train, "val": n_val, "test": n_test}.get(split),
         )
         super().__init__(case_ids=list(self.files), options=options)
         asked = {"fields": fields, "features": features, "globals": global_names}
