@@ -50,6 +50,7 @@ VERBS = {
     "compare": Verb("train several models at equal settings and tabulate them", "compare",
                     "compare.directory"),
     "download": Verb("fetch a published data set"),
+    "inspect": Verb("what is in files of data, and how to train on them"),
     "prepare": Verb("write cases so that reading some points of them costs no more", "prepare",
                     "prepare.out"),
 }  # fmt: skip

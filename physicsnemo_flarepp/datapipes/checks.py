@@ -9,6 +9,14 @@ _OUT_OF_PROPORTION = 1e9
 _FEW = 16
 
 
+class MissingName(ValueError, KeyError):
+    """A name that a file does not hold."""
+
+    def __str__(self) -> str:
+        """Return the message as it is; a KeyError would show it in quotes."""
+        return str(self.args[0])
+
+
 def existing_directory(root: str | Path, *, expected: Sequence[str], source: str) -> Path:
     """Return `root` as a path, or say which files belong there and where they are published.
 
@@ -85,8 +93,14 @@ def check_shape(path: Path, name: str, shape: Sequence[int], expected: Sequence[
         )
 
 
-def check_finite(path: Path | str, case_id: str, name: str, values: np.ndarray) -> None:
-    """Raise if `values` holds NaN or infinity.
+def check_finite(
+    path: Path | str,
+    case_id: str,
+    name: str,
+    values: np.ndarray,
+    channels: Sequence[str] = (),
+) -> None:
+    """Raise if `values` holds NaN or infinity; `channels` names its columns.
 
     Examples
     --------
@@ -94,11 +108,15 @@ def check_finite(path: Path | str, case_id: str, name: str, values: np.ndarray) 
     Traceback (most recent call last):
     ValueError: run_1.npz: case run_1 has 1 of 2 values of fields NaN or infinite. ...
     """
-    bad = values.size - np.count_nonzero(np.isfinite(values))
+    finite = np.isfinite(values)
+    bad = values.size - np.count_nonzero(finite)
     if bad:
+        rows = ~finite.reshape(len(values), -1) if values.ndim == 2 else ~finite.reshape(1, -1)
+        named = [channel for channel, wrong in zip(channels, rows.any(0), strict=False) if wrong]
+        where = f" ({', '.join(named)}, first at row {int(rows.any(1).argmax())})" if named else ""
         raise ValueError(
-            f"{path}: case {case_id} has {bad} of {values.size} values of {name} NaN or infinite. "
-            "Repair the file, or leave the case out of the split"
+            f"{path}: case {case_id} has {bad} of {values.size} values of {name} NaN or infinite"
+            f"{where}. Repair the file, or leave the case out of the split"
         )
 
 
@@ -170,7 +188,7 @@ def check_weights(
         )
 
 
-def missing_name(path: Path | str, kind: str, name: str, present: Iterable[str]) -> KeyError:
+def missing_name(path: Path | str, kind: str, name: str, present: Iterable[str]) -> MissingName:
     """Return the error for a `kind` (field, boundary, ...) that the file does not hold.
 
     Examples
@@ -179,7 +197,7 @@ def missing_name(path: Path | str, kind: str, name: str, present: Iterable[str])
     a.vtp has no field 'p'; present: pMean. Name one of these in the config
     """
     names = ", ".join(sorted(present)) or "none"
-    return KeyError(
+    return MissingName(
         f"{path} has no {kind} {name!r}; present: {names}. Name one of these in the config"
     )
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import COMPONENT_REGISTRY, Transform
@@ -68,7 +69,7 @@ def make_transform(entry: Mapping[str, Any], trust: bool) -> Transform:
     Parameters
     ----------
     entry : Mapping[str, Any]
-        ``_target_`` and arguments.
+        ``_target_`` and arguments; lists of numbers where the class takes tensors.
     trust : bool
         False for a config that came with files of others: then only transforms that open no file.
 
@@ -89,10 +90,22 @@ def make_transform(entry: Mapping[str, Any], trust: bool) -> Transform:
             f"transform {target!r} may not be named by a file of others, for it could open files. "
             "If you trust whoever wrote it, say trust=True (--trust)"
         )
+    parameters = inspect.signature(found).parameters
+    for name, value in arguments.items():
+        if name in parameters and "Tensor" in str(parameters[name].annotation):
+            arguments[name] = _as_tensors(value)
     try:
         return found(**arguments)
     except TypeError as error:
-        accepted = ", ".join(inspect.signature(found).parameters)
         raise ValueError(
-            f"data.transforms: {found.__name__} was not made ({error}); it takes {accepted}"
+            f"data.transforms: {found.__name__} was not made ({error}); it takes "
+            f"{', '.join(parameters)}"
         ) from error
+
+
+def _as_tensors(value: Any) -> Any:
+    """Return lists of numbers as tensors, which YAML cannot write, also inside a mapping."""
+    if isinstance(value, Mapping):
+        return {key: _as_tensors(inner) for key, inner in value.items()}
+    numbers = isinstance(value, list) and all(isinstance(v, int | float) for v in value)
+    return torch.tensor(value, dtype=torch.float32) if numbers and value else value

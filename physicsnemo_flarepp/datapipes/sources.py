@@ -94,12 +94,13 @@ class DataSource:
         choice = {name: value for name, value in choice.items() if value is not None}
         if any(name not in taken for name in choice):
             raise ValueError(
-                f"data.splits is {dict(cfg.splits)}, but the cases of {reader.__name__} have "
-                "positions, not names: set data.n_train, data.n_val and data.n_test instead"
+                f"data.splits is {dict(cfg.splits)}, but the cases of "
+                f"{self.reader_class.__name__} have positions, not names: set data.n_train, "
+                "data.n_val and data.n_test instead"
             )
         if unknown:
             raise ValueError(
-                f"data.reader has {', '.join(unknown)}, but {reader.__name__} takes "
+                f"data.reader has {', '.join(unknown)}, but {self.reader_class.__name__} takes "
                 f"{', '.join(accepted) or 'nothing'} there. An experiment made for other data may "
                 "have set it: choose data by experiment=..., or leave it out with experiment=none"
             )

@@ -222,6 +222,11 @@ def polygon_mesh(surface: "pv.PolyData", source: str | Path) -> PolygonMesh:
         {
             "cell": {name: np.asarray(surface.cell_data[name]) for name in surface.cell_data},
             "point": {name: np.asarray(surface.point_data[name]) for name in surface.point_data},
+            "field": {
+                name: np.asarray(array)
+                for name, array in surface.field_data.items()
+                if np.asarray(array).dtype.kind in "fiub"
+            },
         },
     )
 

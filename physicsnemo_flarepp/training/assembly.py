@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 from ..datapipes import build_dataloaders
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
+from ..datapipes.memory import MemoryCases
 from ..datapipes.readers.base import NO_WEIGHTS
 from ..parallel import enable_context_parallel, initialize, make_mesh
 from .config import TrainingConfig
@@ -117,8 +118,16 @@ def _choose_device(name: str, own: torch.device, world_size: int) -> torch.devic
     return chosen
 
 
-def load_data(cfg: DictConfig, ranks: Ranks, normalizer: Path | None = None) -> Loaders:
-    """Return the loaders of this rank, with the stored normaliser if one is given."""
+def load_data(
+    cfg: DictConfig,
+    ranks: Ranks,
+    normalizer: Path | None = None,
+    data: MemoryCases | None = None,
+) -> Loaders:
+    """Return the loaders of this rank, with the stored normaliser if one is given.
+
+    The cases are those of the config, or `data` in memory.
+    """
     mesh = ranks.mesh
     placed = {
         "seed": cfg.seed,
@@ -133,7 +142,8 @@ def load_data(cfg: DictConfig, ranks: Ranks, normalizer: Path | None = None) -> 
     }
     if normalizer is not None:
         placed["normalization"] = {"load": str(normalizer)}
-    return build_dataloaders({**OmegaConf.to_container(cfg.data, resolve=True), **placed})
+    settings = {**OmegaConf.to_container(cfg.data, resolve=True), **placed}
+    return build_dataloaders(settings, data=data)
 
 
 def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:

@@ -1,10 +1,10 @@
 """Train a config: begin a run, or go on with it, and leave its results in its directory."""
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from ..datapipes.loaders import Loaders
+from ..datapipes.memory import MemoryCases, from_dataset
 from ..datapipes.sources import complete_names
 from .assembly import Assembly, Ranks, assemble, load_data, start_ranks
 from .checkpoints.store import Checkpoint, CheckpointStore, load_training_state
@@ -73,7 +74,9 @@ class TrainingResult:
         return 128 + getattr(signal, self.stopped_by, signal.SIGTERM)
 
 
-def train(cfg: DictConfig) -> TrainingResult:
+def train(
+    cfg: Mapping[str, Any] | DictConfig, data: MemoryCases | Sequence | None = None
+) -> TrainingResult:
     """Train to the end of the config, from the last checkpoint in ``run_dir`` if there is one.
 
     Under torchrun, srun or mpirun all ranks call it: ``parallel.context`` of them share each
@@ -81,25 +84,37 @@ def train(cfg: DictConfig) -> TrainingResult:
 
     Parameters
     ----------
-    cfg : DictConfig
-        See :class:`~.config.RunConfig`.
+    cfg : Mapping or DictConfig
+        See :class:`~.config.RunConfig`. The model is FLARE++ if none is named.
+    data : MemoryCases or data set, optional
+        Cases in memory (:func:`~physicsnemo_flarepp.datapipes.from_meshes`, ``from_arrays``), or
+        any data set of dicts (:func:`~physicsnemo_flarepp.datapipes.from_dataset`), instead of
+        the files of ``cfg.data``.
 
     Returns
     -------
     TrainingResult
         Directory and errors.
     """
-    cfg = check_config(cfg)
+    if data is not None and not isinstance(data, MemoryCases):
+        data = from_dataset(data)
+    named = {} if "model" in cfg else {"model": {"_target_": "physicsnemo_flarepp.FlarePP"}}
+    held = {} if data is None or "data" in cfg else {"data": {}}
+    cfg = check_config(OmegaConf.merge(cfg, named, held))
     ranks = start_ranks(cfg)
     # What is guessed about own files is part of the config, so that it holds wherever the run is
     # opened.
-    cfg.data, guesses = complete_names(cfg.data)
+    cfg.data, guesses = complete_names(cfg.data, data=data)
     with RunDirectory(cfg.run_dir) as directory:
-        return _train_in(directory, cfg, ranks, guesses)
+        return _train_in(directory, cfg, ranks, data, guesses)
 
 
 def _train_in(
-    directory: RunDirectory, cfg: DictConfig, ranks: Ranks, guesses: Sequence[str]
+    directory: RunDirectory,
+    cfg: DictConfig,
+    ranks: Ranks,
+    data: MemoryCases | None,
+    guesses: Sequence[str],
 ) -> TrainingResult:
     """Begin or go on, train, and write the results."""
     is_main = ranks.rank == 0
@@ -109,7 +124,7 @@ def _train_in(
     store = CheckpointStore(directory.checkpoints, keep=cfg.training.keep_checkpoints)
     state = _find_state(cfg, ranks, directory, store, reporter)
     stored = directory.path / "normalizer.safetensors"
-    loaders = load_data(cfg, ranks, stored if state is not None else None)
+    loaders = load_data(cfg, ranks, stored if state is not None else None, data)
     if state is not None:
         _check_data(directory, loaders, ranks)
     assembly = assemble(cfg, ranks, loaders)

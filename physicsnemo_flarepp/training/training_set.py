@@ -93,10 +93,11 @@ def data_files(loaders: Loaders) -> dict[str, str]:
     readers = [loader.dataset.reader for loader in (loaders.train, loaders.test)]
     sources = dict.fromkeys(source for reader in readers for source in reader.source_files())
     files = list(dict.fromkeys(file for source in sources for file in _files_of(source)))
+    in_memory = {name: digest for r in readers for name, digest in r.source_hashes().items()}
     if not files:
-        return {}
+        return in_memory
     base = os.path.commonpath([file.parent for file in files])
-    return {os.path.relpath(file, base): _partial_hash(file) for file in files}
+    return in_memory | {os.path.relpath(file, base): _partial_hash(file) for file in files}
 
 
 def _files_of(source: Path) -> Iterator[Path]:

@@ -44,7 +44,7 @@ REVIEWED = {
     "meshes/vtk_calls.py Popen": 1,
     "visualization/rendering.py run": 1,
     # A class from the user's own config, or from a file whose author is trusted.
-    "datapipes/sources.py get_class": 1,
+    "datapipes/registered.py get_class": 1,
     "training/feeding.py get_class": 2,
     "training/checkpoints/model_files.py get_class": 1,
     # Values: YAML without tags that build objects, and no references in a file.

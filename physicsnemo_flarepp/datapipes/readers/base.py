@@ -328,6 +328,10 @@ class CaseReader(Reader):
         """Return a hash of each case that is in no file; none for data in files."""
         return {}
 
+    def agree_with(self, other: "CaseReader") -> None:
+        """Hold the cases to channels and association of those of another reader, and vice versa."""
+        self._common = other._common
+
     def _check_common(self, table: TokenTable) -> None:
         """Keep what the first case opened says about all cases; raise if this one differs."""
         for what, found in {"association": table.association, **table.channels()}.items():
@@ -343,19 +347,22 @@ class CaseReader(Reader):
     def _load_sample(self, index: int) -> dict[str, torch.Tensor]:
         table = self.open_case(index)
         self._check_common(table)
+        channels = table.channels()
         rows, weights = self._draw(index, table)
         sample = {} if weights is None else {"weights": torch.from_numpy(weights)}
         for name in _COLUMN_GROUPS:
             if getattr(table, name):
                 with reading(table.source):
                     values = table.read(name, rows)
-                check_finite(table.source, self.case_ids[index], name, values)
+                named = channels.get(name, ("x", "y", "z"))
+                check_finite(table.source, self.case_ids[index], name, values, named)
                 check_range(table.source, self.case_ids[index], name, values)
                 sample[name] = torch.from_numpy(values)
         if table.global_values:
             with reading(table.source):
                 values = table.read_globals()
-            check_finite(table.source, self.case_ids[index], "globals", values)
+            named = channels["globals"]
+            check_finite(table.source, self.case_ids[index], "globals", values, named)
             sample["globals"] = torch.from_numpy(values)
         if isinstance(rows, slice):
             rows = np.arange(rows.start, rows.stop)

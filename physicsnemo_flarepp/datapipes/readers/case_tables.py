@@ -7,6 +7,7 @@ import numpy as np
 
 from ...meshes import ASSOCIATIONS, CellMesh, PolygonMesh
 from ...meshes.polygons import Rows
+from ..checks import MissingName
 from .base import MEASURE, NO_WEIGHTS, ComputedColumn, Rowwise, TokenTable, point_areas
 from .contents import Contents
 from .names import Names, Pick
@@ -57,7 +58,7 @@ def _column_names(contents: Contents, place: str) -> Collection[str]:
     return {*contents.mesh.array_names().get(place, ()), *fitting}
 
 
-def _missing(contents: Contents, name: str) -> KeyError:
+def _missing(contents: Contents, name: str) -> MissingName:
     """Return the error for a name that a case does not hold, with what it holds."""
     present = []
     for other, where in contents.names().items():
@@ -66,7 +67,7 @@ def _missing(contents: Contents, name: str) -> KeyError:
     n_tokens = ""
     if contents.mesh is not None:
         n_tokens = f" for {contents.count('cell')} cells and {contents.count('point')} points"
-    return KeyError(
+    return MissingName(
         f"{contents.source} has no array {name!r}{n_tokens}; present: "
         f"{', '.join(sorted(present)) or 'none'}. Name one of these in data.fields, data.features, "
         "data.globals, data.coordinates or data.weights"
