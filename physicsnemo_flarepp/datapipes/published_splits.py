@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..files import replace_text
-from .readers.splits import MANIFEST
+from .specs import MANIFEST
 
 SOURCE = "https://caemldatasets.org, split full"
 
