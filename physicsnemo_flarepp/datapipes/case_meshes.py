@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pyvista as pv
 import zarr
-from physicsnemo.mesh import Mesh
+from physicsnemo.mesh import DomainMesh, Mesh
 from physicsnemo.mesh.io import from_zarr, to_pyvista
 
 from ..files import reading
 from ..meshes import read_surface
-from .readers.stores import check_codecs, load_domain
+from .readers.stores import check_codecs, load_stored
 
 
 def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSet:
@@ -40,6 +40,8 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     layout = metadata.get("layout")
     if layout == "vtp":
         return read_surface(metadata["source"])
+    if layout == "pmsh":
+        return to_pyvista(load_stored(Path(metadata["source"]), Mesh))
     if layout == "pdmsh":
         return to_pyvista(_boundary(Path(metadata["source"]), metadata["boundary"]))
     points = np.zeros((len(coordinates), 3))
@@ -62,7 +64,7 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
 def _boundary(path: Path, name: str) -> Mesh:
     """Return one boundary of a DomainMesh, stored as memory maps or as a zarr group."""
     if not (path / "zarr.json").exists():
-        return load_domain(path).boundaries[name]
+        return load_stored(path, DomainMesh).boundaries[name]
     with reading(path):
         for _, member in zarr.open_group(path / "boundaries" / name, mode="r").members(None):
             if isinstance(member, zarr.Array):

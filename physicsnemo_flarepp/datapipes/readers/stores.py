@@ -16,16 +16,19 @@ import math
 import struct
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import h5py
 import numpy as np
 import scipy.io
 import torch
 import zarr
-from physicsnemo.mesh import DomainMesh
+from physicsnemo.mesh import DomainMesh, Mesh
 
 from ...files import RefusedFile, reading
 from ..checks import missing_name
+
+StoredMesh = TypeVar("StoredMesh", DomainMesh, Mesh)
 
 # All that zarr and numcodecs have for numbers; "pickle" runs what it decodes.
 _CODECS = {
@@ -142,11 +145,18 @@ def check_memory_maps(path: Path) -> None:
                 raise EOFError(f"{file} has {size} bytes, expected {expected}")
 
 
-def load_domain(path: Path) -> DomainMesh:
-    """Return a DomainMesh stored as memory maps; pickled entries are refused.
+def load_stored(path: Path, kind: type[StoredMesh]) -> StoredMesh:
+    """Return a DomainMesh or a Mesh stored as memory maps; pickled entries are refused.
 
     The maps are copy-on-write: a shared one would lengthen a truncated file with zeros, or a file
     elsewhere to which a link in the store leads.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.pdmsh`` or ``.pmsh`` folder.
+    kind : type
+        What it must hold.
     """
     with reading(path):
         for pickled in (*path.rglob("*.pickle"), *path.rglob("*.pkl")):
@@ -157,14 +167,14 @@ def load_domain(path: Path) -> DomainMesh:
             )
         try:
             check_memory_maps(path)
-            domain = DomainMesh.load_memmap(path, allow_pickle=False, mode="r")
+            stored = kind.load_memmap(path, allow_pickle=False, mode="r")
         except (KeyError, AttributeError, FileNotFoundError) as error:
             raise ValueError(
                 f"a meta.json in it is damaged: {type(error).__name__} {error}"
             ) from error
-        if not isinstance(domain, DomainMesh):
-            raise TypeError(f"it holds a {type(domain).__name__}, expected a DomainMesh")
-    return domain
+        if not isinstance(stored, kind):
+            raise TypeError(f"it holds a {type(stored).__name__}, expected a {kind.__name__}")
+    return stored
 
 
 def check_codecs(path: Path, array: zarr.Array) -> None:
