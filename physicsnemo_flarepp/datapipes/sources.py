@@ -50,6 +50,10 @@ class DataSource:
         """Return the reader of a split; None if the config asks for none and the data has none."""
         if split == "val" and not self._has_validation():
             return None
+        if split not in self.splits and any(
+            isinstance(choice, SplitFraction) for choice in self.splits.values()
+        ):
+            return None  # fractions divide all cases among the splits that they name
         try:
             return self.reader(split)
         except SplitMissing:
