@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 FIELD_NORMS = ("separate", "joint")
 NORMS = ("tokens", "measure")
+SELECTIONS = ("last", "best", "best_on_test")
 SECTIONS = ("model", "data", "training", "parallel", "seed", "threads")
 # These change what is written, where or how fast, but no number of the run.
 FREE = frozenset(
@@ -28,6 +29,7 @@ FREE = frozenset(
         "training.evaluate_every",
         "training.keep_checkpoints",
         "training.log_every",
+        "training.watch_test",
     }
 )
 _ABSENT = object()
@@ -70,7 +72,14 @@ class TrainingConfig:
         Norms of loss and metric: ``tokens``, sums over tokens as published, or ``measure``,
         integrals with the weights of `data`.
     evaluate_every : int
-        Epochs between evaluations of the test set; the last epoch is always evaluated.
+        Epochs between evaluations of the validation split; the last epoch is always evaluated.
+    watch_test : bool
+        Evaluate the test set as often, to draw its curve. By default no test case is read before
+        the end of training.
+    select : str
+        Which weights are the result: ``last``, of the last epoch; ``best``, of the evaluated epoch
+        with the lowest validation error; ``best_on_test``, with the lowest test error, which is
+        too good a figure: only for comparison with results that were chosen so.
     checkpoint_every : int or None
         Steps between checkpoints; None saves after every epoch.
     keep_checkpoints : int
@@ -96,6 +105,8 @@ class TrainingConfig:
     field_norms: str = "separate"
     norm: str = "tokens"
     evaluate_every: int = 1
+    watch_test: bool = False
+    select: str = "last"
     checkpoint_every: int | None = None
     keep_checkpoints: int = 3
     log_every: int = 10
@@ -184,6 +195,10 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
         )
     if training.norm not in NORMS:
         raise ValueError(f"training.norm is {training.norm!r}; choose one of {', '.join(NORMS)}")
+    if training.select not in SELECTIONS:
+        raise ValueError(
+            f"training.select is {training.select!r}; choose one of {', '.join(SELECTIONS)}"
+        )
     _check_weights(training.norm, cfg.data)
     if training.compile not in ("auto", True, False):
         raise ValueError(f"training.compile is {training.compile!r}; choose 'auto', true or false")

@@ -24,7 +24,12 @@ _HEADER = 128
 
 
 def describe_training_set(
-    loaders: Loaders, channels: Channels, data: DictConfig, ranks: Ranks
+    loaders: Loaders,
+    channels: Channels,
+    data: DictConfig,
+    ranks: Ranks,
+    *,
+    chosen_on_test: bool = False,
 ) -> dict[str, Any]:
     """Return what predictions on other data are compared with, as JSON holds it; all ranks call it.
 
@@ -38,6 +43,8 @@ def describe_training_set(
         The ``data`` of the config.
     ranks : Ranks
         Where this process stands.
+    chosen_on_test : bool, optional
+        Whether the weights are chosen by the errors on test cases.
 
     Returns
     -------
@@ -53,7 +60,7 @@ def describe_training_set(
         **(loaders.normalizer.ranges or _measure_ranges(loaders, ranks)),
         "forces": None if convention is None else asdict(convention),
         "builtin": builtin,
-        "files": data_files(loaders) if ranks.rank == 0 else {},
+        "files": data_files(loaders, test=chosen_on_test) if ranks.rank == 0 else {},
     }
 
 
@@ -84,13 +91,15 @@ def read_training_set(directory: Path) -> dict[str, Any] | None:
     return content
 
 
-def data_files(loaders: Loaders) -> dict[str, str]:
-    """Return the files of all cases with their size and a hash of parts of them.
+def data_files(loaders: Loaders, *, test: bool = False) -> dict[str, str]:
+    """Return the files that training reads with their size and a hash of parts of them.
 
     Half a megabyte of each is read, so that it stays cheap for large files. Times of change are
-    left out: a copy of the data is the same data.
+    left out: a copy of the data is the same data. Test cases are no part of training, unless the
+    weights are chosen by them: `test`.
     """
-    readers = [loader.dataset.reader for loader in (loaders.train, loaders.test)]
+    used = [loaders.train, loaders.val, loaders.test if test else None]
+    readers = [loader.dataset.reader for loader in used if loader is not None]
     sources = dict.fromkeys(source for reader in readers for source in reader.source_files())
     files = list(dict.fromkeys(file for source in sources for file in _files_of(source)))
     in_memory = {name: digest for r in readers for name, digest in r.source_hashes().items()}
@@ -118,6 +127,27 @@ def _partial_hash(path: Path) -> str:
             file.seek(start)
             digest.update(file.read(_PIECE))
     return f"{size}:{digest.hexdigest()[:32]}"
+
+
+def holds_training_files(root: Path, files: Mapping[str, str]) -> bool:
+    """Return whether a directory holds files that a run was trained on, wherever below it.
+
+    Three of them are looked for, by name, size and the hash of their parts.
+
+    Parameters
+    ----------
+    root : Path
+        The directory.
+    files : Mapping[str, str]
+        What the run keeps of its files; see :func:`data_files`.
+    """
+    names = list(files)
+    asked = {names[i] for i in (0, len(names) // 2, -1)} if names else set()
+    return any(
+        path.is_file() and path.as_posix().endswith(name) and _partial_hash(path) == files[name]
+        for name in sorted(asked)
+        for path in root.rglob(Path(name).name)
+    )
 
 
 def check_same_data(stored: Mapping[str, str], found: Mapping[str, str], directory: Path) -> None:

@@ -131,7 +131,7 @@ def test_data_is_read_and_fed_to_a_model(name, tmp_path, monkeypatch):
     cfg = composed(f"data={name}", *TINY)
     write, (d, f, g), names = CONTENT[name.removesuffix("_published")]
     write(tmp_path)
-    train, test, _ = open_small(cfg.data, tmp_path, monkeypatch)
+    train, test = open_small(cfg.data, tmp_path, monkeypatch)[:2]
     reader = train.dataset.reader
     assert reader.open_case(0).channels()["fields"] == names
     batch = next(iter(train))

@@ -80,10 +80,11 @@ def generate(
 
     The files are a function of the name, the counts and the seed; the number of workers does not
     change them. Training, test and validation cases are the beginnings of fixed sequences: the
-    first cases of a larger set are those of a smaller one, in every split. A random case whose equations have
-    no solution is drawn again, from a seed derived from its own; the stamp lists such cases. An
-    interrupted generation goes on from its finished cases when called again. A finished set with a
-    lost or changed file is an error. Two processes that ask for the same set at once make it once.
+    first cases of a larger set are those of a smaller one, in every split. A random case whose
+    equations have no solution is drawn again, from a seed derived from its own; the stamp lists
+    such cases. An interrupted generation goes on from its finished cases when called again. A
+    finished set with a lost or changed file is an error. Two processes that ask for the same set
+    at once make it once.
 
     Parameters
     ----------

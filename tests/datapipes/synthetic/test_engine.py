@@ -166,7 +166,7 @@ def test_no_draw_of_any_case_meets_another():
         for case in sets.case_ids(20, 20, 20)
         for draw in range(5)
     ]
-    assert len(set(draws)) == 3 * 40 * 5
+    assert len(set(draws)) == 3 * 60 * 5
 
 
 def test_a_case_that_no_draw_makes_solvable_is_an_error(tmp_path, log, monkeypatch):
