@@ -51,9 +51,9 @@ VERBS = {
                     "compare.directory"),
     "plan": Verb("memory and time of training on whole meshes, and what fits"),
     "download": Verb("fetch a published data set"),
+    "inspect": Verb("what is in files of data, and how to train on them"),
     "prepare": Verb("write cases so that reading some points of them costs no more", "prepare",
                     "prepare.out"),
-    "inspect": Verb("what is in files of data, and how to train on them"),
 }  # fmt: skip
 
 

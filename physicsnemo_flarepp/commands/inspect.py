@@ -50,8 +50,8 @@ def run(options: argparse.Namespace) -> None:
             print(f"written: {options.output}")
     if options.check:
         count, problems = check_cases(read_data_config(options.check))
-        print(*problems, sep="\n")
         if problems:
+            print(*problems, sep="\n")
             raise DataProblems(f"{len(problems)} problems in {count} cases, listed above")
         print(f"{count} cases fit together")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyvista as pv
 import zarr
-from physicsnemo.mesh import Mesh
+from physicsnemo.mesh import DomainMesh, Mesh
 from physicsnemo.mesh.io import from_zarr
 from physicsnemo.mesh.io import to_pyvista as simplices_to_pyvista
 
@@ -16,7 +16,7 @@ from ..files import reading
 from ..meshes import polygon_mesh, read_surface, to_pyvista
 from ..meshes.polygons import select_polygons
 from .readers.contents import MESH_FILES, Wanted, open_file
-from .readers.stores import check_codecs, load_domain
+from .readers.stores import check_codecs, load_stored
 
 
 def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSet:
@@ -48,6 +48,8 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
             return _reordered(original, metadata)
     if layout == "vtp":
         return read_surface(metadata["source"])
+    if layout == "pmsh":
+        return simplices_to_pyvista(load_stored(Path(metadata["source"]), Mesh))
     if layout == "pdmsh":
         return simplices_to_pyvista(_boundary(Path(metadata["source"]), metadata["boundary"]))
     if metadata.get("mesh") is not None:
@@ -107,7 +109,7 @@ def _reordered(surface: pv.PolyData, metadata: Mapping[str, Any]) -> pv.PolyData
 def _boundary(path: Path, name: str) -> Mesh:
     """Return one boundary of a DomainMesh, stored as memory maps or as a zarr group."""
     if not (path / "zarr.json").exists():
-        return load_domain(path).boundaries[name]
+        return load_stored(path, DomainMesh).boundaries[name]
     with reading(path):
         for _, member in zarr.open_group(path / "boundaries" / name, mode="r").members(None):
             if isinstance(member, zarr.Array):

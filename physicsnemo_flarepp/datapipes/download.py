@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from ..files import exclusive, put_in_place
 from ..progress import progress_bar
 from .archives import ORIGIN, unpack
+from .published_splits import write_manifest
 from .specs import BENCHMARKS, HUB_REPOSITORY, BenchmarkSpec, benchmark
 from .transfer import (
     RemoteFile,
@@ -203,7 +204,8 @@ def download_runs(
     """Fetch files of runs to ``<root>/<name>/run_<i>`` and return ``<root>/<name>``.
 
     The size is printed before anything is fetched. Complete files are told by their sizes and left
-    as they are, an interrupted one goes on. Volumes in parts are put together.
+    as they are, an interrupted one goes on. Volumes in parts are put together, and a manifest gives
+    the runs that are there to the published splits.
 
     Parameters
     ----------
@@ -252,6 +254,8 @@ def download_runs(
             fetch_all(files, endpoint=endpoint)
             for path in sorted({_whole(path) for path, _ in files} - {path for path, _ in files}):
                 join_parts(path)
+            if "boundary" in kinds:
+                print(write_manifest(name, folder))
     return folder
 
 

@@ -206,8 +206,7 @@ def prepare(
     out : str or Path
         Directory to write to.
     workers : int, optional
-        Cases at a time; by default the cores of the machine, at most 4. A case of 8.8 million
-        cells takes about 2 GB of memory.
+        Cases at a time, each in memory as a whole; by default the cores of the machine, at most 4.
     seed : int, optional
         Seed of the orders.
     progress : bool, optional

@@ -34,6 +34,8 @@ NAMES = ("coordinates", "features", "fields", "globals", "association")
 _SET_BY_DATA = ("root", "split", "cases", "manifest", "n_train", "n_val", "n_test", "options")
 # Marks a config whose cases were in memory.
 MEMORY = "memory"
+# Where configs of older runs have lists of cases: among the arguments of the reader.
+_LISTS = {"manifest": "manifest", "train_cases": "train", "test_cases": "test"}
 # Of the draws of test cases: runs that differ in their seed are tested on the same tokens.
 TEST_SEED = 0
 
@@ -54,6 +56,10 @@ class DataSource:
         """Return the reader of a split; None if the config asks for none and the data has none."""
         if split == "val" and not self._has_validation():
             return None
+        if split not in self.splits and any(
+            isinstance(choice, SplitFraction) for choice in self.splits.values()
+        ):
+            return None  # fractions divide all cases among the splits that they name
         try:
             return self.reader(split)
         except SplitMissing:
@@ -219,9 +225,7 @@ def _case_choices(cfg: DictConfig, root: Path) -> dict[str, Any]:
     """Return what readers are told of each split that the config names, and its ``manifest``."""
     given = cfg.splits
     given = {"manifest": given} if isinstance(given, str) else dict(given or {})
-    # Configs of older runs have lists and manifest among the arguments of the reader.
-    older = {"manifest": "manifest", "train_cases": "train", "test_cases": "test"}
-    given = {new: cfg.reader.pop(old) for old, new in older.items() if old in cfg.reader} | given
+    given = {new: cfg.reader.pop(old) for old, new in _LISTS.items() if old in cfg.reader} | given
     unknown = [name for name in given if name not in (*SPLITS, "manifest", "seed")]
     if unknown:
         raise ValueError(
@@ -236,7 +240,8 @@ def _case_choices(cfg: DictConfig, root: Path) -> dict[str, Any]:
         )
     if numbers:
         left = 1 - sum(numbers.values())
-        numbers = numbers if "train" in numbers else {"train": left, **numbers}
+        if "train" not in numbers and left > 0:
+            numbers = {"train": left, **numbers}
         return {name: SplitFraction(name, numbers, seed) for name in numbers}
     choices = {name: _case_choice(value, root) for name, value in given.items()}
     return choices if manifest is None else choices | {"manifest": _found_file(manifest, root)}
@@ -262,13 +267,15 @@ def _found_file(name: str, root: Path) -> Path:
     return path if path.is_file() or not (root / path).is_file() else root / path
 
 
-def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dict[str, Any]:
+def data_elsewhere(
+    cfg: Mapping[str, Any] | DictConfig, root: str | Path, *, moved: bool | None = None
+) -> dict[str, Any]:
     """Return the config of the data in another directory, in the layout of `cfg`.
 
-    Which of its cases are for testing is what the directory itself says: its ``stamp.json`` (a
-    built-in set), its ``manifest.json``, its directory ``test``, or its file of test cases (Darcy).
-    Where it says nothing, lists, manifest and counts of `cfg` hold, as for data that was only
-    moved; arrays with fewer cases than these counts are other data, all for testing.
+    Data that was only moved keeps the splits of `cfg`. Which cases of other data are for testing is
+    what its directory says: its ``stamp.json`` (a built-in set), its ``manifest.json``, its
+    directory ``test``, or its file of test cases (Darcy). Where it says nothing, arrays with as
+    many cases as the published ones have the published split, and all other cases are for testing.
 
     Parameters
     ----------
@@ -276,38 +283,52 @@ def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dic
         See :class:`~.config.LoaderConfig`.
     root : str or Path
         The other directory.
+    moved : bool, optional
+        Whether it holds the files of `cfg`. None where that is not known: then lists of cases in
+        `cfg` are taken for a sign of it, if the directory says nothing itself.
 
     Examples
     --------
-    >>> data_elsewhere({"builtin": "pipe", "n_points": 64}, "moved")
-    {'builtin': None, 'n_points': 64, 'benchmark': 'pipe', 'root': 'moved'}
+    >>> other = data_elsewhere({"builtin": "cars", "n_train": 12, "n_points": 64}, "elsewhere")
+    >>> {key: value for key, value in other.items() if value is not None}
+    {'n_points': 64, 'benchmark': 'cars', 'root': 'elsewhere', 'splits': {'test': 1.0}}
     """
     cfg = _plain(cfg)
+    root = Path(root)
     name = cfg.get("benchmark") or cfg.get("builtin")
-    moved = cfg | {"builtin": None, "benchmark": name, "root": str(root)}
-    stamp = read_stamp(Path(root))
+    same = cfg | {"builtin": None, "benchmark": name, "root": str(root)}
+    stamp = read_stamp(root)
+    if moved:
+        return same
+    counts = ("n_train", "n_val", "n_test")
+    reader = {key: value for key, value in cfg.get("reader", {}).items() if key not in _LISTS}
+    other = same | {"splits": None} | dict.fromkeys(counts)
+    if "reader" in cfg:
+        other["reader"] = reader
     if stamp is not None:
-        moved |= {count: stamp.get(count, 0) for count in ("n_train", "n_val", "n_test")}
-    elif says_its_split(Path(root)):
-        moved |= {"n_train": None, "n_test": None}
-    elif name is not None and _holds_only_tests(benchmark(name), moved):
-        return moved | {"n_train": 0, "n_test": None}
-    else:
-        return moved
-    listed = ("train_cases", "test_cases", "manifest")
-    reader = {key: value for key, value in cfg.get("reader", {}).items() if key not in listed}
-    return moved | {"reader": reader}
+        return other | {count: stamp.get(count, 0) for count in counts}
+    if says_its_split(root):
+        return other
+    if moved is None and (cfg.get("splits") or reader != cfg.get("reader", {})):
+        return same
+    target = reader.get("_target_") or (benchmark(name).reader if name is not None else "")
+    if target in (DarcyReader.__name__, GeoFNOReader.__name__):
+        return other | ({"n_train": 0} if _holds_only_tests(benchmark(name), root) else {})
+    kind = str(target).rpartition(".")[2]
+    if kind in COMPONENT_REGISTRY and not _takes_cases(COMPONENT_REGISTRY.get(kind)):
+        return other
+    return other | {"splits": {"test": 1.0}}
 
 
-def _holds_only_tests(spec: BenchmarkSpec, data: Mapping[str, Any]) -> bool:
-    """Return whether the arrays from which testing takes its cases are for testing alone."""
+def _takes_cases(reader: type) -> bool:
+    return "cases" in inspect.signature(reader).parameters
+
+
+def _holds_only_tests(spec: BenchmarkSpec, root: Path) -> bool:
+    """Return whether arrays are for testing alone: fewer cases than the published splits have."""
     if spec.reader == DarcyReader.__name__:
         return True  # training cases have a file of their own
-    root = Path(data["root"])
-    if spec.reader != GeoFNOReader.__name__ or not root.is_dir():
-        return False
-    counts = [data.get(count) or getattr(spec, count) for count in ("n_train", "n_test")]
-    return stored_cases(root, spec) < sum(counts)
+    return root.is_dir() and stored_cases(root, spec) < spec.n_train + spec.n_test
 
 
 def _plain(cfg: Mapping[str, Any] | DictConfig) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 HUB_REPOSITORY = "vedantpuri/PDESurrogates"
+# File beside the cases of a set that tells its splits.
+MANIFEST = "manifest.json"
 
 # Reference state of DrivAerML (SI units, kinematic pressure).
 DRIVAERML_U_INF = 38.889

@@ -1,17 +1,20 @@
 """Which conventions forces follow: said by the data set, stored with the run, or given."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from ..datapipes.readers.splits import MANIFEST
 from ..datapipes.specs import (
     FORCE_CONVENTIONS,
     ForceConvention,
     builtin_name,
     force_convention,
 )
+from ..files import reading
 from .trained_run import Run
 
 ORIENTATIONS = ("auto", "outward", "inward")
@@ -111,7 +114,8 @@ def target_settings(
 ) -> ForceSettings:
     """Return the conventions of the fields that predictions are compared with.
 
-    Those that the stamp of the data tells; data without one is taken to follow those of training.
+    Of other data than that of training those that it tells itself: by the entry ``forces`` of its
+    ``manifest.json``, by its stamp, or by the names of the fields. Else those of training.
 
     Parameters
     ----------
@@ -121,13 +125,33 @@ def target_settings(
         File of the fields; by default they are those of the run's test cases.
     """
     if surface is None:
-        roots = [] if run.data_root is None else [run.data_root]
+        roots = [] if run.data_root is None or run.moved else [run.data_root]
     else:
         roots = list(surface.absolute().parents)[:2]
-    names = [name for root in roots if (name := builtin_name(root, None)) is not None]
-    if not names:
+    fields = run.channels.fields
+    found = [_declared(root) for root in roots]
+    found += [
+        force_convention(fields, name)
+        for root in roots
+        if (name := builtin_name(root, None)) is not None
+    ]
+    if surface is None and roots:
+        found.append(force_convention(fields))
+    convention = next((known for known in found if known is not None), None)
+    if convention is None:
         return force_settings(run, overrides)
-    return _settings(run, force_convention(run.channels.fields, names[0]), overrides)
+    return _settings(run, convention, overrides)
+
+
+def _declared(root: Path) -> ForceConvention | None:
+    """Return the convention in the manifest of a directory, None without one."""
+    path = root / MANIFEST
+    if not path.is_file():
+        return None
+    with reading(path):
+        content = json.loads(path.read_text())
+        stored = content.get("forces") if isinstance(content, Mapping) else None
+        return None if stored is None else ForceConvention(**stored)
 
 
 def _settings(

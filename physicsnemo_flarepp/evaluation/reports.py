@@ -13,6 +13,8 @@ from ..datapipes.normalization import centres_fields
 from ..files import replace_text
 from ..ops.errors import r_squared
 from ..progress import progress_bar
+from ..training.reporting import SPLIT_NAMES
+from ..training.trainer import Selection
 from .errors import CaseErrors, relative_l2
 from .force_conventions import ForceSettings, describe_settings, sign_doubt
 from .forces import Forces, field_forces, force_surface
@@ -73,6 +75,8 @@ class Report:
         Rows as in `errors`; None without surfaces.
     notes : tuple[str, ...]
         Conventions, and what makes numbers doubtful.
+    split : str
+        What the cases are for: ``test`` or ``val``.
     """
 
     name: str
@@ -81,6 +85,7 @@ class Report:
     mean_errors: CaseErrors | None
     forces: ForceTable | None
     notes: tuple[str, ...]
+    split: str = "test"
 
 
 def evaluate_run(
@@ -129,6 +134,9 @@ def evaluate_run(
         table = ForceTable.of_cases(forces) if no_forces is None else None
         described = _force_notes(forces, settings, target_settings or settings)
         notes = [no_forces] if table is None else [*described, *notes]
+    if (selected := run.selected) is not None and selected["select"] != "last":
+        chosen = Selection(**{name: selected[name] for name in Selection.__dataclass_fields__})
+        notes = [chosen.describe(run.config.training.epochs), *notes]
     return Report(
         run.name,
         CaseErrors.of_rows(ids, errors),
@@ -136,6 +144,7 @@ def evaluate_run(
         CaseErrors.of_rows(ids, mean_errors) if has_mean else None,
         table,
         tuple(notes),
+        run.split,
     )
 
 
@@ -224,7 +233,8 @@ def format_report(report: Report) -> str:
         means = [values.mean() for values in _columns(report.integral_errors).values()]
         last = ["as an integral", *(f"{100 * mean:.2f}" for mean in means)]
         rows = [[*row, text] for row, text in zip(rows, last, strict=True)]
-    blocks = [f"{report.name}: {len(errors.case_ids)} test cases", _table(rows)]
+    head = f"{report.name}: {len(errors.case_ids)} {SPLIT_NAMES[report.split]} cases"
+    blocks = [head, _table(rows)]
     if report.forces is not None:
         blocks.append(_table(_force_rows(report)))
     blocks += [f"note: {note}" for note in report.notes]

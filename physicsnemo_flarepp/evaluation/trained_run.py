@@ -1,5 +1,6 @@
 """From a run directory to a model that predicts, with or without the data it was trained on."""
 
+import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from torch import Tensor
 from ..datapipes import Normalizer
 from ..datapipes.channels import FILE_NAME as CHANNELS_FILE
 from ..datapipes.channels import Channels
-from ..datapipes.loaders import build_test_loader
+from ..datapipes.loaders import build_test_loader, evaluated_split
 from ..datapipes.memory import MemoryCases
 from ..datapipes.readers import CaseReader
 from ..datapipes.readers.base import NO_WEIGHTS
@@ -31,10 +32,10 @@ from ..inference import predict
 from ..inference.prediction import unwrap
 from ..training.checkpoints.store import CheckpointStore, load_model
 from ..training.feeding import input_adapter
-from ..training.run_directory import CONFIG, MODEL, NORMALIZER, SETTINGS
+from ..training.run_directory import CONFIG, MODEL, NORMALIZER, SELECTED, SETTINGS
 from ..training.run_manifest import FILE_NAME as MANIFEST
 from ..training.run_manifest import read_run_manifest
-from ..training.training_set import read_training_set
+from ..training.training_set import holds_training_files, read_training_set
 
 CHECKPOINTS = ("final", "best", "latest")
 
@@ -63,6 +64,8 @@ class Run:
         Whose weights these are: ``final``, ``best`` or ``latest``.
     data_root : Path or None
         Directory of the data, if it is not that of training.
+    moved : bool
+        Whether `data_root` holds the files of training.
     trust : bool
         Whether a reader that is not registered may be imported.
     memory : MemoryCases or None
@@ -78,15 +81,30 @@ class Run:
     data: DictConfig
     checkpoint: str = "final"
     data_root: Path | None = None
+    moved: bool = False
     trust: bool = False
     memory: MemoryCases | None = None
+
+    @cached_property
+    def split(self) -> str:
+        """What the cases are for: ``test``, or ``val`` where the data has no test split."""
+        return evaluated_split(self.data, trust=self.trust, data=self.memory)
+
+    @property
+    def selected(self) -> dict[str, Any] | None:
+        """How the final weights were chosen; None for other weights and runs of older versions."""
+        path = self.directory / SELECTED
+        if self.checkpoint != "final" or not path.is_file():
+            return None
+        with reading(path):
+            return json.loads(path.read_bytes())
 
     @cached_property
     def test_set(self) -> CaseReader:
         """The test cases with all their tokens, in physical units; opened when first used."""
         try:
             loader = build_test_loader(
-                self.data, self.normalizer, trust=self.trust, data=self.memory
+                self.data, self.normalizer, split=self.split, trust=self.trust, data=self.memory
             )
         except FileNotFoundError as error:
             raise FileNotFoundError(
@@ -232,6 +250,7 @@ def load_run(
     weights_file = _weights_file(directory, checkpoint)
     _check_manifest(directory, checkpoint)
     config = _read_config(config_file)
+    moved = data_root is not None and _is_moved(directory, Path(data_root))
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model = load_model(weights_file, trust=trust).to(device).eval()
     return Run(
@@ -241,9 +260,10 @@ def load_run(
         model=model,
         normalizer=Normalizer.load(normalizer_file),
         device=device,
-        data=_evaluation_data(config, data_root),
+        data=_evaluation_data(config, data_root, moved),
         checkpoint=checkpoint,
         data_root=None if data_root is None else Path(data_root),
+        moved=bool(moved),
         trust=trust,
         memory=data,
     )
@@ -332,7 +352,17 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=4)
 
 
-def _evaluation_data(config: DictConfig, data_root: str | Path | None) -> DictConfig:
+def _is_moved(directory: Path, data_root: Path) -> bool | None:
+    """Return whether a directory holds the training files of a run; None if these are not known."""
+    training_set = read_training_set(directory)
+    if training_set is None:
+        return None
+    return holds_training_files(data_root, training_set["files"])
+
+
+def _evaluation_data(
+    config: DictConfig, data_root: str | Path | None, moved: bool | None
+) -> DictConfig:
     """Return the data config of a run, or of the data in `data_root`, for whole test cases."""
     changes = {
         "n_points_test": None,
@@ -344,7 +374,7 @@ def _evaluation_data(config: DictConfig, data_root: str | Path | None) -> DictCo
     }
     data = OmegaConf.to_container(config.data, resolve=True)
     if data_root is not None:
-        data = data_elsewhere(data, data_root)
+        data = data_elsewhere(data, data_root, moved=moved)
     return OmegaConf.create({**data, **changes})
 
 

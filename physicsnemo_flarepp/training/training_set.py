@@ -153,6 +153,27 @@ def _partial_hash(path: Path) -> str:
     return f"{size}:{digest.hexdigest()[:32]}"
 
 
+def holds_training_files(root: Path, files: Mapping[str, str]) -> bool:
+    """Return whether a directory holds files that a run was trained on, wherever below it.
+
+    Three of them are looked for, by name, size and the hash of their parts.
+
+    Parameters
+    ----------
+    root : Path
+        The directory.
+    files : Mapping[str, str]
+        What the run keeps of its files; see :func:`data_files`.
+    """
+    names = list(files)
+    asked = {names[i] for i in (0, len(names) // 2, -1)} if names else set()
+    return any(
+        path.is_file() and path.as_posix().endswith(name) and _partial_hash(path) == files[name]
+        for name in sorted(asked)
+        for path in root.rglob(Path(name).name)
+    )
+
+
 def check_same_data(stored: Mapping[str, str], found: Mapping[str, str], directory: Path) -> None:
     """Raise ValueError if files of the data are not those that the run began with.
 

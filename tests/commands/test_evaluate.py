@@ -40,6 +40,13 @@ def test_other_data_is_evaluated_on_its_own_test_cases(car_run, tmp_path, capsys
     assert "3 test cases" in capsys.readouterr().out
 
 
+def test_a_folder_of_test_cases_alone_is_enough(car_run, tmp_path):
+    other = making.write_surfaces(tmp_path / "other", n_train=1, n_test=2, first=20)
+    (other / "manifest.json").unlink()
+    (report,) = verb("evaluate")([str(car_run), "--data-root", str(other), "--no-forces"])
+    assert report.errors.case_ids == ("run_20", "run_21", "run_22")
+
+
 def test_stress_of_other_data_has_the_sign_of_its_set(car_run, tmp_path, capsys):
     other = making.write_surfaces(tmp_path / "other", n_train=1, n_test=2, first=20)
     (plain,) = verb("evaluate")([str(car_run), "--data-root", str(other)])

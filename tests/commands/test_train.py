@@ -57,7 +57,7 @@ def test_training_on_two_ranks_leaves_model_table_and_figures(tmp_path):
         "comparison_median_pMeanTrim.png",
     }
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["kind"] == "evaluation" and last["epoch"] == 2
+    assert last["kind"] == "result" and last["epoch"] == 2
 
 
 @pytest.mark.slow

@@ -122,12 +122,16 @@ def test_model_is_built_and_predicts(name, grid):
         assert kind == f"{name.replace('_', '')}mixer"
 
 
-@pytest.mark.parametrize("name", options("data"))
+# Read in tests/datapipes, where files in their layouts are written.
+ELSEWHERE = {"prepared", "ahmedml", "windsorml", "shapenet_car", "drivaernet"}
+
+
+@pytest.mark.parametrize("name", sorted(set(options("data")) - ELSEWHERE))
 def test_data_is_read_and_fed_to_a_model(name, tmp_path, monkeypatch):
     cfg = composed(f"data={name}", *TINY)
     write, (d, f, g), names = CONTENT[name.removesuffix("_published")]
     write(tmp_path)
-    train, test, _ = open_small(cfg.data, tmp_path, monkeypatch)
+    train, test = open_small(cfg.data, tmp_path, monkeypatch)[:2]
     reader = train.dataset.reader
     assert reader.open_case(0).channels()["fields"] == names
     batch = next(iter(train))

@@ -30,6 +30,7 @@ def test_groups_offer_what_the_documentation_names():
     assert set(options("model")) == {*MIXERS, *COMPLETE, *theirs}
     assert set(options("recipe")) == {*COMPLETE, *theirs}
     others = {"drivaerml_raw", "drivaerml_curated", "own", "prepared"}
+    others |= {"ahmedml", "windsorml", "shapenet_car", "drivaernet"}
     assert set(options("data")) == built_in | published | others
     assert set(options("training")) == {"default", "cars", "quick"}
     quick = {f"quick/{name}" for name in (*PAPER_SETS, "cars")}
@@ -89,6 +90,12 @@ def test_published_sets_are_looked_for_where_they_are_downloaded(name):
     choice = name if name == "drivaerml_40k" else f"{name}_published"
     data = composed(f"data={choice}").data
     assert (data.root, data.benchmark) == (f"data/{benchmark(name).folder}", name)
+
+
+def test_prepared_cases_take_the_place_of_raw_ones():
+    data = composed("experiment=drivaerml_raw", "data=prepared").data
+    assert plain(data.reader) == {"_target_": "PreparedReader"}
+    assert data.n_points == composed("experiment=drivaerml_raw").data.n_points
 
 
 def test_default_training_is_that_of_the_code():

@@ -273,20 +273,30 @@ def test_other_data_has_its_own_split(ragged_set, tmp_path):
         assert other["reader"] == {"fields": ["pMeanTrim"]} and other["n_points"] == 20
 
 
-def test_moved_data_that_says_nothing_has_the_split_of_the_run(ragged_set, tmp_path):
+def test_a_folder_that_says_nothing_is_all_for_testing_unless_it_was_moved(ragged_set, tmp_path):
     for run in range(6):
         (tmp_path / f"run_{run}.npz").symlink_to(ragged_set / "train" / f"run_{run}.npz")
-    listed = data_elsewhere(config("old", reader={"test_cases": ["run_4", "run_1"]}), tmp_path)
-    assert build_test_loader(listed, Normalizer()).dataset.reader.case_ids == ["run_4", "run_1"]
-    unlisted = data_elsewhere(config("old"), tmp_path)
-    with pytest.raises(FileNotFoundError, match="does not say which cases are for test"):
-        build_test_loader(unlisted, Normalizer())
+
+    def tested(cfg, moved):
+        other = data_elsewhere(cfg, tmp_path, moved=moved)
+        return build_test_loader(other, Normalizer()).dataset.reader.case_ids
+
+    listed = config("old", splits={"train": ["run_0"], "test": ["run_4", "run_1"]}, n_test=2)
+    everything = [f"run_{run}" for run in range(6)]
+    assert tested(listed, True) == ["run_4", "run_1"]
+    assert tested(listed, False) == everything
+    assert tested(listed, None) == ["run_4", "run_1"], "the list is a sign of the same data"
+    older = config("old", reader={"test_cases": ["run_4", "run_1"]})
+    assert tested(older, None) == ["run_4", "run_1"]
+    for moved in (False, None):
+        assert tested(config("old", n_test=2), moved) == everything
 
 
-@pytest.mark.parametrize("n_stored, expected", [(4, [0, 1, 2, 3]), (5, [3, 4]), (9, [7, 8])])
-def test_arrays_too_few_to_be_those_of_the_run_are_all_for_testing(grid_files, n_stored, expected):
-    root = grid_files("Pipe", (129, 129), 3, n_stored)
-    other = data_elsewhere({"builtin": "pipe", "n_train": 3, "n_test": 2}, root)
+@pytest.mark.parametrize("moved, expected", [(True, [3, 4]), (False, [0, 1, 2, 3, 4])])
+def test_arrays_are_all_for_testing_unless_they_were_moved(grid_files, moved, expected):
+    root = grid_files("Pipe", (129, 129), 3, 5)
+    cfg = {"builtin": "pipe", "n_train": 3, "n_test": 2}
+    other = data_elsewhere(cfg, root, moved=moved)
     found = build_test_loader(other, Normalizer()).dataset.reader.case_ids
     assert found == [f"pipe_{case:04d}" for case in expected]
 

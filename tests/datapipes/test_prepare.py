@@ -109,6 +109,27 @@ def test_any_reader_can_be_prepared(tmp_path, grid_files):
     assert np.array_equal(sample["fields"][:, 0].numpy(), expected.astype(np.float32))
 
 
+def test_volumes_are_prepared_with_what_their_cells_stand_for(tmp_path):
+    root = tmp_path / "raw"
+    root.mkdir()
+    for case in range(5):
+        grid = pv.RectilinearGrid([0, 1, 3], [0, 1, 2 + case], [0, 0.5, 1])
+        volume = grid.cast_to_unstructured_grid()
+        volume.cell_data["U"] = volume.cell_centers().points.astype(np.float32)
+        volume.save(root / f"case_{case}.vtu")
+    cfg = {"root": str(root), "reader": {"_target_": "OwnReader"}, "fields": ["U"], "globals": []}
+    out = prepare(cfg, tmp_path / "out", progress=False)
+    for split in ("train", "test"):
+        reader = PreparedReader(out, split, options={"weights": "measure"})
+        for index, case_id in enumerate(reader.case_ids):
+            sample, about = reader[index]
+            sizes = pv.read(root / f"{case_id}.vtu").compute_cell_sizes()["Volume"]
+            order = np.load(about["order"])
+            np.testing.assert_allclose(sample["weights"], np.abs(sizes)[order], rtol=1e-6)
+            assert torch.equal(sample["fields"], sample["coordinates"])
+            assert about["association"] == "cell"
+
+
 # --- draws
 
 

@@ -43,6 +43,7 @@ def test_fractions_give_disjoint_splits_that_the_seed_chooses(flat_set):
     assert chosen(flat_set, {**parts, "seed": 0}) == found != chosen(flat_set, {**parts, "seed": 1})
     assert len(chosen(flat_set, {"test": 0.25})["train"]) == 15, "training takes the rest"
     assert chosen(flat_set, {"train": 0.5, "test": 0.25})["val"] is None
+    assert chosen(flat_set, {"train": 0.5, "val": 0.25})["test"] is None
 
 
 def test_a_case_that_is_added_moves_only_cases_at_the_boundaries():

@@ -84,6 +84,23 @@ def test_a_folder_without_a_stamp_follows_the_training(surface_run, cars):
     assert target_settings(run) == force_settings(run)
 
 
+def test_other_data_follows_its_manifest_or_the_names_of_its_fields(surface_run, tmp_path):
+    """Not the convention of the cars that the run was trained on."""
+    trained = {"publisher": "cars", "pressure": "pMeanTrim", "shear": "wallShearStressMeanTrim"}
+    trained |= {"shear_sign": 1, "speed": 7.0, "density": 2.0}
+    content = {"coordinates": {}, "extent": {}, "builtin": "cars", "files": {}, "forces": trained}
+    copy = shutil.copytree(surface_run, tmp_path / "copy")
+    (copy / "training_set.json").write_text(json.dumps(content))
+    other = making.write_surfaces(tmp_path / "other", n_train=1, n_test=2, first=30)
+    named = target_settings(load_run(copy, device="cpu", data_root=other))
+    assert (named.shear_sign, named.speed) == (-1, 38.889), "DrivAerML's"
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest |= {"forces": {**trained, "shear_sign": -1, "speed": 3.0}}
+    (other / "manifest.json").write_text(json.dumps({"splits": manifest, **manifest}))
+    told = target_settings(load_run(copy, device="cpu", data_root=other))
+    assert (told.shear_sign, told.speed, told.density) == (-1, 3.0, 2.0)
+
+
 def test_own_data_follows_what_the_run_has_stored(surface_run, cars, tmp_path):
     """Also where the data, and its stamp, are gone."""
     stored = {"publisher": "x", "pressure": "pMeanTrim", "shear": "wallShearStressMeanTrim"}

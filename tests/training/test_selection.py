@@ -1,12 +1,14 @@
 """Which weights a run ends with, and that it looks at test cases only afterwards."""
 
 import json
+import shutil
 
 import pytest
 import torch
 from run_cases import rows
 
 from physicsnemo_flarepp.datapipes.readers.base import CaseReader
+from physicsnemo_flarepp.evaluation import load_run
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.checkpoints.store import (
     CheckpointStore,
@@ -81,6 +83,19 @@ def test_the_best_on_validation_is_chosen_without_reading_a_test_case(
     assert [row["split"] for row in rows(run.directory, "evaluation")] == ["val"] * 4
     (result,) = rows(run.directory, "result")
     assert (result["split"], result["selected_epoch"]) == ("test", 2)
+
+
+def test_moved_data_keeps_its_splits_and_other_data_has_its_own(make_config, surface_set, tmp_path):
+    splits = {"train": [f"run_{i}" for i in range(4)], "test": ["run_8"]}
+    run = train(make_config(training__epochs=1, data__splits=splits))
+    moved, other = tmp_path / "moved", tmp_path / "other"
+    for folder, runs in ((moved, range(10)), (other, range(10, 12))):
+        folder.mkdir()
+        for i in runs:
+            source = surface_set / ("train" if i < 10 else "test") / f"run_{i}.npz"
+            shutil.copy(source, folder)
+    for folder, cases in ((moved, ["run_8"]), (other, ["run_10", "run_11"])):
+        assert load_run(run.directory, data_root=folder).case_ids == cases
 
 
 def test_the_last_weights_need_no_look_at_test_cases_either(make_config, guarded):

@@ -157,15 +157,35 @@ def _refuse_twice(
         )
 
 
+def _matching_points(points: np.ndarray, others: np.ndarray) -> np.ndarray | None:
+    """Return which of `others` is each of `points`, to the last bit; None if they are not the same.
+
+    DrivAerNet++ has pressure and wall shear on the same points in different orders.
+    """
+    order, place = np.lexsort(points.T), np.lexsort(others.T)
+    if not np.array_equal(points[order], others[place]):
+        return None
+    found = np.empty(len(points), dtype=np.int64)
+    found[order] = place
+    return found
+
+
 def _joined_mesh(
     mesh: PolygonMesh | CellMesh, other: PolygonMesh | CellMesh
 ) -> PolygonMesh | CellMesh:
     counts = [(len(m.points), m.n_cells) for m in (mesh, other)]
-    if counts[0] != counts[1] or not np.allclose(mesh.points, other.points, rtol=1e-4, atol=1e-6):
+    same = counts[0] == counts[1]
+    if same and not np.allclose(mesh.points, other.points, rtol=1e-4, atol=1e-6):
+        order = _matching_points(mesh.points, other.points)
+        same = order is not None and not other.data.get("cell")
+        if same:
+            at_points = {n: np.asarray(a)[order] for n, a in other.data.get("point", {}).items()}
+            other = replace(other, data={**other.data, "point": at_points})
+    if not same:
         raise ValueError(
             f"{mesh.source} has {counts[0][0]} points and {counts[0][1]} cells, {other.source} "
             f"{counts[1][0]} and {counts[1][1]}, or their points differ; files of one case must "
-            "hold the same mesh, points and cells in one order"
+            "hold the same mesh, with cells in one order (points alone may be in another)"
         )
     places = {*mesh.data, *other.data}
     data = {p: {**other.data.get(p, {}), **mesh.data.get(p, {})} for p in places}

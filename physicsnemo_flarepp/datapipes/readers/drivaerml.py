@@ -1,4 +1,4 @@
-"""Vehicle surfaces: DrivAerML in its four layouts, and AhmedML or ShapeNet-Car by naming fields."""
+"""Vehicle surfaces: DrivAerML in its five layouts, and AhmedML or ShapeNet-Car by naming fields."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,9 +18,16 @@ PATTERNS = {
     "presampled": ("run_*.npz", "*/run_*.npz"),
     "vtp": ("run_*/boundary_*.vtp",),
     "pdmsh": ("run_*/domain_*.pdmsh",),
+    "pmsh": ("run_*/*.pmsh", "run_*.pmsh"),
     "zarr": ("run_*.zarr", "*/run_*.zarr"),
 }
-_SUFFIXES = {".npz": "presampled", ".vtp": "vtp", ".pdmsh": "pdmsh", ".zarr": "zarr"}
+_SUFFIXES = {
+    ".npz": "presampled",
+    ".vtp": "vtp",
+    ".pdmsh": "pdmsh",
+    ".pmsh": "pmsh",
+    ".zarr": "zarr",
+}
 _PRESAMPLED = "drivaerml_surface_presampled_*"
 _SPLIT_DIRECTORIES = ("train", "val", "valid", "validation", "test")
 
@@ -95,9 +102,9 @@ def find_cases(root: Path, layout: str | None, pattern: str | None) -> tuple[str
 class DrivAerMLReader(CaseReader):
     """Cases of vehicle surfaces: x, y, z (and normals, areas, globals) -> pressure, wall shear.
 
-    Layouts (``presampled``, ``vtp``, ``pdmsh``, ``zarr``) and what a context shard reads of each
-    are described in :mod:`physicsnemo_flarepp.datapipes.readers.surfaces`. Tokens are the cells
-    (their centres) or the points of the surface, whichever holds the fields.
+    Layouts (``presampled``, ``vtp``, ``pdmsh``, ``pmsh``, ``zarr``) and what a context shard reads
+    of each are described in :mod:`physicsnemo_flarepp.datapipes.readers.surfaces`. Tokens are the
+    cells (their centres) or the points of the surface, whichever holds the fields.
 
     Parameters
     ----------
@@ -113,6 +120,9 @@ class DrivAerMLReader(CaseReader):
     global_names : Sequence[str]
         Values of the whole case: global data of a DomainMesh, arrays of an npz or zarr file,
         columns of ``geo_ref_*.csv`` beside a vtp file.
+    constants : Mapping[str, float or Sequence[float]], optional
+        Global values of cases whose files do not hold them, such as older curated files:
+        ``{"U_inf": [38.889, 0, 0], "rho_inf": 1}``.
     layout : str, optional
         By default the only one present under `root`.
     pattern : str, optional
@@ -143,6 +153,7 @@ class DrivAerMLReader(CaseReader):
         fields: Sequence[str] = ("pMeanTrim",),
         features: Sequence[str] = (),
         global_names: Sequence[str] = (),
+        constants: Mapping[str, float | Sequence[float]] | None = None,
         layout: str | None = None,
         pattern: str | None = None,
         association: str | None = None,
@@ -190,6 +201,7 @@ class DrivAerMLReader(CaseReader):
             boundary,
             tuple(allow_missing_chunks),
             self.options.weights,
+            dict(constants or {}),
         )
 
     def open_case(self, index: int) -> TokenTable:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from ...files import reading
 from ..checks import check_unique
-from ..specs import BenchmarkSpec
+from ..specs import MANIFEST, BenchmarkSpec
 
 SPLITS = ("train", "val", "test")
-MANIFEST = "manifest.json"
 # How owners of data call their validation split.
 _NAMES = {"val": ("val", "valid", "validation")}
 

@@ -16,7 +16,7 @@ import math
 import struct
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
@@ -29,6 +29,7 @@ from physicsnemo.mesh.io import from_zarr
 from ...files import RefusedFile, reading
 from ..checks import missing_name
 
+StoredMesh = TypeVar("StoredMesh", DomainMesh, Mesh)
 # Name of what is inside the boundaries of a DomainMesh.
 INTERIOR = "interior"
 # All that zarr and numcodecs have for numbers; "pickle" runs what it decodes.
@@ -146,13 +147,21 @@ def check_memory_maps(path: Path) -> None:
                 raise EOFError(f"{file} has {size} bytes, expected {expected}")
 
 
-def load_domain(path: Path) -> DomainMesh:
-    """Return a DomainMesh stored as memory maps; see :func:`load_memory_maps`."""
+def load_stored(path: Path, kind: type[StoredMesh]) -> StoredMesh:
+    """Return a DomainMesh or a Mesh stored as memory maps; see :func:`load_memory_maps`.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.pdmsh`` or ``.pmsh`` folder.
+    kind : type
+        What it must hold.
+    """
     with reading(path):
-        domain = load_memory_maps(path)
-        if not isinstance(domain, DomainMesh):
-            raise TypeError(f"it holds a {type(domain).__name__}, expected a DomainMesh")
-    return domain
+        stored = load_memory_maps(path)
+        if not isinstance(stored, kind):
+            raise TypeError(f"it holds a {type(stored).__name__}, expected a {kind.__name__}")
+    return stored
 
 
 def load_memory_maps(path: Path) -> Mesh | DomainMesh:

@@ -1,7 +1,7 @@
 """What is wanted of a surface, and polygon meshes as token tables: cells or points as tokens."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,8 @@ class SurfaceRequest:
         Zarr arrays whose absent chunks stand for the fill value.
     weights : str
         Column of weights: ``none``, ``measure`` or the name of an array.
+    constants : Mapping[str, float or Sequence[float]]
+        Global values of cases whose files do not hold them.
     """
 
     fields: tuple[str, ...]
@@ -39,6 +41,7 @@ class SurfaceRequest:
     boundary: str = "vehicle"
     allow_missing_chunks: tuple[str, ...] = ()
     weights: str = NO_WEIGHTS
+    constants: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
 
     def arrays(self) -> tuple[str, ...]:
         """Return the names of stored arrays, without computed geometry."""

@@ -6,6 +6,7 @@ layout      files                                                   what a conte
 presampled  ``run_*.npz`` (surface_mesh_centers, surface_fields)    the file, keeps its rows
 vtp         ``run_*/boundary_*.vtp`` PolyData                       the file, keeps its rows
 pdmsh       ``run_*/domain_*.pdmsh`` DomainMesh of PhysicsNeMo      its cells, memory-mapped
+pmsh        ``run_*/*.pmsh`` Mesh of PhysicsNeMo: the surface alone its cells, memory-mapped
 zarr        ``run_*.zarr`` groups of PhysicsNeMo-Curator            the chunks with its rows
 =========== ======================================================= =========================
 
@@ -20,14 +21,14 @@ from pathlib import Path
 
 import numpy as np
 import zarr
-from physicsnemo.mesh import Mesh
+from physicsnemo.mesh import DomainMesh, Mesh
 
 from ...files import reading
 from ...meshes import ASSOCIATIONS, PolygonMesh, read_polygons
 from ..checks import check_shape, missing_name, one_file
 from ..specs import SURFACE_FIELD_COLUMNS
 from .base import MEASURE, ComputedColumn, Rowwise, TokenTable
-from .stores import check_chunks, load_domain
+from .stores import check_chunks, load_stored
 from .surface_tables import SurfaceRequest, find_association, surface_table
 
 _TABLE_ALIASES = {"normals": "surface_normals", "areas": "surface_areas"}
@@ -71,11 +72,13 @@ def reference_values_beside(source: str | Path) -> dict[str, float]:
 
 def open_vtp(path: Path, request: SurfaceRequest) -> TokenTable:
     """Return a ``.vtp`` surface; globals are columns of ``geo_ref_*.csv`` beside it."""
-    global_values = {}
-    if request.global_names:
+    stored: dict[str, float] = {}
+    if any(name not in request.constants for name in request.global_names):
         table = one_file(path.parent, "geo_ref_*.csv", source="the DrivAerML repository")
-        stored = read_reference_values(table, request.global_names)
-        global_values = {name: np.array(value) for name, value in stored.items()}
+        stored = read_reference_values(table)
+    elif request.global_names:
+        stored = reference_values_beside(path)
+    global_values = _named_globals(path, stored, request)
     return surface_table(read_polydata(path, request), request, global_values)
 
 
@@ -84,13 +87,22 @@ def _chosen(arrays: Mapping[str, Rowwise], names: Iterable[str]) -> list[Rowwise
 
 
 def _named_globals(
-    path: Path, stored: Mapping[str, object], names: tuple[str, ...]
+    path: Path, stored: Mapping[str, object], request: SurfaceRequest
 ) -> dict[str, np.ndarray]:
-    for name in names:
-        if name not in stored:
-            raise missing_name(path, "global value", name, stored.keys())
-    with reading(path):
-        return {name: np.asarray(stored[name], dtype=np.float64) for name in names}
+    """Return the global values asked for: of the file, or else the constants of the config."""
+    values = {}
+    for name in request.global_names:
+        if name in stored:
+            with reading(path):
+                values[name] = np.asarray(stored[name], dtype=np.float64)
+        elif name in request.constants:
+            values[name] = np.asarray(request.constants[name], dtype=np.float64)
+        else:
+            error = missing_name(path, "global value", name, stored.keys())
+            raise KeyError(
+                f"{error.args[0]}, or give its value for such files: data.reader.constants.{name}"
+            )
+    return values
 
 
 def _simplices(
@@ -105,17 +117,28 @@ def open_pdmsh(path: Path, request: SurfaceRequest) -> TokenTable:
     """Return one boundary of a DomainMesh, stored as memory maps or as a zarr group."""
     if (path / "zarr.json").exists():
         return _open_domain_zarr(path, request)
-    domain = load_domain(path)
+    domain = load_stored(path, DomainMesh)
     if request.boundary not in domain.boundary_names:
         raise missing_name(path, "boundary", request.boundary, domain.boundary_names)
     mesh: Mesh = domain.boundaries[request.boundary]
+    return _stored_mesh(path, mesh, dict(domain.global_data.items()), request)
+
+
+def open_pmsh(path: Path, request: SurfaceRequest) -> TokenTable:
+    """Return a Mesh that is a surface and nothing else, stored as memory maps."""
+    mesh = load_stored(path, Mesh)
+    return _stored_mesh(path, mesh, dict(mesh.global_data.items()), request)
+
+
+def _stored_mesh(
+    path: Path, mesh: Mesh, stored: Mapping[str, object], request: SurfaceRequest
+) -> TokenTable:
     data = {
         "cell": {name: mesh.cell_data[name].numpy() for name in mesh.cell_data.keys()},
         "point": {name: mesh.point_data[name].numpy() for name in mesh.point_data.keys()},
     }
-    global_values = _named_globals(path, dict(domain.global_data.items()), request.global_names)
     surface = _simplices(path, mesh.points.numpy(), mesh.cells.numpy(), data)
-    return surface_table(surface, request, global_values)
+    return surface_table(surface, request, _named_globals(path, stored, request))
 
 
 def _group_arrays(group: zarr.Group, name: str) -> dict[str, zarr.Array]:
@@ -136,7 +159,7 @@ def _open_domain_zarr(path: Path, request: SurfaceRequest) -> TokenTable:
     wanted = [points, cells, *(data[place][name] for name in request.arrays())]
     for array in (*wanted, *_chosen(stored, request.global_names)):
         check_chunks(path, array, request.allow_missing_chunks)
-    global_values = _named_globals(path, stored, request.global_names)
+    global_values = _named_globals(path, stored, request)
     with reading(path):
         points, cells = points[...], cells[...]
     return surface_table(_simplices(path, points, cells, data), request, global_values)
@@ -179,9 +202,7 @@ def _open_table(path: Path, arrays: Mapping[str, Rowwise], request: SurfaceReque
         {"xyz": centers},
         {name: columns[name] for name in request.fields},
         features={name: columns[name] for name in request.features},
-        global_values=_named_globals(
-            path, {name: arrays[name] for name in arrays}, request.global_names
-        ),
+        global_values=_named_globals(path, {name: arrays[name] for name in arrays}, request),
         weights=weights,
     )
 
@@ -205,4 +226,10 @@ def open_zarr(path: Path, request: SurfaceRequest) -> TokenTable:
     return _open_table(path, arrays, request)
 
 
-OPENERS = {"presampled": open_npz, "vtp": open_vtp, "pdmsh": open_pdmsh, "zarr": open_zarr}
+OPENERS = {
+    "presampled": open_npz,
+    "vtp": open_vtp,
+    "pdmsh": open_pdmsh,
+    "pmsh": open_pmsh,
+    "zarr": open_zarr,
+}

@@ -7,7 +7,7 @@ from physicsnemo.mesh import DomainMesh, Mesh
 from physicsnemo.mesh.io import to_zarr
 
 FIELDS = ["pMeanTrim", "wallShearStressMeanTrim"]
-LAYOUTS = ("vtp", "pdmsh", "pdmsh_zarr", "zarr", "presampled")
+LAYOUTS = ("vtp", "pdmsh", "pdmsh_zarr", "pmsh", "zarr", "presampled")
 
 
 def surface_arrays(mesh):
@@ -43,6 +43,8 @@ def write_case(root, layout, run, mesh):
         (directory / f"geo_ref_{run}.csv").write_text(f"aRef, lRef\n{2.0 + run},2.786\n")
     elif layout == "pdmsh":
         domain_mesh(mesh).save(directory / f"domain_{run}.pdmsh")
+    elif layout == "pmsh":
+        domain_mesh(mesh).boundaries["vehicle"].save(directory / f"boundary_{run}.pmsh")
     elif layout == "pdmsh_zarr":
         directory.mkdir()
         to_zarr(domain_mesh(mesh), directory / f"domain_{run}.pdmsh", chunk_rows=50)

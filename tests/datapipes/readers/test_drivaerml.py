@@ -64,8 +64,23 @@ def test_shards_put_together_are_the_case(layout, n_points, sets):
         assert len(sample["tokens"].unique()) == n_points
 
 
+@pytest.mark.parametrize("layout", ["pmsh", "zarr", "presampled", "vtp"])
+def test_constants_stand_for_globals_that_files_do_not_hold(layout, sets):
+    constants = {"U_inf": [30.0, 0, 0], "rho_inf": 1.2}
+    names = {"fields": FIELDS, "global_names": list(constants)}
+    sample = DrivAerMLReader(sets[layout], **names, constants=constants)[0][0]
+    torch.testing.assert_close(sample["globals"], torch.tensor([30.0, 0, 0, 1.2]))
+    with pytest.raises(KeyError, match="U_inf"):
+        DrivAerMLReader(sets[layout], **names)[0]
+
+
+def test_globals_of_the_file_come_before_constants(sets):
+    arguments = {"fields": FIELDS, "global_names": ["rho_inf"], "constants": {"rho_inf": 7.0}}
+    assert DrivAerMLReader(sets["pdmsh"], **arguments)[0][0]["globals"].tolist() == [1.0]
+
+
 def test_sampled_rows_point_into_the_mesh_for_plotting(sets, box_surface):
-    for layout in ("vtp", "pdmsh", "pdmsh_zarr"):
+    for layout in ("vtp", "pdmsh", "pdmsh_zarr", "pmsh"):
         sample, metadata = DrivAerMLReader(sets[layout], "test", options={"n_points": 40})[0]
         mesh = plot_mesh(metadata, sample["coordinates"])
         centres = mesh.cell_centers().points[sample["tokens"]]
