@@ -50,6 +50,7 @@ VERBS = {
     "compare": Verb("train several models at equal settings and tabulate them", "compare",
                     "compare.directory"),
     "download": Verb("fetch a published data set"),
+    "check": Verb("does everything work on this machine?"),
 }  # fmt: skip
 
 
