@@ -19,14 +19,16 @@ from .kernels import short_name
 
 _AUTOCAST_LIMITS = {torch.bfloat16: 0.05, torch.float16: 0.01}
 COMPILER = "inductor"
+# On CPUs inductor sums up to 4096 numbers in another way, and compiles once more below that.
+_COMPILED_TOKENS = (5003, 6007, 8011)
 _SLOWER = 1.2  # parts that take this much longer than the whole are worth a word
 
 
-def small_model(device: torch.device) -> FlarePP:
-    """Return a model of two blocks, the same at every call."""
+def small_model(device: torch.device, n_layers: int = 2) -> FlarePP:
+    """Return a model of a few blocks, the same at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = FlarePP(3, 2, n_layers=2, n_hidden=32, n_head=4, slice_num=8)
+        model = FlarePP(3, 2, n_layers=n_layers, n_hidden=32, n_head=4, slice_num=8)
     return model.to(device)
 
 
@@ -69,13 +71,13 @@ def autocast_findings(device: torch.device) -> Iterator[Finding]:
 
 def compile_findings(device: torch.device) -> Iterator[Finding]:
     """Yield whether one compiled graph serves several token counts, with the results of eager."""
-    model = small_model(device)
+    model = small_model(device, n_layers=1)
     torch._dynamo.reset()
     counter = CompileCounterWithBackend(COMPILER)
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
     errors, counts = [], []
     start = time.perf_counter()
-    for n_tokens in (130, 1501, 5003):
+    for n_tokens in _COMPILED_TOKENS:
         x = points(n_tokens, device)
         pairs = zip(*(value_and_gradient(f, model, x) for f in (compiled, model)), strict=True)
         errors.extend(relative_error(*pair) for pair in pairs)
