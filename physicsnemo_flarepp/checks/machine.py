@@ -25,7 +25,7 @@ def version_findings(device: torch.device) -> Iterator[Finding]:
     yield Finding("versions", NOTED, ", ".join([f"physicsnemo_flarepp {__version__}", *packages]))
     memory = psutil.virtual_memory()
     machine = (
-        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
+        f"{platform.platform(terse=True)}, Python {platform.python_version()}, "
         f"{os.cpu_count()} processors, {torch.get_num_threads()} threads, "
         f"{memory.total / 2**30:.0f} GiB"
     )
