@@ -23,7 +23,8 @@ ALLOWED = {
     "visualization": {"ops", "meshes", *BASE},
     "training": {"ops", "mixers", "models", "parallel", "inference", "datapipes", *BASE},
 }
-ALLOWED["evaluation"] = {*ALLOWED, "training"}
+ALLOWED["checks"] = {*ALLOWED} - {"meshes"}
+ALLOWED["evaluation"] = {*ALLOWED} - {"checks"}
 ALLOWED["commands"] = {*ALLOWED, "evaluation"}
 
 

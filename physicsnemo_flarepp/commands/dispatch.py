@@ -54,6 +54,7 @@ VERBS = {
     "inspect": Verb("what is in files of data, and how to train on them"),
     "prepare": Verb("write cases so that reading some points of them costs no more", "prepare",
                     "prepare.out"),
+    "check": Verb("does everything work on this machine?"),
 }  # fmt: skip
 
 

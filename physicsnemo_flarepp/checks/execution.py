@@ -1,0 +1,177 @@
+"""How whole models run on a device: precisions, one compiled graph, parts of tokens, streaming."""
+
+import copy
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from ..inference import predict
+from ..models import FlarePP
+from ..ops import decode, encode
+from ..ops.kernels import select_backend
+from ..ops.splits import VARIABLE, choose_splits, count_slots
+from .findings import NOTED, PASSED, Finding, judge, relative_error
+from .kernels import short_name
+
+_AUTOCAST_LIMITS = {torch.bfloat16: 0.05, torch.float16: 0.01}
+COMPILER = "inductor"
+# On CPUs inductor sums up to 4096 numbers in another way, and compiles once more below that.
+_COMPILED_TOKENS = (5003, 6007, 8011)
+_SLOWER = 1.2  # parts that take this much longer than the whole are worth a word
+
+
+def small_model(device: torch.device, n_layers: int = 2) -> FlarePP:
+    """Return a model of a few blocks, the same at every call."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = FlarePP(3, 2, n_layers=n_layers, n_hidden=32, n_head=4, slice_num=8)
+    return model.to(device)
+
+
+def points(n_tokens: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return random points (1, N, 3), the same at every call."""
+    draw = torch.Generator().manual_seed(n_tokens)
+    return torch.rand(1, n_tokens, 3, generator=draw).to(device, dtype)
+
+
+def value_and_gradient(forward: Callable, model: FlarePP, x: Tensor) -> list[Tensor]:
+    """Return the output and the gradient of its square in all parameters, as two vectors."""
+    model.zero_grad(set_to_none=True)
+    y = forward(x)
+    y.float().square().mean().backward()
+    gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return [y.detach(), torch.cat(gradients)]
+
+
+def autocast_findings(device: torch.device) -> Iterator[Finding]:
+    """Yield, for each half precision, how far a model under autocast is from fp64."""
+    model, x = small_model(device), points(501, device)
+    exact = copy.deepcopy(model).cpu().double()
+    reference = value_and_gradient(exact, exact, x.cpu().double())
+    for dtype, limit in _AUTOCAST_LIMITS.items():
+
+        def forward(x: Tensor, dtype: torch.dtype = dtype) -> Tensor:
+            with torch.autocast(device.type, dtype):
+                return model(x)
+
+        found = value_and_gradient(forward, model, x)
+        errors = [relative_error(*pair) for pair in zip(found, reference, strict=True)]
+        yield judge(
+            f"autocast {short_name(dtype)}",
+            max(errors),
+            limit,
+            "output {:.1e}, gradients {:.1e}".format(*errors) + f" (limit {limit:.0e})",
+            "train with training.precision=fp32 and report the output of `flarepp check --json`",
+        )
+
+
+def compile_findings(device: torch.device) -> Iterator[Finding]:
+    """Yield whether one compiled graph serves several token counts, with the results of eager."""
+    model = small_model(device, n_layers=1)
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend(COMPILER)
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+    errors, counts = [], []
+    start = time.perf_counter()
+    for n_tokens in _COMPILED_TOKENS:
+        x = points(n_tokens, device)
+        pairs = zip(*(value_and_gradient(f, model, x) for f in (compiled, model)), strict=True)
+        errors.extend(relative_error(*pair) for pair in pairs)
+        counts.append(counter.frame_count)
+    seconds = time.perf_counter() - start
+    again = counts[-1] - counts[0]
+    yield judge(
+        "torch.compile, dynamic N",
+        max(errors),
+        1e-4,
+        f"error {max(errors):.1e} against eager, {seconds:.0f} s",
+        "train with training.compile=false and report the output of `flarepp check --json`",
+    )
+    yield judge(
+        "torch.compile, recompilations",
+        again,
+        0,
+        f"{again} for two further token counts",
+        "steps will be slow whenever the token count changes: train with training.compile=false, "
+        "or with a fixed data.n_points",
+    )
+
+
+def split_findings(device: torch.device) -> Iterator[Finding]:
+    """Yield the time of encode and decode in parts over that of the whole, forward and backward."""
+    tokens = 200_000 if device.type == "cuda" else 20_000
+    slots = count_slots(device)
+    dtypes = (torch.float32, torch.float16) if device.type == "cuda" else (torch.float32,)
+    for dtype in dtypes:
+        for heads in (1, 8):
+            rows = [
+                torch.randn(1, n, heads, 16, device=device).to(dtype).transpose(1, 2)
+                for n in (64, 64, tokens, tokens)
+            ]
+            q, z, k, v = (t.requires_grad_() for t in rows)
+            for name, call, inputs in (
+                ("encode", encode, (q, k, v)),
+                ("decode", decode, (k, q, z)),
+            ):
+                backend = select_backend(*inputs, None)
+                sizes = (1, heads, inputs[0].shape[2], inputs[1].shape[2])
+                parts = [choose_splits(backend, way, sizes, slots) for way in (False, True)]
+                whole, auto = _alternating_times(call, inputs)
+                figures = f"auto takes {parts[0]} forward, {parts[1]} backward: "
+                figures += f"{1e3 * auto:.1f} ms, whole {1e3 * whole:.1f} ms"
+                slow = auto > _SLOWER * whole and max(parts) > 1
+                yield Finding(
+                    f"parts, {name} H={heads} {short_name(dtype)}",
+                    NOTED if slow else PASSED,
+                    figures,
+                    f"the whole is faster here: set {VARIABLE}=1" if slow else "",
+                )
+
+
+def _alternating_times(call: Callable, inputs: tuple[Tensor, ...], repeats: int = 3):
+    """Return median seconds forward and backward, whole and as chosen, in turn."""
+    seconds: dict[int | None, list[float]] = {1: [], None: []}
+    device = inputs[0].device
+    for repeat in range(-1, repeats):  # one to warm up
+        for splits, times in seconds.items():
+            start = time.perf_counter()
+            torch.autograd.grad(call(*inputs, splits=splits).sum(), inputs)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            if repeat >= 0:
+                times.append(time.perf_counter() - start)
+    return [statistics.median(times) for times in seconds.values()]
+
+
+def streaming_findings(device: torch.device) -> Iterator[Finding]:
+    """Yield whether chunks that travel from and to the host give the plain forward, every time."""
+    model = small_model(device).eval()
+    x = points(20_011, torch.device("cpu"))
+    with torch.no_grad():
+        plain = model(x.to(device))
+    seconds, results = [], []
+    for _ in range(3):
+        start = time.perf_counter()
+        results.append(predict(model, x, chunk_size=1500, progress=False))
+        seconds.append(time.perf_counter() - start)
+    error = max(relative_error(found, plain) for found in results)
+    way = "pinned transfers" if device.type == "cuda" else "chunks"
+    yield judge(
+        f"streaming, {way}",
+        error,
+        1e-4,
+        f"error {error:.1e} against the plain forward, {min(seconds):.2f} s for 20,011 points",
+        "predict with offload='device', and report the output of `flarepp check --json`",
+    )
+    same = all(torch.equal(found, results[0]) for found in results)
+    yield judge(
+        f"streaming, repeated {way}",
+        float(not same),
+        0,
+        "equal bit for bit" if same else "results differ from call to call",
+        "transfers overwrite each other: predict with offload='device' and report it",
+    )

@@ -1,0 +1,86 @@
+"""The machine: versions, devices, pictures without a screen, directories that can be written."""
+
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+import torch
+
+from .. import __version__
+from ..datapipes.synthetic.engine import CACHE_VARIABLE, cache_root
+from ..visualization.rendering import RenderingUnavailable, require_rendering
+from .findings import FAILED, NOTED, PASSED, Finding
+
+_PACKAGES = ("torch", "nvidia-physicsnemo", "numpy", "vtk", "pyvista", "triton")
+
+
+def version_findings(device: torch.device) -> Iterator[Finding]:
+    """Yield versions and what the device is."""
+    packages = [f"{name} {_version(name)}" for name in _PACKAGES]
+    yield Finding("versions", NOTED, ", ".join([f"physicsnemo_flarepp {__version__}", *packages]))
+    memory = psutil.virtual_memory()
+    machine = (
+        f"{platform.platform(terse=True)}, Python {platform.python_version()}, "
+        f"{os.cpu_count()} processors, {torch.get_num_threads()} threads, "
+        f"{memory.total / 2**30:.0f} GiB"
+    )
+    yield Finding("machine", NOTED, machine)
+    if device.type != "cuda":
+        yield Finding("device", NOTED, f"{device}; CUDA is not used")
+        return
+    about = torch.cuda.get_device_properties(device)
+    free, total = torch.cuda.mem_get_info(device)
+    yield Finding(
+        "device",
+        NOTED,
+        f"{about.name}, compute capability {about.major}.{about.minor}, "
+        f"{about.multi_processor_count} multiprocessors, {free / 2**30:.0f} of "
+        f"{total / 2**30:.0f} GiB free, CUDA {torch.version.cuda}; "
+        f"{torch.cuda.device_count()} devices",
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "is not installed"
+
+
+def rendering_findings(device: torch.device) -> Iterator[Finding]:
+    """Yield whether VTK draws without a screen."""
+    try:
+        require_rendering()
+    except RenderingUnavailable as error:
+        yield Finding("off-screen rendering", FAILED, "no picture", str(error))
+        return
+    yield Finding("off-screen rendering", PASSED, "a test picture was drawn")
+
+
+def directory_findings(device: torch.device) -> Iterator[Finding]:
+    """Yield whether data, outputs and the cache of built-in sets can be written."""
+    places = {
+        "data directory": (Path("data"), "run in another directory"),
+        "output directory": (Path("outputs"), "run in another directory"),
+        "cache": (cache_root(), f"set {CACHE_VARIABLE} to a directory that can be written"),
+    }
+    for name, (path, advice) in places.items():
+        yield _writable(name, path.absolute(), advice)
+
+
+def _writable(name: str, path: Path, advice: str) -> Finding:
+    """Write a file where ``path`` is, or where it would be made."""
+    there = next(place for place in (path, *path.parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"written")
+            file.flush()
+    except OSError as error:
+        return Finding(name, FAILED, f"{path}: {error.strerror or error}", advice)
+    free = shutil.disk_usage(there).free / 2**30
+    return Finding(name, PASSED, f"{path} can be written, {free:.0f} GiB free")
