@@ -174,9 +174,7 @@ def test_unfit_models_and_arguments_are_named():
     fx, embedding = one_case()
     with pytest.raises(TypeError, match="Transolver3Mixer has no routing queries"):
         routing_weights(make_model("transolver3"), fx, embedding, block=0, head=0)
-    with pytest.raises(
-        TypeError, match="must be a FlarePP, a MixerBackbone, or PhysicsNeMo"
-    ):
+    with pytest.raises(TypeError, match="must be a FlarePP, a MixerBackbone, or PhysicsNeMo"):
         routing_spectra(torch.nn.Linear(3, 1), fx)
     model = make_model()
     with pytest.raises(ValueError, match="block is 2, but the model has 2"):
