@@ -296,6 +296,23 @@ def sync_folder(path: Path) -> None:
 
 
 @contextmanager
+def exclusive(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock file for the block; call ``on_wait()`` first if another process has it.
+
+    The operating system frees the lock when its holder ends, however it ends.
+    """
+    import fcntl  # only POSIX systems have it, as PhysicsNeMo itself expects
+
+    with open(lock, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Let an OSError say what could not be written, how much space is free, and what to do."""
     try:

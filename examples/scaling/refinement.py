@@ -1,33 +1,41 @@
 """How much the error of trained runs depends on the mesh: refined in part, decimated, remeshed.
 
-A changed mesh of each test surface is encoded, and the fields are decoded at the cells of its own
-mesh, where the targets are: only what the model gathered can differ.
+A changed mesh of each test case is encoded, and the fields are decoded at the cells or points of
+its own mesh, where the targets are: only what the model gathered can differ. Surfaces and planar
+clouds; runs whose names differ in the seed alone make one row.
 
     python examples/scaling/refinement.py outputs/cars-flarepp-seed0 outputs/weighted --cases 20
 """
 
 import argparse
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyvista as pv
+import torch
 import vtk
 from matplotlib.figure import Figure
 from measuring import print_row, write_csv
 
-from physicsnemo_flarepp.evaluation import Run, load_run, read_case, relative_l2
+from physicsnemo_flarepp.evaluation import Case, Run, load_run, read_case, relative_l2
+from physicsnemo_flarepp.evaluation.force_conventions import force_settings
+from physicsnemo_flarepp.evaluation.forces import field_forces, force_surface
 from physicsnemo_flarepp.evaluation.surfaces import surface_sample
 from physicsnemo_flarepp.inference import decode_state, encode_state
 from physicsnemo_flarepp.meshes import polygon_mesh
+from physicsnemo_flarepp.meshes.measures import cloud_triangles
+from physicsnemo_flarepp.visualization import plot_comparison
 
 
-def refine_front(mesh: pv.PolyData) -> pv.PolyData:
-    """Cut every triangle whose centre is in the first third along x into 16."""
+def refine_front(mesh: pv.PolyData, halvings: int = 2) -> pv.PolyData:
+    """Cut every triangle whose centre is in the first third along x into ``4**halvings``."""
     x = mesh.cell_centers().points[:, 0]
     front = x < x.min() + (x.max() - x.min()) / 3
     parts = [mesh.extract_cells(part).extract_surface(algorithm=None) for part in (~front, front)]
-    return parts[0].append_polydata(parts[1].subdivide(2, "linear"))
+    return parts[0].append_polydata(parts[1].subdivide(halvings, "linear")).clean()
 
 
 def decimate(mesh: pv.PolyData) -> pv.PolyData:
@@ -50,53 +58,125 @@ def remesh(mesh: pv.PolyData) -> pv.PolyData:
     return pv.wrap(merging.GetOutput())
 
 
+OWN = "own mesh"
+REFINED = "front third x16"
 CHANGES: dict[str, Callable[[pv.PolyData], pv.PolyData]] = {
-    "own mesh": lambda mesh: mesh,
-    "front third x16": refine_front,
+    OWN: lambda mesh: mesh,
+    "front third x4": partial(refine_front, halvings=1),
+    REFINED: refine_front,
     "decimated by half": decimate,
     "remeshed": remesh,
 }
 
 
-def errors_on_changed_meshes(run: Run, case: int) -> dict[str, float]:
-    """Return the mean relative L2 error over the fields for each change of a test surface."""
-    truth = read_case(run, case)
-    source, place = truth.metadata["source"], truth.association
-    mesh = truth.mesh.triangulate()
-    if mesh.n_cells != truth.mesh.n_cells:
-        raise ValueError(f"{source} has cells that are no triangles; triangulate the test surfaces")
-    queries = _inputs(run, mesh, place, source)
+def fields_on_changed_meshes(run: Run, case: Case) -> dict[str, np.ndarray]:
+    """Return the fields at the tokens of a case, (N, O), for each change of its mesh."""
+    mesh = _triangles(case)
+    queries = run.inputs(_sample(run, mesh, case))
     queries.pop("token_weights", None)
-    errors = {}
+    query = (queries["fx"], queries.get("embedding"))
+    found = {}
     for name, change in CHANGES.items():
         changed = change(mesh.copy())
         changed.clear_data()
-        state = encode_state(run.model, **_inputs(run, changed, place, source), progress=False)
-        query = (queries["fx"], queries.get("embedding"))
+        inputs = run.inputs(_sample(run, changed, case))
+        state = encode_state(run.model, **inputs, progress=False)
         values = decode_state(run.model, *query, state, progress=False)[0].float().cpu()
-        fields = run.normalizer.inverse(values, key="fields").numpy()
-        found = relative_l2(fields, truth.target, run.channels.norms)
-        errors[name] = float(np.mean(list(found.values())))
-    return errors
+        found[name] = run.normalizer.inverse(values, key="fields").numpy()
+    return found
 
 
-def _inputs(run: Run, mesh: pv.PolyData, place: str, source: str) -> dict:
-    return run.inputs(surface_sample(run, polygon_mesh(mesh, Path(source)), place, {}))
+def _triangles(case: Case) -> pv.PolyData:
+    """Return the case's own mesh, whose cells or points are its tokens."""
+    if case.channels.coordinates == 2:
+        points = np.pad(case.coordinates.astype(np.float64), ((0, 0), (0, 1)))
+        return pv.PolyData.from_regular_faces(points, cloud_triangles(case.coordinates))
+    mesh = case.mesh.triangulate()
+    if mesh.n_cells != case.mesh.n_cells:
+        raise ValueError(
+            f"{case.metadata['source']} has cells that are no triangles; triangulate the test "
+            "surfaces"
+        )
+    return mesh
+
+
+def _sample(run: Run, mesh: pv.PolyData, case: Case) -> dict[str, torch.Tensor]:
+    polygons = polygon_mesh(mesh, Path(case.metadata["source"]))
+    if case.channels.coordinates == 3:
+        return surface_sample(run, polygons, case.association, {})
+    if case.channels.features or case.channels.globals:
+        raise ValueError(f"run {run.name} has inputs that a changed planar mesh does not have")
+    points, weights = mesh.points[:, :2], polygons.vertex_areas[1]
+    return {
+        "coordinates": torch.from_numpy(points.astype(np.float32)),
+        "weights": torch.from_numpy(np.maximum(weights, 1e-30).astype(np.float32)),
+    }
 
 
 def measure(run: Run, n_cases: int | None) -> dict[str, float]:
-    """Return the errors of a run for each change, averaged over its first test cases."""
-    cases = range(len(run.case_ids))[:n_cases]
-    rows = [errors_on_changed_meshes(run, case) for case in cases]
-    return {name: float(np.mean([row[name] for row in rows])) for name in CHANGES}
+    """Return errors and force errors by change, averaged over a run's first test cases.
+
+    Keys are the changes, for the mean relative L2 error over the fields, and, on surfaces with
+    forces, ``|dCd| <change>`` and ``|dCl| <change>`` on the own and on the refined mesh.
+    """
+    rows = []
+    for index in range(len(run.case_ids))[:n_cases]:
+        case = read_case(run, index)
+        fields = fields_on_changed_meshes(run, case)
+        row = {}
+        for name, values in fields.items():
+            found = relative_l2(values, case.target, run.channels.norms)
+            row[name] = float(np.mean(list(found.values())))
+        rows.append(row | _force_errors(run, case, fields))
+    return {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
 
 
-def draw(errors: dict[str, dict[str, float]], path: Path) -> None:
-    """Draw the errors over the changes, one line per run."""
-    figure = Figure(figsize=(6, 3.6), dpi=200, layout="constrained")
+def _force_errors(run: Run, case: Case, fields: Mapping[str, np.ndarray]) -> dict[str, float]:
+    if case.channels.coordinates == 2:
+        return {}
+    settings = force_settings(run)
+    surface = force_surface(case.polygons, case.association, settings)
+    true = field_forces(surface, case.target, run.channels, settings).coefficients
+    errors = {}
+    for change in (OWN, REFINED):
+        found = field_forces(surface, fields[change], run.channels, settings).coefficients
+        for name in ("Cd", "Cl"):
+            errors[f"|d{name}| {change}"] = abs(found[name] - true[name])
+    return errors
+
+
+def by_seeds(rows: Mapping[str, dict[str, float]]) -> dict[str, dict[str, np.ndarray]]:
+    """Return the values of runs whose names differ in ``-seed<n>`` alone, together.
+
+    Examples
+    --------
+    >>> by_seeds({"a-seed0": {"own": 1.0}, "a-seed1": {"own": 2.0}})["a"]["own"].tolist()
+    [1.0, 2.0]
+    """
+    groups: dict[str, list[dict[str, float]]] = {}
+    for name, row in rows.items():
+        groups.setdefault(re.sub(r"-seed\d+", "", name), []).append(row)
+    return {
+        name: {key: np.array([row[key] for row in found]) for key in found[0]}
+        for name, found in groups.items()
+    }
+
+
+def draw(errors: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
+    """Draw the errors over the changes, one line per group of runs, with the spread of seeds."""
+    figure = Figure(figsize=(7, 3.6), dpi=200, layout="constrained")
     axes = figure.add_subplot()
     for name, found in errors.items():
-        axes.plot(list(found), [100 * error for error in found.values()], "o-", label=name)
+        percent = 100 * np.array([found[change] for change in CHANGES])
+        style = "o-" if "weight" in name else "o--"
+        (line,) = axes.plot(list(CHANGES), percent.mean(axis=1), style, label=name)
+        axes.fill_between(
+            list(CHANGES),
+            percent.min(axis=1),
+            percent.max(axis=1),
+            color=line.get_color(),
+            alpha=0.2,
+        )
     axes.set_ylabel("relative L2 error, %")
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
@@ -104,26 +184,67 @@ def draw(errors: dict[str, dict[str, float]], path: Path) -> None:
     figure.savefig(path)
 
 
+def draw_case(plain: Run, weighted: Run, index: int, path: Path) -> None:
+    """Draw the first field of a test case as both runs predict it from its refined mesh."""
+    case = read_case(plain, index)
+    field = next(iter(plain.channels.fields))
+    fields = {run: fields_on_changed_meshes(run, case) for run in (plain, weighted)}
+    shown = {
+        "own mesh": fields[plain][OWN],
+        f"{REFINED}, unweighted": fields[plain][REFINED],
+        f"{REFINED}, weighted": fields[weighted][REFINED],
+    }
+    plot_comparison(
+        _triangles(case),
+        case.scalars(field, case.target),
+        {name: case.scalars(field, values) for name, values in shown.items()},
+        field=field,
+        association=case.association,
+        cameras=["three-quarter"] if case.channels.coordinates == 3 else None,
+        title=f"case {case.case_id}",
+        path=path,
+    )
+
+
 def main() -> None:
-    """Measure all runs, print a table, and write a CSV file and a figure."""
+    """Measure all runs, print a table, and write a CSV file and figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, nargs="+", help="run directories")
     parser.add_argument("--cases", type=int, help="test cases of each run; all by default")
     parser.add_argument("--out", type=Path, default=Path("refinement"), help="for .csv and .png")
+    parser.add_argument(
+        "--picture",
+        type=Path,
+        nargs=2,
+        metavar=("PLAIN", "WEIGHTED"),
+        help="draw a test case as these two runs predict it, to <out>_case.png",
+    )
+    parser.add_argument("--picture-case", type=int, default=0, help="position of that test case")
     arguments = parser.parse_args()
-    errors, rows = {}, []
+    rows = {}
     for directory in arguments.runs:
         run = load_run(directory)
-        errors[run.name] = found = measure(run, arguments.cases)
-        shown = {name: f"{100 * error:.2f} %" for name, error in found.items()}
-        worst = max(found.values()) / found["own mesh"]
-        rows.append({"run": run.name, "weights": run.channels.weights, **found})
-        print_row(
-            {**dict(list(rows[-1].items())[:2]), **shown, "worst / own": f"{worst:.3f}"},
-            header=len(rows) == 1,
-        )
-    write_csv(rows, arguments.out.with_suffix(".csv"))
-    draw(errors, arguments.out.with_suffix(".png"))
+        rows[run.name] = measure(run, arguments.cases)
+        print(run.name, {key: round(value, 5) for key, value in rows[run.name].items()}, flush=True)
+    groups = by_seeds(rows)
+    for number, (name, found) in enumerate(groups.items()):
+        shown = {key: _mean_and_spread(key, values) for key, values in found.items()}
+        worst = np.max([found[change] for change in CHANGES], axis=0) / found[OWN]
+        print_row({"run": name, **shown, "worst / own": f"{worst.max():.3f}"}, header=number == 0)
+    write_csv(
+        [{"run": name, **row} for name, row in rows.items()], arguments.out.with_suffix(".csv")
+    )
+    draw(groups, arguments.out.with_suffix(".png"))
+    if arguments.picture:
+        plain, weighted = map(load_run, arguments.picture)
+        path = arguments.out.with_name(f"{arguments.out.name}_case.png")
+        draw_case(plain, weighted, arguments.picture_case, path)
+
+
+def _mean_and_spread(key: str, values: np.ndarray) -> str:
+    if key.startswith("|"):
+        return f"{values.mean():.4f} ± {values.std():.4f}"
+    return f"{100 * values.mean():.2f} ± {100 * values.std():.2f} %"
 
 
 if __name__ == "__main__":

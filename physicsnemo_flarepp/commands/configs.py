@@ -157,6 +157,22 @@ def _in_yaml(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def compose_config(entry: str, overrides: Sequence[str]) -> "DictConfig":
+    """Return the config that Hydra composes of overrides, without running anything.
+
+    Parameters
+    ----------
+    entry : str
+        Name of a config in :func:`config_directory`.
+    overrides : sequence of str
+        As on a command line.
+    """
+    from hydra import compose, initialize_config_module
+
+    with initialize_config_module(_PACKAGE, version_base="1.3"):
+        return compose(entry, list(overrides))
+
+
 def run_composed(
     entry: str,
     task: "Callable[[DictConfig], object]",

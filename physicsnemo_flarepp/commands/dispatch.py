@@ -49,7 +49,11 @@ VERBS = {
     "plot": Verb("figures of runs"),
     "compare": Verb("train several models at equal settings and tabulate them", "compare",
                     "compare.directory"),
+    "plan": Verb("memory and time of training on whole meshes, and what fits"),
     "download": Verb("fetch a published data set"),
+    "prepare": Verb("write cases so that reading some points of them costs no more", "prepare",
+                    "prepare.out"),
+    "inspect": Verb("what is in files of data, and how to train on them"),
 }  # fmt: skip
 
 

@@ -4,26 +4,30 @@
     flarepp predict outputs/pipe-flarepp-seed0 mine.npz
     flarepp predict outputs/darcy-flarepp-seed0 --cases 0 darcy_test_0007
 
-Surfaces (.vtp, .stl, .ply, .obj, .vtk) are predicted at every cell by exact streaming and written
-to this folder as the same mesh with its own data and <field>_predicted, in the original order of
-the cells; forces are printed. A .npz file holds coordinates (N, d) and, if the model takes them,
-features (N, f) and globals (g,); a .npy file the coordinates. Test cases are written with <field>,
-<field>_predicted and <field>_error. Points and cases go to predictions/ in the run directory, grids
-as .vts, other points as .vtp. Only test cases need the data of training.
+Surfaces (.vtp, .stl, .ply, .obj, .vtk, .vtu) are predicted at every cell by exact streaming and
+written to this folder as the same mesh with its own data and <field>_predicted, in the original
+order of the cells; forces are printed. A model that was trained on own files takes any file that
+training reads, by the same names, with or without the fields. Other models take points as .npz
+files with coordinates (N, d) and, as in training, features (N, f) and globals (g,), or as .npy
+files with the coordinates. Test cases are written with <field>, <field>_predicted and
+<field>_error. Points and cases go to predictions/ in the run directory, grids as .vts, other points
+as .vtp. Only test cases need the data of training.
 """
 
 import argparse
 from pathlib import Path
 
+from ..datapipes.readers.contents import ARRAY_SUFFIXES, STORE_SUFFIXES, Wanted, open_file
 from ..evaluation import (
     Run,
     case_mesh,
     describe_prediction,
     predict_case,
+    predict_file,
     predict_points,
     predict_surface,
 )
-from ..meshes import save_mesh
+from ..meshes import PolygonMesh, read_mesh, save_mesh
 from ..meshes.export import export_mesh
 from .arguments import (
     add_force_options,
@@ -31,15 +35,17 @@ from .arguments import (
     chosen_forces,
     load_chosen_run,
     named_numbers,
+    on_surfaces,
 )
 
-_POINT_FILES = (".npz", ".npy")
+# All but the mesh files of VTK, which may hold a surface.
+_OTHER = (*ARRAY_SUFFIXES, *STORE_SUFFIXES)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of :func:`run`."""
     parser.add_argument("run", type=Path, help="run directory")
-    parser.add_argument("files", nargs="*", type=Path, help="surfaces, or points in .npz or .npy")
+    parser.add_argument("files", nargs="*", type=Path, help="meshes, or arrays of points")
     parser.add_argument("--cases", nargs="+", default=[], help="ids or positions of test cases")
     parser.add_argument(
         "--output", type=Path, help="file for the one surface that is predicted, else a directory"
@@ -58,16 +64,24 @@ def run(options: argparse.Namespace) -> list[Path]:
     """Predict what the options name and return the files written."""
     if not options.files and not options.cases:
         raise ValueError("nothing to predict; name surfaces, files of points, or --cases")
-    surfaces = [path for path in options.files if path.suffix not in _POINT_FILES]
-    outputs = {path: _surface_output(path, options) for path in surfaces}
+    outputs = {
+        path: _surface_output(path, options)
+        for path in options.files
+        if path.suffix.lower() not in _OTHER
+    }
     trained = load_chosen_run(options.run, options)
+    if trained.names is not None:
+        outputs = {path: out for path, out in outputs.items() if _is_surface(path, trained)}
     directory = options.output or options.run / "predictions"
     written = []
     for path in options.files:
         if path in outputs:
             written.append(_predict_surface(trained, path, outputs[path], options))
         else:
-            mesh = predict_points(trained, path)
+            if trained.names is None or _is_plain(path):
+                mesh = predict_points(trained, path)
+            else:
+                mesh = predict_file(trained, path, global_values=named_numbers(options.globals))
             written.append(export_mesh(mesh, directory, f"{path.stem}_predicted"))
             print(written[-1])
     for name in options.cases:
@@ -75,6 +89,19 @@ def run(options: argparse.Namespace) -> list[Path]:
         written.append(export_mesh(case_mesh({trained.name: case}), directory, case.case_id))
         print(written[-1])
     return written
+
+
+def _is_surface(path: Path, run: Run) -> bool:
+    """Return whether a mesh file holds a surface, for a run on surfaces."""
+    return on_surfaces(run) and isinstance(read_mesh(path, arrays=()), PolygonMesh)
+
+
+def _is_plain(path: Path) -> bool:
+    """Return whether a file of points names its arrays as those of a sample are named."""
+    if path.suffix != ".npz" or not path.is_file():
+        return False
+    names = set(open_file(path, Wanted()).arrays)
+    return "coordinates" in names and names <= {"coordinates", "features", "globals", "weights"}
 
 
 def _surface_output(surface: Path, options: argparse.Namespace) -> Path:

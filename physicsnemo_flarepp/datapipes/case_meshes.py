@@ -1,5 +1,6 @@
 """The mesh behind a sample, for plotting."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,13 @@ import numpy as np
 import pyvista as pv
 import zarr
 from physicsnemo.mesh import Mesh
-from physicsnemo.mesh.io import from_zarr, to_pyvista
+from physicsnemo.mesh.io import from_zarr
+from physicsnemo.mesh.io import to_pyvista as simplices_to_pyvista
 
 from ..files import reading
-from ..meshes import read_surface
+from ..meshes import polygon_mesh, read_surface, to_pyvista
+from ..meshes.polygons import select_polygons
+from .readers.contents import MESH_FILES, Wanted, open_file
 from .readers.stores import check_codecs, load_domain
 
 
@@ -38,25 +42,66 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     (6, 2, True)
     """
     layout = metadata.get("layout")
+    if layout == "prepared" and Path(metadata["original"]["source"]).exists():
+        original = plot_mesh(metadata["original"], coordinates)
+        if isinstance(original, pv.PolyData) and original.GetNumberOfPolys():
+            return _reordered(original, metadata)
     if layout == "vtp":
         return read_surface(metadata["source"])
     if layout == "pdmsh":
-        return to_pyvista(_boundary(Path(metadata["source"]), metadata["boundary"]))
+        return simplices_to_pyvista(_boundary(Path(metadata["source"]), metadata["boundary"]))
+    if metadata.get("mesh") is not None:
+        return metadata["mesh"].copy()
+    if layout == "own" and (mesh := _own_mesh(metadata)) is not None:
+        return mesh
     points = np.zeros((len(coordinates), 3))
     points[:, : coordinates.shape[1]] = coordinates
     if metadata.get("grid") is None:
         return pv.PolyData(points)
-    rows, columns = metadata["grid"]
-    if rows * columns != len(points):
+    grid = metadata["grid"]
+    if math.prod(grid) != len(points):
         raise ValueError(
-            f"a grid of {metadata['grid']} needs {rows * columns} coordinates, got {len(points)}; "
+            f"a grid of {grid} needs {math.prod(grid)} coordinates, got {len(points)}; "
             "pass the coordinates of the whole case"
         )
     mesh = pv.StructuredGrid()
     mesh.points = points
     # VTK counts the fastest axis first; tokens are in row-major order.
-    mesh.dimensions = (columns, rows, 1)
+    mesh.dimensions = (*reversed(grid), *[1] * (3 - len(grid)))
     return mesh
+
+
+def _own_mesh(metadata: Mapping[str, Any]) -> pv.DataSet | None:
+    """Return the mesh among the files of a case, None if they hold arrays only."""
+    files = [Path(file) for file in metadata["files"]]
+    found = next((file for file in files if file.suffix.lower() in MESH_FILES), None)
+    if found is None:
+        return None
+    return to_pyvista(open_file(found, Wanted(boundary=metadata["boundary"])).mesh)
+
+
+def _reordered(surface: pv.PolyData, metadata: Mapping[str, Any]) -> pv.PolyData:
+    """Return the surface that a prepared case was made from, in the order of its rows."""
+    with reading(metadata["order"]):
+        order = np.load(metadata["order"], allow_pickle=False).astype(np.int64)
+    mesh = polygon_mesh(surface, metadata["source"])
+    cells = metadata["association"] == "cell"
+    if len(order) != (mesh.n_cells if cells else len(mesh.points)):
+        raise ValueError(
+            f"{metadata['original']['source']} has changed since {metadata['source']} was prepared "
+            f"from it with {len(order)} rows; prepare it again"
+        )
+    points, connectivity, offsets = mesh.points, mesh.connectivity, mesh.offsets
+    if cells:
+        connectivity, offsets = select_polygons(connectivity, offsets, order)
+    else:
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        points, connectivity = points[order], place[connectivity]
+    reordered = pv.PolyData()
+    reordered.points = points
+    reordered.SetPolys(pv.CellArray.from_arrays(offsets, connectivity))
+    return reordered
 
 
 def _boundary(path: Path, name: str) -> Mesh:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tensordict import TensorDict
+
 from ..files import Fingerprint, replace_text
 from ..meshes import ASSOCIATIONS
 from .readers import CaseReader
@@ -14,6 +16,14 @@ from .readers.base import NO_WEIGHTS, channel_names
 FILE_NAME = "channels.json"
 # Files that hold a list of cell centres: on a mesh their tokens are its cells.
 _CELL_CENTRE_LAYOUTS = ("presampled", "zarr")
+
+
+def _transformed(key: str, widths: Mapping[str, int], sample: TensorDict) -> dict[str, int]:
+    """Return the columns of a group after transforms; the names hold if the width does."""
+    width = sample[key].shape[-1] if key in sample.keys() else 0
+    if width == sum(widths.values()):
+        return dict(widths)
+    return {key: width} if width else {}
 
 
 @dataclass(frozen=True)
@@ -59,12 +69,20 @@ class Channels:
         def widths(columns: Mapping) -> dict[str, int]:
             return {name: math.prod(column.shape[1:]) for name, column in columns.items()}
 
+        groups = {
+            "fields": widths(table.fields),
+            "features": widths(table.features),
+            "globals": {name: value.size for name, value in table.global_values.items()},
+        }
+        dimension = sum(widths(table.coordinates).values())
+        if reader.transforms:
+            sample = reader[0][0]
+            dimension = sample["coordinates"].shape[-1]
+            groups = {key: _transformed(key, named, sample) for key, named in groups.items()}
         centres = getattr(reader, "layout", None) in _CELL_CENTRE_LAYOUTS
         return cls(
-            sum(widths(table.coordinates).values()),
-            widths(table.fields),
-            widths(table.features),
-            {name: value.size for name, value in table.global_values.items()},
+            dimension,
+            *groups.values(),
             "cell" if centres else table.association,
             None if reader.grid is None else tuple(reader.grid),
             joint,

@@ -18,11 +18,26 @@ class DataConfig:
         class path or ``${dp:...}``) if it is not the benchmark's.
     root : str or None
         Directory of the files. Either `root` or `builtin` is set, never both.
+    coordinates : Any
+        Of own files (``data=own``): the array of the coordinates, the arrays x, y, z, or ``grid``.
+        Meshes have their own. What is null here and in the next three is guessed, and said.
+    features, fields, globals : Any
+        Of own files: names of inputs at the tokens, of what is predicted, and of values of the
+        whole case; lists, or mappings such as {shear: "surface_fields[1:4]"}.
+    association : str or None
+        Of own meshes: ``cells``, ``points`` or ``auto``.
     builtin : str or None
         Built-in set to generate or take from its cache.
-    n_train, n_test : int or None
-        Cases in the splits; the published or built-in numbers by default. An `n_train` of 0 is for
-        files of test cases only (:func:`build_test_loader`).
+    splits : Any
+        Which cases are for what; None leaves it to the data: its ``manifest.json``, its directories
+        ``train``, ``val`` and ``test``, or published positions. Else a mapping with ``train``,
+        ``val`` and ``test``: fractions of the cases (with a ``seed``), or each the name of a split
+        of the ``manifest``, a list of ids, or a file of ids; a text alone is a manifest.
+    n_train, n_val, n_test : int or None
+        Cases in the splits; the published or built-in numbers by default. For validation these are
+        published cases that are in neither of the other splits, as many as test cases in built-in
+        sets, and 0 takes none. An `n_train` of 0 is for files of test cases only
+        (:func:`build_test_loader`).
     n_points, n_points_test : int or None
         Tokens drawn per case; None takes all.
     sampling : str
@@ -34,13 +49,19 @@ class DataConfig:
         How training tokens are drawn: ``cells``, each as likely as any other, or ``area``, in
         proportion to `weights`, with the weights of those drawn corrected for it. Test tokens are
         always drawn by cells.
+    transforms : Any
+        Transforms of PhysicsNeMo's registry that every sample passes before it is normalised, such
+        as ``[{_target_: "${dp:Translate}", input_keys: [coordinates], translation: [1, 0, 0]}]``.
     normalization : Any
         ``fit``: coordinates centred and divided by one scale, all else to mean 0 and deviation 1,
         fitted to the training split. ``paper``: what was published for the benchmark. ``none``. A
         mapping of what differs from ``fit``, from sample key to ``gaussian``, ``isotropic``,
         ``per_point``, ``unit_box`` or ``none``. ``{"load": path}``: a stored normaliser.
-    batch_size, batch_size_test : int
-        Cases per batch of one data rank.
+    batch_size : int
+        Training cases per batch over all data ranks, so that any number of ranks trains the same:
+        each data rank reads an equal part, and a number that they do not divide is an error.
+    batch_size_test : int
+        Cases that a data rank evaluates at a time; changes no number.
     num_workers : int
         Reading threads; 0 reads in the calling thread.
     prefetch : int
@@ -52,14 +73,22 @@ class DataConfig:
     benchmark: str | None = None
     reader: Any = field(default_factory=dict)
     root: str | None = None
+    coordinates: Any = None
+    features: Any = None
+    fields: Any = None
+    globals: Any = None
+    association: str | None = None
     builtin: str | None = None
+    splits: Any = None
     n_train: int | None = None
+    n_val: int | None = None
     n_test: int | None = None
     n_points: int | None = None
     n_points_test: int | None = None
     sampling: str = "epoch"
     weights: str = "none"
     sampling_density: str = "cells"
+    transforms: Any = field(default_factory=list)
     normalization: Any = "fit"
     batch_size: int = 1
     batch_size_test: int = 1

@@ -1,198 +1,286 @@
-"""Fetch a published data set: ``flarepp download pipe``.
+"""Fetch published data: ``flarepp download pipe``, ``flarepp download drivaerml_raw --runs 1-10``.
 
-Plain HTTP with Range requests. The client library of the hub throws away a partial file when it is
-interrupted; sets of several gigabytes need to go on where they stopped.
+The benchmarks are archives on the hub, of which one may hold several sets. The raw sets of cars are
+folders ``run_<i>``, of which runs and kinds of files are chosen.
 """
 
-import hashlib
 import json
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from http.client import HTTPException
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
-from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
-
-from ..files import put_in_place
+from ..files import exclusive, put_in_place
+from ..progress import progress_bar
+from .archives import ORIGIN, unpack
 from .specs import BENCHMARKS, HUB_REPOSITORY, BenchmarkSpec, benchmark
+from .transfer import (
+    RemoteFile,
+    check_space,
+    connecting,
+    download_bar,
+    fetch_all,
+    in_words,
+    list_files,
+    missing_bytes,
+)
 
-HUB = "https://huggingface.co"
-PUBLISHED_SETS = tuple(name for name, spec in BENCHMARKS.items() if HUB_REPOSITORY in spec.source)
-_BLOCK = 1 << 20
-_TIMEOUT_SECONDS = 30
+ARCHIVED_SETS = tuple(name for name, spec in BENCHMARKS.items() if spec.archive is not None)
 
 
 @dataclass(frozen=True)
-class RemoteFile:
-    """A file of the repository: where it is, how long, and its checksum.
-
-    Parameters
-    ----------
-    path : str
-        Path in the repository.
-    size : int
-        Bytes.
-    algorithm, digest : str
-        ``sha256`` of the content, or ``git``: SHA-1 of a git blob (small files).
-    """
-
-    path: str
-    size: int
-    algorithm: str
-    digest: str
-
-
-@contextmanager
-def connecting(url: str, spec: BenchmarkSpec, root: Path) -> Iterator[None]:
-    """Turn network errors into what to do by hand."""
-    by_hand = (
-        f"To fetch it by hand, open {spec.source}/tree/main on a machine with network, copy "
-        f"{', '.join(spec.hub_files)} to {root} and set `root` to that directory. A built-in set "
-        "needs no network: set `builtin` in the config"
-    )
-    try:
-        yield
-    except urllib.error.HTTPError as error:
-        raise ConnectionError(f"{url} answered {error.code} {error.reason}. {by_hand}") from error
-    except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
-        reason = getattr(error, "reason", error)
-        raise ConnectionError(
-            f"cannot fetch from {url} ({reason}); this machine seems to be offline or the line "
-            f"broke. A repeated call goes on where this one stopped. {by_hand}"
-        ) from error
-
-
-def list_files(endpoint: str, repository: str = HUB_REPOSITORY) -> list[RemoteFile]:
-    """Return the files of a data set repository on the hub."""
-    url = f"{endpoint}/api/datasets/{repository}/tree/main?recursive=true"
-    files = []
-    while url:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:
-            entries = json.load(answer)
-            url = next_page(answer.headers.get("Link", ""))
-        for entry in entries:
-            if entry["type"] == "file":
-                large = entry.get("lfs")
-                digest = ("sha256", large["oid"]) if large else ("git", entry["oid"])
-                files.append(RemoteFile(entry["path"], entry["size"], *digest))
-    return files
-
-
-def next_page(link: str) -> str | None:
-    """Return the address of the next page from a Link header.
-
-    Examples
-    --------
-    >>> next_page('<https://hub/tree?cursor=2>; rel="next"')
-    'https://hub/tree?cursor=2'
-    >>> next_page("") is None
-    True
-    """
-    for part in link.split(","):
-        address, _, relation = part.partition(";")
-        if 'rel="next"' in relation:
-            return address.strip(" <>")
-    return None
-
-
-def select_files(spec: BenchmarkSpec, files: Sequence[RemoteFile]) -> dict[Path, RemoteFile]:
-    """Return local path -> remote file for the files of a set.
-
-    The files may lie in any directory of the repository; the local path keeps the part that the
-    reader expects.
-    """
-    chosen = {}
-    for pattern in spec.hub_files:
-        depth = len(PurePosixPath(pattern).parts)
-        matching = [file for file in files if PurePosixPath(file.path).match(pattern)]
-        if not matching:
-            present = ", ".join(file.path for file in files[:20]) or "nothing"
-            raise FileNotFoundError(
-                f"{spec.source} has no file {pattern} (it lists {len(files)} files: {present}). "
-                "The repository has changed: fetch the set by hand and set `root`"
-            )
-        for file in matching:
-            local = Path(*PurePosixPath(file.path).parts[-depth:])
-            if local in chosen or ".." in local.parts:
-                raise ValueError(f"{spec.source}: {file.path} and another file both are {local}")
-            chosen[local] = file
-    return chosen
-
-
-def digest_of(path: Path, algorithm: str) -> str:
-    """Return the checksum of a file, ``sha256`` or ``git``."""
-    if algorithm == "git":
-        digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
-    else:
-        digest = hashlib.new(algorithm)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: digest).hexdigest()
-
-
-def fetch(url: str, target: Path, remote: RemoteFile, progress: Progress) -> None:
-    """Download `url` to `target`, going on from a partial file, and verify its checksum.
-
-    The partial file ``<target>.part`` becomes `target` only when its checksum is right.
-    """
-    if target.exists() and digest_of(target, remote.algorithm) == remote.digest:
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.name}.part")
-    done = partial.stat().st_size if partial.exists() else 0
-    if done > remote.size:
-        done = 0
-    task = progress.add_task(target.name, total=remote.size, completed=done)
-    if done < remote.size or not partial.exists():
-        request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
-            # A server without Range support answers 200 and starts over.
-            resumed = answer.status == 206
-            progress.update(task, completed=done if resumed else 0)
-            with partial.open("ab" if resumed else "wb") as file:
-                while block := answer.read(_BLOCK):
-                    file.write(block)
-                    progress.advance(task, len(block))
-    size = partial.stat().st_size
-    if size < remote.size:
-        raise ConnectionError(f"{url} broke off after {size} of {remote.size} bytes")
-    found = digest_of(partial, remote.algorithm)
-    if found != remote.digest:
-        partial.unlink()
-        raise ValueError(
-            f"{url}: {remote.algorithm} checksum is {found}, expected {remote.digest}. The "
-            "download was damaged and has been removed: call again"
-        )
-    put_in_place(partial, target)
-
-
-def download(name: str, root: str | Path, *, endpoint: str = HUB) -> Path:
-    """Fetch a published set to ``<root>/<name>`` and return that directory.
-
-    Files already there are verified and kept; an interrupted download goes on.
+class RawSet:
+    """A set of simulations on the hub, one folder ``run_<i>`` each.
 
     Parameters
     ----------
     name : str
-        One of :data:`PUBLISHED_SETS`.
+        Name of the set here, and of the folder that it is fetched to.
+    repository : str
+        Data set on the hub.
+    """
+
+    name: str
+    repository: str
+
+
+RAW_SETS = {
+    raw.name: raw
+    for raw in (
+        RawSet("drivaerml_raw", "neashton/drivaerml"),
+        RawSet("ahmedml", "neashton/ahmedml"),
+        RawSet("windsorml", "neashton/windsorml"),
+    )
+}
+# Names of the files of run {i}; DrivAerML's volumes come in parts of at most 26.8 GB.
+FILE_KINDS = {
+    "boundary": ("boundary_{i}.vtp", "boundary_{i}.vtu"),
+    "stl": ("*_{i}.stl",),
+    "csv": ("*_{i}.csv",),
+    "volume": ("volume_{i}.vtu", "volume_{i}.vtu.[0-9][0-9].part"),
+}
+PUBLISHED_SETS = (*ARCHIVED_SETS, *RAW_SETS)
+
+
+def _lock(folder: Path, name: str) -> AbstractContextManager[None]:
+    """Return a context in which no other process fetches `name` to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    waiting = f"another process is fetching {name} to {folder}; waiting for it"
+    return exclusive(folder / f".{name}.lock", lambda: print(waiting, file=sys.stderr))
+
+
+def holds_set(folder: Path, spec: BenchmarkSpec) -> bool:
+    """Return whether the files of a set are somewhere below `folder`."""
+    names = [PurePosixPath(pattern).name for pattern in spec.published or spec.files]
+    return all(next(folder.rglob(name), None) is not None for name in names)
+
+
+def download(
+    name: str, root: str | Path, *, endpoint: str | None = None, keep: bool = False
+) -> Path:
+    """Fetch and unpack the archive of a published set below `root` and return its folder.
+
+    An interrupted download goes on; a folder that is there is complete, and left as it is. Of sets
+    that share an archive, the first brings them all.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`ARCHIVED_SETS`.
     root : str or Path
         Directory of all downloaded sets.
     endpoint : str, optional
-        Address of the hub or of a mirror.
+        Address of a mirror; ``HF_ENDPOINT`` or the hub by default.
+    keep : bool, optional
+        Keep the archive beside the folder.
     """
-    if name not in PUBLISHED_SETS:
-        raise ValueError(f"set {name!r} is not published; choose one of {PUBLISHED_SETS}")
-    spec = benchmark(name)
-    directory = Path(root) / name
-    with connecting(endpoint, spec, directory):
-        chosen = select_files(spec, list_files(endpoint))
-        columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
-        with Progress(*columns) as progress:
-            for local, remote in chosen.items():
-                path = urllib.parse.quote(remote.path)
-                url = f"{endpoint}/datasets/{HUB_REPOSITORY}/resolve/main/{path}"
-                fetch(url, directory / local, remote, progress)
-    return directory
+    if name not in ARCHIVED_SETS:
+        raise ValueError(f"set {name!r} is not published; choose one of {ARCHIVED_SETS}")
+    spec, root = benchmark(name), Path(root).expanduser()
+    folder, archive = root / spec.folder, root / spec.archive
+    with _lock(root, spec.folder):
+        if folder.exists():
+            return _present(folder, spec)
+        by_hand = (
+            f"To fetch it by hand, open {spec.source}/tree/main on a machine with network, copy "
+            f"{spec.archive} to {root} and call this command again. A built-in set needs no "
+            "network: set `builtin` in the config"
+        )
+        if not archive.exists():
+            with connecting(by_hand):
+                remote = _archive_on_hub(spec, endpoint)
+                missing = missing_bytes(archive, remote)
+                print(f"{spec.archive}: {in_words(missing)} of {in_words(remote.size)} to fetch")
+                # Unpacked it takes no less than packed, and both are there for a while.
+                check_space(root, missing + remote.size, f"{spec.archive} and its contents")
+                fetch_all([(archive, remote)], endpoint=endpoint)
+        with download_bar() as progress:
+            unpack(archive, folder, progress, {"archive": spec.archive, "source": spec.source})
+        if not keep:
+            archive.unlink()
+        return _present(folder, spec)
+
+
+def _present(folder: Path, spec: BenchmarkSpec) -> Path:
+    """Return the folder of a set that is said to be there, if it is."""
+    if holds_set(folder, spec):
+        return folder
+    origin = folder / ORIGIN
+    source = json.loads(origin.read_text())["archive"] if origin.is_file() else "no archive"
+    raise FileNotFoundError(
+        f"{folder} is there (from {source}) but holds no {', '.join(spec.published or spec.files)} "
+        "for it. Move it away and call again; if that does not help, the repository has changed: "
+        f"look at {spec.source} and set `data.root` to where the files are"
+    )
+
+
+def _archive_on_hub(spec: BenchmarkSpec, endpoint: str | None) -> RemoteFile:
+    files = list_files(HUB_REPOSITORY, endpoint=endpoint)
+    for file in files:
+        if file.path == spec.archive:
+            return file
+    present = ", ".join(file.path for file in files[:20]) or "nothing"
+    raise FileNotFoundError(
+        f"{spec.source} has no file {spec.archive} (it lists {len(files)} files: {present}). The "
+        "repository has changed: fetch the set by hand and set `data.root`"
+    )
+
+
+def parse_runs(text: str) -> list[int]:
+    """Return run numbers from a text such as ``1-3,7``.
+
+    Examples
+    --------
+    >>> parse_runs("1-3,7")
+    [1, 2, 3, 7]
+    """
+    runs: dict[int, None] = {}
+    for part in text.split(","):
+        bounds = [bound.strip() for bound in part.split("-")]
+        if len(bounds) > 2 or not all(bound.isdecimal() for bound in bounds):
+            raise ValueError(f"runs are {text!r}, expected numbers and ranges such as 1-10,12")
+        chosen = range(int(bounds[0]), int(bounds[-1]) + 1)
+        if not chosen:
+            raise ValueError(f"runs are {text!r}, expected numbers and ranges that go up")
+        runs.update(dict.fromkeys(chosen))
+    return list(runs)
+
+
+def files_of_runs(
+    raw: RawSet, runs: Iterable[int], kinds: Sequence[str], *, endpoint: str | None = None
+) -> dict[int, list[RemoteFile]]:
+    """Return the files of the chosen kinds by run; a run that the hub does not hold has none."""
+    unknown = [kind for kind in kinds if kind not in FILE_KINDS]
+    if unknown or not kinds:
+        raise ValueError(f"kinds of files are {list(kinds)}, expected some of {list(FILE_KINDS)}")
+    runs = list(runs)
+    found = {}
+    with progress_bar("asking for sizes", len(runs), wanted=True) as advance:
+        for run in runs:
+            patterns = [pattern.format(i=run) for kind in kinds for pattern in FILE_KINDS[kind]]
+            found[run] = [
+                file
+                for file in list_files(raw.repository, folder=f"run_{run}", endpoint=endpoint)
+                if any(fnmatchcase(PurePosixPath(file.path).name, p) for p in patterns)
+            ]
+            advance()
+    return found
+
+
+def download_runs(
+    name: str,
+    root: str | Path,
+    runs: Iterable[int],
+    kinds: Sequence[str] = ("boundary", "csv"),
+    *,
+    endpoint: str | None = None,
+    dry_run: bool = False,
+) -> Path:
+    """Fetch files of runs to ``<root>/<name>/run_<i>`` and return ``<root>/<name>``.
+
+    The size is printed before anything is fetched. Complete files are told by their sizes and left
+    as they are, an interrupted one goes on. Volumes in parts are put together.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`RAW_SETS`.
+    root : str or Path
+        Directory of all downloaded sets.
+    runs : Iterable[int]
+        Numbers of runs.
+    kinds : Sequence[str]
+        Some of :data:`FILE_KINDS`.
+    endpoint : str, optional
+        Address of a mirror; ``HF_ENDPOINT`` or the hub by default.
+    dry_run : bool, optional
+        Print the size and fetch nothing.
+    """
+    if name not in RAW_SETS:
+        raise ValueError(f"set {name!r} has no runs to fetch; choose one of {list(RAW_SETS)}")
+    raw, folder = RAW_SETS[name], Path(root).expanduser() / name
+    by_hand = f"To fetch it by hand, open https://huggingface.co/datasets/{raw.repository}"
+    with connecting(by_hand):
+        found = files_of_runs(raw, runs, kinds, endpoint=endpoint)
+        absent = [run for run, files in found.items() if not files]
+        if len(absent) == len(found):
+            raise FileNotFoundError(
+                f"{raw.repository} has no {', '.join(kinds)} of the runs {absent[:20]}; look at "
+                f"https://huggingface.co/datasets/{raw.repository}/tree/main"
+            )
+        if absent:
+            print(f"not on the hub: the runs {', '.join(map(str, absent))}")
+        files = [(folder / file.path, file) for files in found.values() for file in files]
+        joined = _joined_already(files)
+        files = [(path, file) for path, file in files if _whole(path) not in joined]
+        missing = sum(missing_bytes(path, file) for path, file in files)
+        print(
+            f"{name}: {len(files)} files of {len(found) - len(absent)} runs, "
+            f"{in_words(sum(file.size for _, file in files))}, of which {in_words(missing)} are to "
+            f"be fetched to {folder}",
+            flush=True,
+        )
+        if dry_run:
+            return folder
+        with _lock(Path(root).expanduser(), name):
+            largest = max((file.size for _, file in files if ".vtu." in file.path), default=0)
+            check_space(folder, missing + 2 * largest, f"fetching {name}")
+            fetch_all(files, endpoint=endpoint)
+            for path in sorted({_whole(path) for path, _ in files} - {path for path, _ in files}):
+                join_parts(path)
+    return folder
+
+
+def _whole(part: Path) -> Path:
+    """Return the file that ``<name>.<number>.part`` is a part of, or the file itself."""
+    return part.with_suffix("").with_suffix("") if part.suffix == ".part" else part
+
+
+def _joined_already(files: Sequence[tuple[Path, RemoteFile]]) -> set[Path]:
+    """Return the files that were put together from all their parts already."""
+    sizes: Counter[Path] = Counter()
+    for path, file in files:
+        if path.suffix == ".part":
+            sizes[_whole(path)] += file.size
+    return {path for path, size in sizes.items() if path.is_file() and path.stat().st_size == size}
+
+
+def join_parts(whole: Path) -> None:
+    """Put ``<whole>.00.part``, ``<whole>.01.part``, ... together and remove them."""
+    parts = sorted(whole.parent.glob(f"{whole.name}.[0-9][0-9].part"))
+    draft = whole.with_name(f".{whole.name}.joining")
+    with (
+        draft.open("wb") as file,
+        progress_bar(f"putting {whole.name} together", len(parts), wanted=True) as advance,
+    ):
+        for part in parts:
+            with part.open("rb") as content:
+                shutil.copyfileobj(content, file, 1 << 24)
+            advance()
+    put_in_place(draft, whole)
+    for part in parts:
+        part.unlink()

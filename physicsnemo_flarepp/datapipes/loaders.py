@@ -1,5 +1,6 @@
-"""From a config to train and test loaders, on one process or on a data x context mesh of ranks."""
+"""From a config to the loaders of its splits, on one process or on a data x context mesh."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import DataLoader, Dataset
 
 from .collate import PadCollator
+from .memory import MemoryCases
 from .normalization import Normalizer, normalization_kinds, paper_normalizer
 from .readers import CaseReader
 from .sampling import CaseSampler
@@ -16,14 +18,21 @@ from .statistics import fit_normalizer
 
 
 class Loaders(NamedTuple):
-    """Train and test loader and the normaliser that both apply."""
+    """Loaders of the splits and the normaliser that all apply.
+
+    A loader of a split that the data does not have is None; there is at least one of `test` and
+    `val`. No case of a split is read before its loader is used.
+    """
 
     train: DataLoader
-    test: DataLoader
+    test: DataLoader | None
     normalizer: Normalizer
+    val: DataLoader | None = None
 
 
-def build_dataloaders(cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True) -> Loaders:
+def build_dataloaders(
+    cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True, data: MemoryCases | None = None
+) -> Loaders:
     """Return loaders whose batches are TensorDicts (see :class:`PadCollator`).
 
     Inputs are normalised; the targets ``fields`` are in physical units.
@@ -41,46 +50,72 @@ def build_dataloaders(cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True
     trust : bool, optional
         False for a config that came with files of others: then nothing that it names is imported,
         and the reader must be one that is registered.
+    data : MemoryCases, optional
+        Cases in memory, as of :func:`~.memory.from_meshes`, instead of the files of `cfg`.
 
     Returns
     -------
     Loaders
-        ``train``, ``test`` and ``normalizer``, in this order.
+        ``train``, ``test``, ``normalizer`` and ``val``. To fit the normaliser the training cases
+        are read, those of other splits are only listed.
     """
-    data = open_source(cfg, trust)
-    train, test = data.reader("train"), data.reader("test")
-    _check_disjoint(train, test)
-    normalizer = _make_normalizer(data, train)
-    return Loaders(
-        _make_loader(data, "train", train, normalizer),
-        _make_loader(data, "test", test, normalizer),
-        normalizer,
-    )
+    source = open_source(cfg, trust, data)
+    train = source.reader("train")
+    source = source.with_names(train)
+    readers = {"train": train, "val": source.find_reader("val")}
+    # Without validation cases there must be test cases, or nothing tells how good a model is.
+    finding = source.reader if readers["val"] is None else source.find_reader
+    readers["test"] = finding("test")
+    present = {split: reader for split, reader in readers.items() if reader is not None}
+    _check_disjoint(present)
+    normalizer = _make_normalizer(source, train)
+    loaders = {
+        split: _make_loader(source, split, reader, normalizer) for split, reader in present.items()
+    }
+    return Loaders(loaders["train"], loaders.get("test"), normalizer, loaders.get("val"))
 
 
 def build_test_loader(
-    cfg: Mapping[str, Any] | DictConfig, normalizer: Normalizer, *, trust: bool = True
+    cfg: Mapping[str, Any] | DictConfig,
+    normalizer: Normalizer,
+    *,
+    split: str = "test",
+    trust: bool = True,
+    data: MemoryCases | None = None,
 ) -> DataLoader:
-    """Return the test loader of :func:`build_dataloaders` alone; training cases are not needed.
+    """Return the loader of one split as it is evaluated; training cases are not needed.
 
     Parameters
     ----------
-    cfg, trust
+    cfg, trust, data
         As in :func:`build_dataloaders`; ``normalization`` is not looked at.
     normalizer : Normalizer
         Normalises the samples, such as that of the run that is evaluated.
+    split : str, optional
+        Which one: ``test`` or ``val``.
     """
-    data = open_source(cfg, trust)
-    return _make_loader(data, "test", data.reader("test"), normalizer)
+    source = open_source(cfg, trust, data)
+    return _make_loader(source, split, source.reader(split), normalizer)
 
 
-def _check_disjoint(train: CaseReader, test: CaseReader) -> None:
-    shared = sorted(set(train.case_ids) & set(test.case_ids))
-    if shared:
-        raise ValueError(
-            f"{len(shared)} cases are in both train and test: {', '.join(shared[:10])}. "
-            "Give each case to one split"
-        )
+def evaluated_split(
+    cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True, data: MemoryCases | None = None
+) -> str:
+    """Return what results are measured on: ``test``, or ``val`` of data without a test split."""
+    source = open_source(cfg, trust, data)
+    if source.find_reader("test") is None and source.find_reader("val") is not None:
+        return "val"
+    return "test"
+
+
+def _check_disjoint(readers: Mapping[str, CaseReader]) -> None:
+    for (first, a), (second, b) in itertools.combinations(readers.items(), 2):
+        shared = sorted(set(a.case_ids) & set(b.case_ids))
+        if shared:
+            raise ValueError(
+                f"{len(shared)} cases are in both {first} and {second}: {', '.join(shared[:10])}. "
+                "Give each case to one split"
+            )
 
 
 def _make_normalizer(data: DataSource, train: CaseReader) -> Normalizer:
@@ -122,7 +157,7 @@ def _make_loader(
     )
     return DataLoader(
         dataset,
-        batch_size=cfg.batch_size if training else cfg.batch_size_test,
+        batch_size=cfg.batch_size // shard[1] if training else cfg.batch_size_test,
         sampler=CaseSampler(
             len(reader), shard, shuffle=training, seed=cfg.seed, equal_counts=training
         ),

@@ -31,7 +31,13 @@ def check_shard(name: str, shard: tuple[int, int]) -> tuple[int, int]:
     return rank, size
 
 
-def token_rows(n_tokens: int, n_points: int | None, shard: tuple[int, int], seed: int) -> Rows:
+def token_rows(
+    n_tokens: int,
+    n_points: int | None,
+    shard: tuple[int, int],
+    seed: int,
+    shuffled: bool = False,
+) -> Rows:
     """Return the rows of one case that a shard reads, in ascending order.
 
     The draw of `n_points` rows is the same on every rank; the shard is a contiguous part of it,
@@ -47,11 +53,14 @@ def token_rows(n_tokens: int, n_points: int | None, shard: tuple[int, int], seed
         (rank, size) of the context shard.
     seed : int
         Seed of this draw.
+    shuffled : bool, optional
+        Whether the rows are stored in random order. Then a contiguous block is a random draw, and
+        reading it costs the block; it begins anywhere and goes on at the start of the case.
 
     Returns
     -------
     slice or numpy.ndarray
-        A slice where nothing is drawn (contiguous read), else int64 indices.
+        A slice where rows are contiguous, else int64 indices.
 
     Examples
     --------
@@ -59,12 +68,20 @@ def token_rows(n_tokens: int, n_points: int | None, shard: tuple[int, int], seed
     slice(5, 10, None)
     >>> len(token_rows(10, 4, (0, 1), seed=0))
     4
+    >>> token_rows(1000, 4, (0, 1), seed=0, shuffled=True)
+    slice(850, 854, None)
     """
     rank, size = shard
     if n_points is None or n_points >= n_tokens:
         return slice(*split_bounds(n_tokens, size, rank))
-    drawn = np.random.default_rng(seed).choice(n_tokens, n_points, replace=False, shuffle=False)
     start, stop = split_bounds(n_points, size, rank)
+    rng = np.random.default_rng(seed)
+    if shuffled:
+        first = int(rng.integers(n_tokens))
+        if first + n_points <= n_tokens:
+            return slice(first + start, first + stop)
+        return np.sort(np.arange(first, first + n_points) % n_tokens)[start:stop]
+    drawn = rng.choice(n_tokens, n_points, replace=False, shuffle=False)
     return np.sort(drawn)[start:stop]
 
 

@@ -2,26 +2,38 @@
 
 import inspect
 import json
-import sys
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
-from physicsnemo.datapipes import COMPONENT_REGISTRY
+from physicsnemo.datapipes import COMPONENT_REGISTRY, Transform
 
 from .config import LoaderConfig, ParallelConfig
-from .readers import CaseReader, DarcyReader, GeoFNOReader, ReaderOptions
+from .memory import MemoryCases, MemoryReader, from_dataset
+from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnReader, ReaderOptions
 from .readers.geofno import stored_cases
-from .readers.splits import says_its_split
+from .readers.splits import (
+    SPLITS,
+    SplitFraction,
+    SplitMissing,
+    SplitName,
+    read_case_list,
+    says_its_split,
+)
+from .registered import foreign_reader, make_transform, registered_class
 from .specs import BenchmarkSpec, benchmark
 from .synthetic.stamp import read_stamp
 
 # Arguments of readers that have their own place in the config.
-_SET_BY_DATA = ("root", "split", "n_train", "n_test", "options")
+NAMES = ("coordinates", "features", "fields", "globals", "association")
+_SET_BY_DATA = ("root", "split", "cases", "manifest", "n_train", "n_val", "n_test", "options")
+# Marks a config whose cases were in memory.
+MEMORY = "memory"
 # Of the draws of test cases: runs that differ in their seed are tested on the same tokens.
 TEST_SEED = 0
 
@@ -34,33 +46,72 @@ class DataSource:
     root: Path
     spec: BenchmarkSpec | None
     reader_class: type[CaseReader]
+    splits: Mapping[str, Any] = field(default_factory=dict)
+    memory: MemoryCases | None = None
+    trust: bool = True
+
+    def find_reader(self, split: str) -> CaseReader | None:
+        """Return the reader of a split; None if the config asks for none and the data has none."""
+        if split == "val" and not self._has_validation():
+            return None
+        try:
+            return self.reader(split)
+        except SplitMissing:
+            asked = self.cfg[f"n_{split}"] is not None or split in self.splits
+            if asked or split == "train":
+                raise
+            return None
+
+    def _has_validation(self) -> bool:
+        """Return whether a validation split is asked for or may be there."""
+        asked = "val" in self.splits or self.cfg.n_val is not None
+        if self.cfg.n_val == 0:
+            return False
+        # Else a reader that knows no validation split might give the cases of another.
+        knows = "n_val" in inspect.signature(self.reader_class).parameters
+        if asked and not knows:
+            raise ValueError(
+                f"{self.reader_class.__name__} has no validation split (no argument `n_val`); set "
+                "data.n_val to 0, or null without data.splits.val"
+            )
+        return knows
 
     def reader(self, split: str, *, whole_cases: bool = False) -> CaseReader:
         """Return the reader of a split, of this rank's tokens or of whole cases."""
         cfg, reader = self.cfg, self.reader_class
         arguments = OmegaConf.to_container(cfg.reader, resolve=True)
         arguments.pop("_target_", None)
-        # `train_cases` and `test_cases` are the two values of the reader's one argument `cases`.
-        listed = {name: arguments.pop(f"{name}_cases", None) for name in ("train", "test")}
-        if listed[split] is not None:
-            arguments["cases"] = listed[split]
+        if self.memory is not None:
+            arguments = {}  # of a foreign reader, for the reader itself
+            reader = partial(MemoryReader, self.memory)
         if reader is GeoFNOReader and self.spec is not None:
             arguments.setdefault("name", self.spec.name)
-        accepted = list(inspect.signature(reader).parameters)
-        accepted = [name for name in accepted if name not in _SET_BY_DATA]
+        arguments |= self._names()
+        taken = inspect.signature(reader).parameters
+        accepted = [*(name for name in taken if name not in _SET_BY_DATA), *self._names()]
         unknown = [name for name in arguments if name not in accepted]
+        choice = {"cases": self.splits.get(split), "manifest": self.splits.get("manifest")}
+        choice = {name: value for name, value in choice.items() if value is not None}
+        if any(name not in taken for name in choice):
+            raise ValueError(
+                f"data.splits is {dict(cfg.splits)}, but the cases of "
+                f"{self.reader_class.__name__} have positions, not names: set data.n_train, "
+                "data.n_val and data.n_test instead"
+            )
         if unknown:
             raise ValueError(
-                f"data.reader has {', '.join(unknown)}, but {reader.__name__} takes "
+                f"data.reader has {', '.join(unknown)}, but {self.reader_class.__name__} takes "
                 f"{', '.join(accepted) or 'nothing'} there. An experiment made for other data may "
                 "have set it: choose data by experiment=..., or leave it out with experiment=none"
             )
         context = (cfg.parallel.context_rank, cfg.parallel.context_size)
-        return reader(
+        made = reader(
             root=self.root,
             split=split,
             n_train=cfg.n_train,
             n_test=cfg.n_test,
+            **({"n_val": cfg.n_val} if "n_val" in taken else {}),
+            **choice,
             options=ReaderOptions(
                 n_points=cfg.n_points if split == "train" else cfg.n_points_test,
                 sampling=cfg.sampling if split == "train" else "fixed",
@@ -72,22 +123,143 @@ class DataSource:
             ),
             **arguments,
         )
+        made.transforms = self._transforms()
+        return made
+
+    def _transforms(self) -> tuple[Transform, ...]:
+        """Return new transforms of the config, each with a state of its own."""
+        given = OmegaConf.to_container(self.cfg, resolve=True)["transforms"] or ()
+        if given and self.cfg.parallel.context_size > 1:
+            raise ValueError(
+                "data.transforms act on whole samples, but with parallel.context="
+                f"{self.cfg.parallel.context_size} a rank reads a part of each; set it to 1"
+            )
+        return tuple(make_transform(entry, self.trust) for entry in given)
+
+    def with_names(self, reader: CaseReader) -> "DataSource":
+        """Return the source with the names that a reader of own files guessed, for all splits."""
+        if not isinstance(reader, NamedReader):
+            return self
+        return replace(self, cfg=OmegaConf.merge(self.cfg, reader.names.as_config()))
+
+    def _names(self) -> dict[str, Any]:
+        """Return the names of own files, which have their place in ``data``, not in ``reader``."""
+        given = OmegaConf.to_container(self.cfg, resolve=True)
+        names = {key: given[key] for key in NAMES if given[key] is not None}
+        if issubclass(self.reader_class, NamedReader):
+            return names
+        if names:
+            raise ValueError(
+                f"data.{next(iter(names))} is for own files (data=own); "
+                f"{self.reader_class.__name__} takes the names of its arrays in data.reader"
+            )
+        return {}
 
 
-def open_source(cfg: Mapping[str, Any] | DictConfig, trust: bool) -> DataSource:
+def complete_names(
+    cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True, data: MemoryCases | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a data config in which own files have all their names, and what was guessed for it.
+
+    The first training cases are opened for it. Other data has nothing to guess.
+
+    Parameters
+    ----------
+    cfg, trust, data
+        As in :func:`~.loaders.build_dataloaders`.
+    """
+    plain = _plain(cfg)
+    target = str((plain.get("reader") or {}).get("_target_", ""))
+    if data is None and target.rpartition(".")[2] not in COMPONENT_REGISTRY:
+        return plain, []
+    source = open_source(cfg, trust, data)
+    if not issubclass(source.reader_class, NamedReader):
+        return plain, []
+    reader = source.reader("train", whole_cases=True)
+    if data is not None:
+        plain |= {"reader": {**(plain.get("reader") or {}), "_target_": MEMORY}}
+    return plain | reader.names.as_config(), reader.guesses
+
+
+def open_source(
+    cfg: Mapping[str, Any] | DictConfig, trust: bool, data: MemoryCases | None = None
+) -> DataSource:
     """Return where the data of a config is and who reads it; a built-in set is made first.
 
     Parameters
     ----------
-    cfg, trust
+    cfg, trust, data
         As in :func:`~.loaders.build_dataloaders`.
     """
     cfg = OmegaConf.merge(OmegaConf.structured(LoaderConfig), _plain(cfg))
     _check_mesh(cfg.parallel)
-    root = _data_root(cfg)
+    _check_batch(cfg.batch_size, cfg.parallel)
+    if data is not None:
+        choices = _case_choices(cfg, Path())
+        return DataSource(cfg, cfg.root, None, MemoryReader, choices, data, trust)
+    if cfg.reader.get("_target_") == MEMORY:
+        if cfg.root is None:
+            raise ValueError(
+                "the cases of this config were in memory; give them again as data, such as "
+                "load_run(directory, data=...), or a folder of files as data.root (--data-root)"
+            )
+        cfg.reader._target_ = OwnReader.__name__
     name = cfg.benchmark or cfg.builtin
     spec = benchmark(name) if name is not None else None
-    return DataSource(cfg, root, spec, _reader_class(cfg, spec, trust))
+    reader_class = _reader_class(cfg, spec, trust)
+    if not issubclass(reader_class, CaseReader):
+        choices = _case_choices(cfg, Path(cfg.root or "."))
+        foreign = from_dataset(foreign_reader(reader_class, cfg.reader, cfg.root))
+        return DataSource(cfg, cfg.root, None, MemoryReader, choices, foreign, trust)
+    root = _data_root(cfg)
+    return DataSource(cfg, root, spec, reader_class, _case_choices(cfg, root), trust=trust)
+
+
+def _case_choices(cfg: DictConfig, root: Path) -> dict[str, Any]:
+    """Return what readers are told of each split that the config names, and its ``manifest``."""
+    given = cfg.splits
+    given = {"manifest": given} if isinstance(given, str) else dict(given or {})
+    # Configs of older runs have lists and manifest among the arguments of the reader.
+    older = {"manifest": "manifest", "train_cases": "train", "test_cases": "test"}
+    given = {new: cfg.reader.pop(old) for old, new in older.items() if old in cfg.reader} | given
+    unknown = [name for name in given if name not in (*SPLITS, "manifest", "seed")]
+    if unknown:
+        raise ValueError(
+            f"data.splits has {', '.join(unknown)}; expected {', '.join(SPLITS)}, manifest and seed"
+        )
+    given = {name: value for name, value in given.items() if value is not None}
+    seed, manifest = given.pop("seed", 0), given.pop("manifest", None)
+    numbers = {name: given[name] for name in SPLITS if isinstance(given.get(name), int | float)}
+    if numbers and len(numbers) < len(given):
+        raise ValueError(
+            f"data.splits is {given}; give fractions for all splits, or lists, files and names"
+        )
+    if numbers:
+        left = 1 - sum(numbers.values())
+        numbers = numbers if "train" in numbers else {"train": left, **numbers}
+        return {name: SplitFraction(name, numbers, seed) for name in numbers}
+    choices = {name: _case_choice(value, root) for name, value in given.items()}
+    return choices if manifest is None else choices | {"manifest": _found_file(manifest, root)}
+
+
+def _case_choice(value: Any, root: Path) -> Any:
+    """Return the ids in a list or a file, or the name of a split."""
+    if not isinstance(value, str):
+        return list(value)
+    if Path(value).suffix in (".txt", ".json", ".csv", ".lst"):
+        path = _found_file(value, root)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"data.splits names the file {value}, which is neither there nor in {root}"
+            )
+        return read_case_list(path)
+    return SplitName(value)
+
+
+def _found_file(name: str, root: Path) -> Path:
+    """Return a path as given, or under `root` if it is there."""
+    path = Path(name).expanduser()
+    return path if path.is_file() or not (root / path).is_file() else root / path
 
 
 def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dict[str, Any]:
@@ -115,7 +287,7 @@ def data_elsewhere(cfg: Mapping[str, Any] | DictConfig, root: str | Path) -> dic
     moved = cfg | {"builtin": None, "benchmark": name, "root": str(root)}
     stamp = read_stamp(Path(root))
     if stamp is not None:
-        moved |= {count: stamp[count] for count in ("n_train", "n_test")}
+        moved |= {count: stamp.get(count, 0) for count in ("n_train", "n_val", "n_test")}
     elif says_its_split(Path(root)):
         moved |= {"n_train": None, "n_test": None}
     elif name is not None and _holds_only_tests(benchmark(name), moved):
@@ -157,6 +329,21 @@ def _check_mesh(parallel: ParallelConfig) -> None:
         )
 
 
+def _check_batch(batch_size: int, parallel: ParallelConfig) -> None:
+    data, context = parallel.data_size, parallel.context_size
+    if batch_size < 1:
+        raise ValueError(f"data.batch_size is {batch_size}, expected at least 1")
+    if batch_size % data:
+        ranks, larger = data * context, -(-batch_size // data) * data
+        shared = ranks // math.gcd(batch_size, ranks)
+        raise ValueError(
+            f"data.batch_size is {batch_size}, the cases of a batch over all ranks, which {data} "
+            f"data ranks cannot share equally. Let ranks share cases instead (parallel.context="
+            f"{shared} of {ranks} ranks), which trains what one rank would, or set data.batch_size "
+            f"to a multiple of {data}, such as {larger}, which is another training"
+        )
+
+
 def _data_root(cfg: DictConfig) -> Path:
     """Return the directory of the files, after generating a built-in set and noting its counts."""
     if (cfg.root is None) == (cfg.builtin is None):
@@ -168,13 +355,15 @@ def _data_root(cfg: DictConfig) -> Path:
         # A folder without a stamp is of other makers and has no checksums to hold to.
         read_stamp(Path(cfg.root))
         return Path(cfg.root)
-    root = generate_once(cfg.builtin, n_train=cfg.n_train, n_test=cfg.n_test, seed=cfg.builtin_seed)
+    counts = {"n_train": cfg.n_train, "n_val": cfg.n_val, "n_test": cfg.n_test}
+    root = generate_once(cfg.builtin, seed=cfg.builtin_seed, **counts)
     stamp = json.loads((root / "stamp.json").read_text())
-    cfg.n_train, cfg.n_test = stamp["n_train"], stamp["n_test"]
+    for count in counts:
+        cfg[count] = stamp.get(count, 0)
     return root
 
 
-def generate_once(name: str, *, n_train: int | None, n_test: int | None, seed: int) -> Path:
+def generate_once(name: str, *, seed: int, **counts: int | None) -> Path:
     """Return the directory of a built-in set; under several ranks, rank 0 makes it, others wait.
 
     A failure on rank 0 is raised on every rank, instead of leaving the others to wait.
@@ -182,12 +371,12 @@ def generate_once(name: str, *, n_train: int | None, n_test: int | None, seed: i
     from .synthetic import generate  # the solvers are needed only here
 
     if running_ranks() is None:
-        return generate(name, n_train=n_train, n_test=n_test, seed=seed)
+        return generate(name, seed=seed, **counts)
     outcome: list = [None, None]
     cause = None
     if dist.get_rank() == 0:
         try:
-            outcome[0] = str(generate(name, n_train=n_train, n_test=n_test, seed=seed))
+            outcome[0] = str(generate(name, seed=seed, **counts))
         except Exception as error:
             cause = error
             outcome[1] = f"{type(error).__name__}: {error}"
@@ -197,16 +386,11 @@ def generate_once(name: str, *, n_train: int | None, n_test: int | None, seed: i
     return Path(outcome[0])
 
 
-def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> type[CaseReader]:
+def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> type:
     target = cfg.reader.get("_target_", spec and spec.reader)
     if target is None:
         raise ValueError("neither `benchmark` nor `reader._target_` is set; name a reader")
-    module, _, name = str(target).rpartition(".")
-    if module and trust:
-        return get_class(target)
-    found = COMPONENT_REGISTRY.get(name) if name in COMPONENT_REGISTRY else None
-    if module and found is not getattr(sys.modules.get(module), name, None):
-        found = None
+    found = registered_class(str(target), trust)
     # Other registered components take other arguments, and PhysicsNeMo's mesh readers unpickle.
     if found is None or not trust and not issubclass(found, CaseReader):
         readers = [name for name in COMPONENT_REGISTRY.list() if name.endswith("Reader")]

@@ -108,6 +108,8 @@ class BenchmarkSpec:
         Names of the predicted channels, in order.
     n_train, n_test : int
         Published split sizes.
+    n_val : int
+        Cases that are published but in neither split, for validation by default.
     pool : int or None
         Number of leading cases that the split is taken from; None means all cases of the file.
         Training takes the first ``n_train`` of the pool, testing the last ``n_test``.
@@ -123,6 +125,8 @@ class BenchmarkSpec:
         Where the files are published.
     published : tuple[str, ...]
         Names of the published files where `files` are patterns that also fit built-in sets.
+    archive : str or None
+        Archive of the source that holds the files, in folders of its own.
     """
 
     name: str
@@ -139,11 +143,13 @@ class BenchmarkSpec:
     constants: Mapping[str, tuple] = field(default_factory=dict)
     source: str = f"https://huggingface.co/datasets/{HUB_REPOSITORY}"
     published: tuple[str, ...] = ()
+    archive: str | None = None
+    n_val: int = 0
 
     @property
-    def hub_files(self) -> tuple[str, ...]:
-        """Names or patterns of the files to fetch."""
-        return self.published or self.files
+    def folder(self) -> str | None:
+        """Name of the folder that the archive unpacks to."""
+        return None if self.archive is None else self.archive.removesuffix(".tar.gz")
 
 
 _XYZ_MIN = (-0.9425, -1.1314, -0.3176)
@@ -152,6 +158,37 @@ _XYZ_SPAN = tuple(high - low for low, high in zip(_XYZ_MIN, _XYZ_MAX, strict=Tru
 
 # Columns of the array `surface_fields` in presampled and curated DrivAerML files.
 SURFACE_FIELD_COLUMNS = {"pMeanTrim": (0,), "wallShearStressMeanTrim": (1, 2, 3)}
+
+# Tokens per case of the presampled DrivAerML surfaces, by the size in their names.
+PRESAMPLED_SIZES = {
+    **{f"{thousands}k": 1000 * thousands for thousands in (10, 40, 100, 200, 300, 400, 500)},
+    "1m": 1_000_000,
+}
+
+
+def _presampled(size: str, n_tokens: int) -> BenchmarkSpec:
+    name = f"drivaerml_surface_presampled_{size}"
+    constants = {
+        "coordinates": (_XYZ_MIN, _XYZ_SPAN),
+        "fields": ((-229.845718,), (269.598572,)),
+    }
+    return BenchmarkSpec(
+        name=f"drivaerml_{size}",
+        reader="DrivAerMLReader",
+        files=(f"{name}/*/run_*.npz",),
+        inputs=("x", "y", "z"),
+        outputs=("pMeanTrim",),
+        n_train=387,
+        n_test=97,
+        pool=None,
+        grid=None,
+        n_tokens=n_tokens,
+        normalization={"coordinates": "unit_box", "fields": "gaussian"},
+        # Published for this size alone.
+        constants=constants if size == "40k" else {},
+        archive=f"{name}.tar.gz",
+    )
+
 
 _SPECS = (
     BenchmarkSpec(
@@ -166,6 +203,8 @@ _SPECS = (
         grid=None,
         n_tokens=972,
         normalization={"coordinates": "none", "fields": "gaussian"},
+        archive="Geo-FNO.tar.gz",
+        n_val=200,
     ),
     BenchmarkSpec(
         name="darcy",
@@ -184,6 +223,8 @@ _SPECS = (
             "piececonst_r421_N1024_smooth1.mat",
             "piececonst_r421_N1024_smooth2.mat",
         ),
+        archive="FNO.tar.gz",
+        n_val=24,
     ),
     BenchmarkSpec(
         name="airfoil",
@@ -197,6 +238,8 @@ _SPECS = (
         grid=(221, 51),
         n_tokens=221 * 51,
         normalization={"coordinates": "none", "fields": "gaussian"},
+        archive="Geo-FNO.tar.gz",
+        n_val=200,
     ),
     BenchmarkSpec(
         name="pipe",
@@ -210,6 +253,8 @@ _SPECS = (
         grid=(129, 129),
         n_tokens=129 * 129,
         normalization={"coordinates": "gaussian", "fields": "gaussian"},
+        archive="Geo-FNO.tar.gz",
+        n_val=200,
     ),
     BenchmarkSpec(
         name="plasticity",
@@ -223,24 +268,10 @@ _SPECS = (
         grid=(101, 31),
         n_tokens=101 * 31,
         normalization={"coordinates": "none", "features": "gaussian", "fields": "gaussian"},
+        archive="Geo-FNO.tar.gz",
+        n_val=7,
     ),
-    BenchmarkSpec(
-        name="drivaerml_40k",
-        reader="DrivAerMLReader",
-        files=("drivaerml_surface_presampled_40k/*/run_*.npz",),
-        inputs=("x", "y", "z"),
-        outputs=("pMeanTrim",),
-        n_train=387,
-        n_test=97,
-        pool=None,
-        grid=None,
-        n_tokens=40_000,
-        normalization={"coordinates": "unit_box", "fields": "gaussian"},
-        constants={
-            "coordinates": (_XYZ_MIN, _XYZ_SPAN),
-            "fields": ((-229.845718,), (269.598572,)),
-        },
-    ),
+    *(_presampled(size, n_tokens) for size, n_tokens in PRESAMPLED_SIZES.items()),
     BenchmarkSpec(
         name="cars",
         reader="DrivAerMLReader",

@@ -1,26 +1,25 @@
 """From any surface file to predicted fields on its whole mesh, and what they tell."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyvista as pv
-import torch
 from torch import Tensor
 
-from ..datapipes.readers.base import NO_WEIGHTS
+from ..datapipes.readers.base import TokenTable
+from ..datapipes.readers.contents import Contents
 from ..datapipes.readers.surface_tables import SurfaceRequest, surface_table
-from ..datapipes.readers.surfaces import reference_values_beside
 from ..meshes import PolygonMesh, polygon_mesh, read_surface
 from ..meshes.export import add_arrays, prediction_arrays
 from .errors import relative_l2
 from .force_conventions import ForceSettings, describe_settings, sign_doubt
 from .forces import Forces, field_forces, force_surface
+from .inputs import GlobalValues, find_globals, input_table, table_sample
 from .surface_checks import SizeComparison, compare_size, mesh_warnings, training_ranges
 from .trained_run import Run
 
-GlobalValues = Mapping[str, float | Sequence[float]]
 WARNINGS = "warnings"
 
 
@@ -75,8 +74,8 @@ def predict_surface(
     path : str or Path
         See :func:`read_surface`.
     global_values : Mapping[str, float or sequence of float], optional
-        Values of the run's globals by name. Those not given are taken from ``geo_ref_*.csv``
-        beside the surface.
+        Values of the run's globals by name. Those not given are taken from the field data of the
+        file, or from ``geo_ref_*.csv`` beside it.
     scale : float, optional
         Factor on the coordinates; the result is in the scaled coordinates.
     flip : bool, optional
@@ -106,7 +105,7 @@ def predict_surface(
     if known is not None:
         size = compare_size(known, sample["coordinates"].numpy(), path, scale=scale)
     warnings += [size.warning] if size.warning else []
-    values = run.predict(sample, progress=progress)
+    values = run.predict(run.transform(sample), progress=progress)
     add_arrays(surface, prediction_arrays(channels.fields, {run.name: values}), association)
     if warnings:
         surface.field_data[WARNINGS] = warnings
@@ -120,7 +119,18 @@ def surface_sample(
     global_values: GlobalValues,
 ) -> dict[str, Tensor]:
     """Return the inputs of a run at all cells or points of a mesh, in physical units."""
+    given = find_globals(run, mesh.source, mesh.data.get("field", {}), global_values)
+    table = _input_table(run, mesh, association, given)
+    return table_sample(run, table, Path(mesh.source).stem)
+
+
+def _input_table(
+    run: Run, mesh: PolygonMesh, association: str, global_values: Mapping[str, np.ndarray]
+) -> TokenTable:
+    """Return the cells or points of a mesh with the inputs of a run."""
     channels = run.channels
+    if run.names is not None:
+        return input_table(run, Contents(mesh.source, mesh=mesh), association, global_values)
     request = SurfaceRequest(
         (), tuple(channels.features), association=association, weights=channels.weights
     )
@@ -132,42 +142,7 @@ def surface_sample(
             f"takes as input; it has {', '.join(mesh.data[association]) or 'none'}. Add the arrays "
             "to the file"
         )
-    table = surface_table(mesh, request, _globals(run, mesh.source, global_values))
-    rows = slice(0, table.n_tokens)
-    sample = {"coordinates": table.read("coordinates", rows)}
-    if channels.features:
-        sample["features"] = table.read("features", rows)
-    if channels.globals:
-        sample["globals"] = table.read_globals()
-    if channels.weights != NO_WEIGHTS:
-        weights = table.read_weights(channels.weights, rows, Path(mesh.source).stem)
-        sample["weights"] = weights.astype(np.float32)
-    return {key: torch.from_numpy(value) for key, value in sample.items()}
-
-
-def _globals(run: Run, source: Path, given: GlobalValues) -> dict[str, np.ndarray]:
-    wanted = run.channels.globals
-    unknown = sorted(set(given) - set(wanted))
-    if unknown:
-        raise ValueError(
-            f"run {run.name} has no global value {', '.join(unknown)}; its global values are "
-            f"{', '.join(wanted) or 'none'}"
-        )
-    values = {**reference_values_beside(source), **given}
-    absent = [name for name in wanted if name not in values]
-    if absent:
-        raise ValueError(
-            f"run {run.name} needs the global values {', '.join(absent)}, which are neither given "
-            f"nor in a geo_ref_*.csv beside {source}; give each with --global {absent[0]}=<number>"
-        )
-    arrays = {name: np.asarray(values[name], dtype=np.float64) for name in wanted}
-    for name, array in arrays.items():
-        if array.size != wanted[name]:
-            raise ValueError(
-                f"global value {name} has {array.size} numbers, but run {run.name} takes "
-                f"{wanted[name]}; give a vector as --global {name}=1,0,0"
-            )
-    return arrays
+    return surface_table(mesh, request, global_values)
 
 
 def describe_prediction(

@@ -20,8 +20,11 @@ from ..datapipes import Normalizer
 from ..datapipes.channels import FILE_NAME as CHANNELS_FILE
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import build_test_loader
+from ..datapipes.memory import MemoryCases
 from ..datapipes.readers import CaseReader
 from ..datapipes.readers.base import NO_WEIGHTS
+from ..datapipes.readers.names import Names
+from ..datapipes.registered import make_transform
 from ..datapipes.sources import data_elsewhere
 from ..files import reading
 from ..inference import predict
@@ -62,6 +65,8 @@ class Run:
         Directory of the data, if it is not that of training.
     trust : bool
         Whether a reader that is not registered may be imported.
+    memory : MemoryCases or None
+        The cases, if they are in memory.
     """
 
     name: str
@@ -74,12 +79,15 @@ class Run:
     checkpoint: str = "final"
     data_root: Path | None = None
     trust: bool = False
+    memory: MemoryCases | None = None
 
     @cached_property
     def test_set(self) -> CaseReader:
         """The test cases with all their tokens, in physical units; opened when first used."""
         try:
-            loader = build_test_loader(self.data, self.normalizer, trust=self.trust)
+            loader = build_test_loader(
+                self.data, self.normalizer, trust=self.trust, data=self.memory
+            )
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"the data of run {self.directory} cannot be opened: {error}. If the files are "
@@ -112,6 +120,30 @@ class Run:
             return Channels.load(self.directory)
         joint = OmegaConf.select(self.config, "training.field_norms") == "joint"
         return Channels.of_reader(self.test_set, joint=joint)
+
+    @cached_property
+    def names(self) -> Names | None:
+        """What arrays of files are taken for, for a run on own files or on data in memory."""
+        keys = ("coordinates", "features", "fields", "globals", "association")
+        given = OmegaConf.to_container(self.data, resolve=True)
+        if given.get("fields") is None:
+            return None
+        grid = (given.get("reader") or {}).get("grid")
+        weights = self.channels.weights
+        return Names.parse(**{key: given.get(key) for key in keys}, weights=weights, grid=grid)
+
+    def transform(self, sample: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return a sample of a file as ``data.transforms`` of training change it."""
+        given = OmegaConf.to_container(self.data, resolve=True).get("transforms") or ()
+        changed = TensorDict(dict(sample))
+        for entry in given:
+            changed = make_transform(entry, self.trust)(changed)
+        if len(changed["coordinates"]) != len(sample["coordinates"]):
+            raise ValueError(
+                f"data.transforms of run {self.name} leave {len(changed['coordinates'])} of "
+                f"{len(sample['coordinates'])} tokens; a file is predicted with all of them"
+            )
+        return dict(changed.items())
 
     def inputs(self, sample: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what the model is called with: a batch of one sample in physical units."""
@@ -168,6 +200,7 @@ def load_run(
     device: torch.device | str | None = None,
     data_root: str | Path | None = None,
     trust: bool = False,
+    data: MemoryCases | None = None,
 ) -> Run:
     """Return the trained model of a run directory, ready to predict.
 
@@ -190,6 +223,8 @@ def load_run(
         Import classes that the run names and this package does not know: a reader of
         ``config.yaml``, the class of the model. Whoever wrote the run may then run code here;
         without it, opening a run runs none.
+    data : MemoryCases, optional
+        The cases of a run that was trained on data in memory, which no file holds.
     """
     directory = Path(directory)
     config_file = _run_file(directory, CONFIG)
@@ -210,6 +245,7 @@ def load_run(
         checkpoint=checkpoint,
         data_root=None if data_root is None else Path(data_root),
         trust=trust,
+        memory=data,
     )
 
 

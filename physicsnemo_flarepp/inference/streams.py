@@ -1,5 +1,6 @@
 """Tokens chunk by chunk: how many at a time, how they travel, where they wait between passes."""
 
+import mmap
 import os
 import tempfile
 from collections import deque
@@ -258,16 +259,16 @@ class ResidualStream:
 
 
 def _map_unnamed_file(directory: Path, size: int, dtype: torch.dtype) -> Tensor:
-    # The mapping outlives the name, so that no end of the process leaves the file behind. Its pages
-    # are claimed first: a disk that is full would kill the process at a later write to the mapping.
-    with tempfile.NamedTemporaryFile(dir=directory, prefix="flarepp-residual-") as file:
+    # Without a name, so that no end of the process leaves the file behind. Its pages are claimed
+    # first: a disk that is full would kill the process at a later write to the mapping.
+    length = size * dtype.itemsize
+    with tempfile.TemporaryFile(dir=directory) as file:
         try:
-            os.posix_fallocate(file.fileno(), 0, size * dtype.itemsize)
+            os.posix_fallocate(file.fileno(), 0, length)
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"the directory {directory} has no room for {size * dtype.itemsize} bytes more of "
-                f"hidden states ({error.strerror}); offload to another one, or store them in "
-                "bfloat16",
+                f"the directory {directory} has no room for {length:,} bytes more of hidden states "
+                f"({error.strerror}); offload to another one, or store them in bfloat16",
             ) from error
-        return torch.from_file(file.name, shared=True, size=size, dtype=dtype)
+        return torch.frombuffer(mmap.mmap(file.fileno(), length), dtype=dtype)

@@ -1,7 +1,7 @@
 """What area a point stands for: its share of the cells around it, on grids and in clouds."""
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.spatial import Delaunay, KDTree, QhullError
 
 from .polygons import PolygonMesh
@@ -40,9 +40,8 @@ def grid_areas(points: Float[np.ndarray, "N d"], shape: tuple[int, ...]) -> Floa
 def cloud_areas(points: Float[np.ndarray, "N 2"]) -> Float[np.ndarray, " N"]:
     """Return the area of each point of a planar cloud: a third of every triangle around it.
 
-    The triangles are Delaunay's without those that span a void or a bay, told by a circumcircle
-    much larger than the distances of their corners to other points. On the nodes of a mesh of
-    triangles it is the lumped mass of linear elements.
+    The triangles are those of :func:`cloud_triangles`. On the nodes of a mesh of triangles it is
+    the lumped mass of linear elements.
 
     Parameters
     ----------
@@ -53,6 +52,25 @@ def cloud_areas(points: Float[np.ndarray, "N 2"]) -> Float[np.ndarray, " N"]:
     --------
     >>> cloud_areas(np.array([[0.0, 0.0], [2.0, 0.0], [2.0, 2.0], [0.0, 2.0]])).sum()
     np.float64(4.0)
+    """
+    return _vertex_areas(np.asarray(points, dtype=np.float64), cloud_triangles(points))
+
+
+def cloud_triangles(points: Float[np.ndarray, "N 2"]) -> Int[np.ndarray, "n 3"]:
+    """Return the triangles of a planar cloud, as rows of its points.
+
+    Delaunay's without those that span a void or a bay, told by a circumcircle much larger than the
+    distances of their corners to other points.
+
+    Parameters
+    ----------
+    points : numpy.ndarray
+        (N, 2).
+
+    Examples
+    --------
+    >>> len(cloud_triangles(np.array([[0.0, 0.0], [2.0, 0.0], [2.0, 2.0], [0.0, 2.0]])))
+    2
     """
     points = np.asarray(points, dtype=np.float64)
     if points.ndim != 2 or points.shape[1] != 2:
@@ -76,7 +94,7 @@ def cloud_areas(points: Float[np.ndarray, "N 2"]) -> Float[np.ndarray, " N"]:
     spacing = KDTree(points).query(points, k=[neighbour + 1])[0][:, 0]
     # R = abc / 4A, compared without dividing: flat triangles on the hull have A = 0.
     largest = _LARGEST_CIRCUMRADIUS * spacing[triangles].max(axis=1)
-    return _vertex_areas(points, triangles[lengths.prod(axis=1) <= 2 * doubled * largest])
+    return triangles[lengths.prod(axis=1) <= 2 * doubled * largest]
 
 
 def _vertex_areas(points: Float[np.ndarray, "N d"], cells: np.ndarray) -> Float[np.ndarray, " N"]:

@@ -101,7 +101,9 @@ def _free_process() -> _Process:
         process.end()
 
 
-def ask_vtk(path: Path, arrays: Sequence[str] | None, places: Sequence[str]) -> tuple[dict, dict]:
+def ask_vtk(
+    path: Path, arrays: Sequence[str] | None, places: Sequence[str], sizes: bool = False
+) -> tuple[dict, dict]:
     """Return what a helper process reads; ValueError if it dies of it or does not come back.
 
     Parameters
@@ -112,12 +114,14 @@ def ask_vtk(path: Path, arrays: Sequence[str] | None, places: Sequence[str]) -> 
         Names of the arrays to read, None for all.
     places : Sequence[str]
         Where to read them: ``cell``, ``point`` or both.
+    sizes : bool, optional
+        Measure the cells of a mesh that is no surface.
 
     Returns
     -------
     tuple[dict, dict]
         The description that :func:`.vtk_process.read` gives, and the arrays by (place, name); the
-        place of points, connectivity and offsets is None. Nothing is checked yet.
+        place of points, connectivity, offsets, types and sizes is None. Nothing is checked yet.
     """
     process = _free_process()
     size = path.stat().st_size
@@ -125,6 +129,7 @@ def ask_vtk(path: Path, arrays: Sequence[str] | None, places: Sequence[str]) -> 
         "path": str(path.absolute()),
         "arrays": None if arrays is None else list(arrays),
         "places": list(places),
+        "sizes": sizes,
         "memory": min(psutil.virtual_memory().available, _MEMORY + _EXPANSION * size),
     }
     seconds = _SECONDS + size / _BYTES_PER_SECOND

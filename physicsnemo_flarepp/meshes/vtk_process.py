@@ -20,10 +20,21 @@ from vtkmodules.vtkCommonCore import vtkOutputWindow, vtkStringOutputWindow
 from vtkmodules.vtkIOGeometry import vtkOBJReader, vtkSTLReader
 from vtkmodules.vtkIOLegacy import vtkDataSetReader
 from vtkmodules.vtkIOPLY import vtkPLYReader
-from vtkmodules.vtkIOXML import vtkXMLPolyDataReader
+from vtkmodules.vtkIOXML import (
+    vtkXMLImageDataReader,
+    vtkXMLPolyDataReader,
+    vtkXMLReader,
+    vtkXMLRectilinearGridReader,
+    vtkXMLStructuredGridReader,
+    vtkXMLUnstructuredGridReader,
+)
 
 READERS = {
     ".vtp": vtkXMLPolyDataReader,
+    ".vtu": vtkXMLUnstructuredGridReader,
+    ".vts": vtkXMLStructuredGridReader,
+    ".vtr": vtkXMLRectilinearGridReader,
+    ".vti": vtkXMLImageDataReader,
     ".stl": vtkSTLReader,
     ".ply": vtkPLYReader,
     ".obj": vtkOBJReader,
@@ -33,7 +44,7 @@ ALIGNMENT = 64
 _LEGACY_KINDS = ("Scalars", "ColorScalars", "Normals", "TCoords", "Vectors", "Fields", "Tensors")
 
 
-def read(path, wanted, places, said):
+def read(path, wanted, places, sizes, said):
     """Return a description of the mesh in `path` and the list of its arrays.
 
     Parameters
@@ -44,6 +55,8 @@ def read(path, wanted, places, said):
         Names of the cell and point arrays to read, None for all.
     places : list[str]
         Where to read them: ``cell``, ``point`` or both.
+    sizes : bool
+        Measure the cells of a mesh that is no surface of polygons: their volumes, areas, lengths.
     said : Callable[[], str]
         Gives what VTK complained of so far.
     """
@@ -54,7 +67,7 @@ def read(path, wanted, places, said):
         _end_with_a_line(reader, path)
         for kind in _LEGACY_KINDS:
             getattr(reader, f"ReadAll{kind}On")()
-    elif isinstance(reader, vtkXMLPolyDataReader):
+    elif isinstance(reader, vtkXMLReader):
         reader.UpdateInformation()
         if said():
             return {"error": said()}, []
@@ -63,25 +76,65 @@ def read(path, wanted, places, said):
     mesh = reader.GetOutputDataObject(0)
     if said() or reader.GetErrorCode():
         return {"error": said() or f"VTK error {reader.GetErrorCode()}"}, []
-    if not mesh.IsA("vtkPolyData"):
-        return {"kind": mesh.GetClassName().removeprefix("vtk")}, []
-    polygons = mesh.GetPolys()
-    arrays = [
-        (None, "connectivity", vtk_to_numpy(polygons.GetConnectivityArray())),
-        (None, "offsets", vtk_to_numpy(polygons.GetOffsetsArray())),
-    ]
+    head = {"kind": mesh.GetClassName().removeprefix("vtk"), "n_cells": mesh.GetNumberOfCells()}
+    if not mesh.IsA("vtkPointSet") and not mesh.IsA("vtkCartesianGrid"):
+        return head, []
+    polygons = mesh.GetPolys() if mesh.IsA("vtkPolyData") else None
+    if polygons is not None:
+        head["n_polygons"] = polygons.GetNumberOfCells()
+    if polygons is not None and 0 < head["n_polygons"] == head["n_cells"]:
+        arrays = _cell_array(polygons)
+    else:
+        mesh = _unstructured(mesh)
+        arrays = [] if mesh.GetNumberOfCells() == 0 else _cell_array(mesh.GetCells())
+        if arrays:
+            arrays.append((None, "types", vtk_to_numpy(mesh.GetCellTypes())))
+        if arrays and sizes:
+            arrays.append((None, "sizes", _cell_sizes(mesh)))
     if mesh.GetPoints() is not None:
         arrays.append((None, "points", vtk_to_numpy(mesh.GetPoints().GetData())))
     for place in ("cell", "point", "field"):
         arrays += _attributes(mesh, place)
-    head = {
-        "kind": "PolyData",
-        "n_cells": mesh.GetNumberOfCells(),
-        "n_polygons": polygons.GetNumberOfCells(),
-        "present": present
-        or {place: [n for p, n, _ in arrays if p == place] for place in ("cell", "point")},
+    head["present"] = present or {
+        place: [n for p, n, _ in arrays if p == place] for place in ("cell", "point")
     }
     return head, arrays
+
+
+def _cell_array(cells):
+    """Return the vertex numbers of cells one after the other, and where each cell begins."""
+    return [
+        (None, "connectivity", vtk_to_numpy(cells.GetConnectivityArray())),
+        (None, "offsets", vtk_to_numpy(cells.GetOffsetsArray())),
+    ]
+
+
+def _unstructured(mesh):
+    """Return any mesh as an unstructured grid, points and cells in their order."""
+    if mesh.IsA("vtkUnstructuredGrid"):
+        return mesh
+    from vtkmodules.vtkFiltersCore import vtkAppendFilter
+
+    joined = vtkAppendFilter()
+    joined.AddInputData(mesh)
+    joined.Update()
+    return joined.GetOutput()
+
+
+def _cell_sizes(mesh):
+    """Return the volume of each cell, or the area or length of one that is flat."""
+    from vtkmodules.vtkFiltersVerdict import vtkCellSizeFilter
+
+    measured = vtkCellSizeFilter()
+    measured.SetInputData(mesh)
+    measured.ComputeVertexCountOff()
+    for measure in ("Length", "Area", "Volume"):
+        getattr(measured, f"Set{measure}ArrayName")(f"flarepp {measure}")
+    measured.Update()
+    data = measured.GetOutput().GetCellData()
+    parts = (data.GetArray(f"flarepp {measure}") for measure in ("Length", "Area", "Volume"))
+    # A cell has one of the three, the others are 0; the volume of an inverted cell is negative.
+    return sum(np.abs(vtk_to_numpy(part)) for part in parts)
 
 
 def _end_with_a_line(reader, path):
@@ -183,7 +236,8 @@ def serve(requests, replies):
         with os.fdopen(files[0], "wb") as file:
             try:
                 said = partial(complaints, window)
-                head, arrays = read(request["path"], request["arrays"], request["places"], said)
+                asked = (request[key] for key in ("path", "arrays", "places", "sizes"))
+                head, arrays = read(*asked, said)
                 head["arrays"] = store(arrays, file)
             except Exception as error:
                 head = {"error": f"{type(error).__name__}: {error}", "arrays": []}

@@ -62,6 +62,7 @@ class CompleteModel(MixerBackbone):
         check_ratios(given["mlp_ratio"], dropout=0.0)
         check_architecture(given["n_hidden"], given["n_head"])
         check_grid(given["structured_shape"], given["unified_pos"])
+        self.init = "paper"  # drawn as in the study
         self.time_input = False
         self.checkpoint_blocks = given["checkpoint_blocks"]
         self._set_inputs(**{name: given[name] for name in _INPUTS})

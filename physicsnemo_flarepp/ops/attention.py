@@ -1,11 +1,12 @@
 r"""Scaled dot-product attention that also returns its log-normaliser.
 
 The fused kernels of torch compute the log-normaliser and drop it at the public interface. It is
-what makes partial gathers mergeable (:mod:`physicsnemo_flarepp.ops.routing`), so the kernels are
+what makes partial gathers mergeable (:mod:`physicsnemo_flarepp.ops.merging`), so the kernels are
 called directly (:mod:`physicsnemo_flarepp.ops.kernels`). Weights of keys are one additive
 :math:`\log w` in all of them, and a mask is the weights 0 and 1. Both directions are registered as
 custom operators with fake kernels, so that ``torch.compile`` and ``torch.export`` see one opaque
-node and no graph break.
+node and no graph break. Inside it, where sizes are numbers, the longer axis is split into as many
+parts as fill the device (:mod:`physicsnemo_flarepp.ops.splits`).
 """
 
 import math
@@ -20,7 +21,17 @@ from torch.autograd.function import once_differentiable
 
 from .checks import check_attention, check_results
 from .kernels import ALIGNMENT, BACKWARD, FORWARD, accumulation_dtype, select_backend
+from .merging import merge_partials
 from .plain import is_plain
+from .splits import (
+    add_shares,
+    call_in_parts,
+    check_splits,
+    choose_splits,
+    count_slots,
+    join_tokens,
+    slots_at_most,
+)
 
 # What tokens count for in a gather: a measure of at least 0, or a mask, which is 0 and 1.
 TokenWeights = Float[Tensor, "B N"] | Bool[Tensor, "B N"]
@@ -34,6 +45,7 @@ def attention_with_lse(
     scale: float | None = None,
     key_mask: Bool[Tensor, "B N"] | None = None,
     key_weights: TokenWeights | None = None,
+    splits: int | None = None,
 ) -> tuple[Float[Tensor, "B H M E"], Float[Tensor, "B H M"]]:
     r"""Softmax attention and the logarithm of its normaliser.
 
@@ -65,6 +77,9 @@ def attention_with_lse(
         Shape :math:`(B, N)`, of any floating dtype, finite and at least 0; or boolean as
         ``key_mask``. On the host bad values raise; other devices are not waited for, and NaN or
         negative weights give NaN.
+    splits : int, optional
+        Parts into which the longer of the axes M and N is split, for more parallel work; by
+        default what fills the device. The result is the same up to rounding.
 
     Returns
     -------
@@ -84,13 +99,14 @@ def attention_with_lse(
     """
     if not torch.compiler.is_compiling():
         check_attention(q, k, v, scale, key_mask, key_weights)
+        check_splits(splits)
     weights = join_weights(key_mask, key_weights)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if is_plain():
         return _attend(q, k, v, weights, scale, "math")
     if _known is not None:
-        return _known.gather(q, k, v, weights, scale)
-    return _attention(q, k, v, weights, scale)
+        return _known.gather(q, k, v, weights, scale, splits)
+    return _attention(q, k, v, weights, scale, splits)
 
 
 class KnownGather:
@@ -107,10 +123,16 @@ class KnownGather:
         self.given: tuple[Tensor, Tensor] | None = None
 
     def gather(
-        self, q: Tensor, k: Tensor, v: Tensor, weights: TokenWeights | None, scale: float
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        weights: TokenWeights | None,
+        scale: float,
+        splits: int | None,
     ) -> tuple[Tensor, Tensor]:
         """Return the whole gather, with the gradients that the part has in it."""
-        self.given = _PartOfKnown.apply(q, k, v, weights, scale, *self.pair)
+        self.given = _PartOfKnown.apply(q, k, v, weights, scale, splits, *self.pair)
         return self.given
 
 
@@ -160,8 +182,10 @@ def known_gather(
 
 class _PartOfKnown(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, weights, scale: float, out, lse) -> tuple[Tensor, Tensor]:
-        ctx.scale = scale
+    def forward(
+        ctx, q, k, v, weights, scale: float, splits: int | None, out, lse
+    ) -> tuple[Tensor, Tensor]:
+        ctx.scale, ctx.splits = scale, splits
         ctx.save_for_backward(q, k, v, weights, out.to(q.dtype), lse)
         ctx.set_materialize_grads(False)
         return out.view_as(out), lse.view_as(lse)
@@ -185,6 +209,7 @@ def attention_backward(
     scale: float,
     key_mask: Bool[Tensor, "B N"] | None = None,
     key_weights: TokenWeights | None = None,
+    splits: int | None = None,
 ) -> tuple[Float[Tensor, "B H M D"], Float[Tensor, "B H N D"], Float[Tensor, "B H N E"]]:
     r"""Gradients of attention with respect to ``q``, ``k`` and ``v``.
 
@@ -198,7 +223,7 @@ def attention_backward(
     ----------
     grad_out : torch.Tensor
         Gradient of the loss with respect to ``out``, shape :math:`(B, H, M, D)`.
-    q, k, v, scale, key_mask, key_weights
+    q, k, v, scale, key_mask, key_weights, splits
         As in :func:`attention_with_lse`.
     out, lse : torch.Tensor
         What the forward pass returned, or the merged pair of all shards.
@@ -206,14 +231,15 @@ def attention_backward(
     Returns
     -------
     tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-        Gradients shaped like ``q``, ``k`` and ``v``; those of ``k`` and ``v`` are stored with the
-        heads innermost, the layout in which projections want them.
+        Gradients shaped like ``q``, ``k`` and ``v``, stored with the heads innermost, the layout in
+        which projections want them.
     """
     if not torch.compiler.is_compiling():
         check_attention(q, k, v, scale, key_mask, key_weights)
         check_results(q, v, grad_out, out, lse)
+        check_splits(splits)
     weights = join_weights(key_mask, key_weights)
-    return _attention_backward(grad_out, q, k, v, out, lse, weights, scale)
+    return _attention_backward(grad_out, q, k, v, out, lse, weights, scale, splits)
 
 
 def join_weights(
@@ -231,26 +257,69 @@ def join_weights(
     return weights.masked_fill(~mask, 0)
 
 
+def may_split(q: Tensor, k: Tensor, v: Tensor, splits: int | None) -> bool:
+    """Return whether a call on unweighted keys splits its tokens here, forward or backward.
+
+    While a graph is compiled the number of tokens is a symbol: the operator decides when it runs,
+    and is used wherever some number would be split. An exported graph runs anywhere and consists of
+    torch's own operators.
+    """
+    if torch.compiler.is_exporting() or splits == 1:
+        return False
+    if splits is not None or torch.compiler.is_compiling():
+        fused = q.device.type == "cpu" or q.shape[-1] % ALIGNMENT == 0
+        starved = splits is not None or 2 * q.shape[0] * q.shape[1] <= slots_at_most(q.device)
+        return fused and starved
+    learned = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    backend = select_backend(q, k, v, None)
+    directions = (False, True) if learned else (False,)
+    return any(_splits(q, k, backend, backward, None) > 1 for backward in directions)
+
+
+def _splits(q: Tensor, k: Tensor, backend: str, backward: bool, wanted: int | None) -> int:
+    sizes = (*q.shape[:3], k.shape[2])
+    return choose_splits(backend, backward, sizes, count_slots(q.device), wanted)
+
+
 @torch.library.custom_op("flarepp::attention", mutates_args=())
 def _attention(
-    q: Tensor, k: Tensor, v: Tensor, weights: Tensor | None, scale: float
+    q: Tensor, k: Tensor, v: Tensor, weights: Tensor | None, scale: float, splits: int | None
 ) -> tuple[Tensor, Tensor]:
-    out, lse = _attend(q, k, v, weights, scale, select_backend(q, k, v, weights))
-    return out.contiguous(), lse.contiguous()
+    # The CPU kernel dies with SIGFPE on an empty axis, so no kernel is asked.
+    if q.numel() == 0 or k.numel() == 0:
+        out, lse = _empty_result(q, v)
+        return _head_inner(out), lse
+    backend = select_backend(q, k, v, weights)
+    n_parts = _splits(q, k, backend, False, splits)
+
+    def attend(q, k, v, weights):
+        return _attend(q, k, v, weights, scale, backend)
+
+    if n_parts == 1:
+        out, lse = attend(q, k, v, weights)
+    elif k.shape[2] >= q.shape[2]:
+        parts = call_in_parts(attend, (q, k, v, weights), (None, 2, 2, 1), n_parts)
+        out, lse = merge_partials(
+            *(torch.cat(each, 1).movedim(1, 0) for each in zip(*parts, strict=True))
+        )
+    else:
+        parts = call_in_parts(attend, (q, k, v, weights), (2, None, None, None), n_parts)
+        out, lse = (join_tokens(each) for each in zip(*parts, strict=True))
+    return _head_inner(out), lse.contiguous()
 
 
 @_attention.register_fake
-def _(q, k, v, weights, scale):
+def _(q, k, v, weights, scale, splits):
+    b, h, m, _ = q.shape
     return (
-        q.new_empty((*q.shape[:3], v.shape[3])),
-        q.new_empty(q.shape[:3], dtype=accumulation_dtype(q.dtype)),
+        q.new_empty((b, m, h, v.shape[3])).transpose(1, 2),
+        q.new_empty((b, h, m), dtype=accumulation_dtype(q.dtype)),
     )
 
 
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, weights: Tensor | None, scale: float, backend: str
 ) -> tuple[Tensor, Tensor]:
-    # The CPU kernel dies with SIGFPE on an empty axis, so no kernel is asked.
     if q.numel() == 0 or k.numel() == 0:
         return _empty_result(q, v)
     log_weights = _log_weights(weights, q.dtype)
@@ -287,20 +356,36 @@ def _attention_backward(
     lse: Tensor,
     weights: Tensor | None,
     scale: float,
+    splits: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if q.numel() == 0 or k.numel() == 0:
-        zeros = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-        return zeros, _zeros_head_inner(k), _zeros_head_inner(v)
+        return _zeros_head_inner(q), _zeros_head_inner(k), _zeros_head_inner(v)
+    backend = select_backend(q, k, v, weights)
+    n_parts = _splits(q, k, backend, True, splits)
     # exp(S - inf) = 0 where exp(S + inf) would be NaN: rows that saw no key have no gradient.
     lse = lse.masked_fill(lse == -math.inf, math.inf)
-    backward = BACKWARD[select_backend(q, k, v, weights)]
-    dq, dk, dv = backward(grad_out, q, k, v, out, lse, _log_weights(weights, q.dtype), scale)
-    return dq.contiguous(), _head_inner(dk), _head_inner(dv)
+
+    def differentiate(grad_out, q, k, v, out, lse, weights):
+        log_weights = _log_weights(weights, q.dtype)
+        return BACKWARD[backend](grad_out, q, k, v, out, lse, log_weights, scale)
+
+    arguments = (grad_out, q, k, v, out, lse, weights)
+    if n_parts == 1:
+        dq, dk, dv = differentiate(*arguments)
+    elif k.shape[2] >= q.shape[2]:
+        parts = call_in_parts(differentiate, arguments, (None, None, 2, 2, None, None, 1), n_parts)
+        dqs, dks, dvs = zip(*parts, strict=True)
+        dq, dk, dv = add_shares(dqs), join_tokens(dks), join_tokens(dvs)
+    else:
+        parts = call_in_parts(differentiate, arguments, (2, 2, None, None, 2, 2, None), n_parts)
+        dqs, dks, dvs = zip(*parts, strict=True)
+        dq, dk, dv = join_tokens(dqs), add_shares(dks), add_shares(dvs)
+    return _head_inner(dq), _head_inner(dk), _head_inner(dv)
 
 
 @_attention_backward.register_fake
-def _(grad_out, q, k, v, out, lse, weights, scale):
-    return q.new_empty(q.shape), _zeros_head_inner(k), _zeros_head_inner(v)
+def _(grad_out, q, k, v, out, lse, weights, scale, splits):
+    return _zeros_head_inner(q), _zeros_head_inner(k), _zeros_head_inner(v)
 
 
 def _head_inner(x: Tensor) -> Tensor:
@@ -314,7 +399,7 @@ def _zeros_head_inner(x: Tensor) -> Tensor:
 
 
 def _save_for_backward(ctx, inputs, output) -> None:
-    q, k, v, weights, ctx.scale = inputs
+    q, k, v, weights, ctx.scale, ctx.splits = inputs
     ctx.save_for_backward(q, k, v, weights, *output)
     ctx.set_materialize_grads(False)
 
@@ -322,12 +407,12 @@ def _save_for_backward(ctx, inputs, output) -> None:
 def _autograd_backward(ctx, grad_out: Tensor | None, grad_lse: Tensor | None):
     q, k, v, weights, out, lse = ctx.saved_tensors
     if grad_out is None and grad_lse is None:
-        return None, None, None, None, None
+        return None, None, None, None, None, None
     if grad_out is None:
         grad_out = torch.zeros_like(out)
     if grad_lse is None:
-        grads = _attention_backward(grad_out, q, k, v, out, lse, weights, ctx.scale)
-        return *grads, None, None
+        grads = _attention_backward(grad_out, q, k, v, out, lse, weights, ctx.scale, ctx.splits)
+        return *grads, None, None, None
     # dS = P * (dO v - <dO, O> + dL). Columns of zeros appended to q, k, v leave S and P alone;
     # with dO = 1 and O = -dL in the first of them the kernel's own <dO, O> picks up the term.
     pad = (0, ALIGNMENT)
@@ -335,8 +420,8 @@ def _autograd_backward(ctx, grad_out: Tensor | None, grad_lse: Tensor | None):
     grad_out[..., -ALIGNMENT] = 1.0
     out[..., -ALIGNMENT] = -grad_lse.masked_fill(lse == -math.inf, 0.0).to(out.dtype)
     q, k, v = F.pad(q, pad), F.pad(k, pad), F.pad(v, pad)
-    grads = _attention_backward(grad_out, q, k, v, out, lse, weights, ctx.scale)
-    return *(g[..., :-ALIGNMENT] for g in grads), None, None
+    grads = _attention_backward(grad_out, q, k, v, out, lse, weights, ctx.scale, ctx.splits)
+    return *(g[..., :-ALIGNMENT] for g in grads), None, None, None
 
 
 _attention.register_autograd(_autograd_backward, setup_context=_save_for_backward)

@@ -14,12 +14,14 @@ from torch.optim.swa_utils import AveragedModel
 from ..datapipes import build_dataloaders
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
+from ..datapipes.memory import MemoryCases
 from ..datapipes.readers.base import NO_WEIGHTS
 from ..parallel import enable_context_parallel, initialize, make_mesh
 from .config import TrainingConfig
 from .feeding import InputLayout, build_model, input_adapter, takes_weights
 from .optimizers import make_average, make_optimizer, make_schedule
-from .step import FieldLoss, TrainStep
+from .planning import StreamChoice
+from .step import FieldLoss, StreamedLoss, TrainStep
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,16 @@ def _choose_device(name: str, own: torch.device, world_size: int) -> torch.devic
     return chosen
 
 
-def load_data(cfg: DictConfig, ranks: Ranks, normalizer: Path | None = None) -> Loaders:
-    """Return the loaders of this rank, with the stored normaliser if one is given."""
+def load_data(
+    cfg: DictConfig,
+    ranks: Ranks,
+    normalizer: Path | None = None,
+    data: MemoryCases | None = None,
+) -> Loaders:
+    """Return the loaders of this rank, with the stored normaliser if one is given.
+
+    The cases are those of the config, or `data` in memory.
+    """
     mesh = ranks.mesh
     placed = {
         "seed": cfg.seed,
@@ -133,7 +143,8 @@ def load_data(cfg: DictConfig, ranks: Ranks, normalizer: Path | None = None) -> 
     }
     if normalizer is not None:
         placed["normalization"] = {"load": str(normalizer)}
-    return build_dataloaders({**OmegaConf.to_container(cfg.data, resolve=True), **placed})
+    settings = {**OmegaConf.to_container(cfg.data, resolve=True), **placed}
+    return build_dataloaders(settings, data=data)
 
 
 def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
@@ -161,21 +172,23 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     optimizer = make_optimizer(model, settings)
     average = make_average(model, settings.ema_decay)
     compiled = settings.compile is True or (
-        settings.compile == "auto" and ranks.device.type == "cuda"
+        settings.compile == "auto" and ranks.device.type == "cuda" and settings.stream is None
     )
-    context = ranks.context_group
-    loss = FieldLoss(
-        torch.compile(model) if compiled else model,
-        input_adapter(model),
-        loaders.normalizer,
-        widths,
-        settings,
-        grid,
-        context,
-    )
-    evaluation = FieldLoss(
-        average.module, loss.adapter, loaders.normalizer, widths, settings, grid, context
-    )
+    options = {
+        "adapter": input_adapter(model),
+        "normalizer": loaders.normalizer,
+        "widths": widths,
+        "settings": settings,
+        "grid": grid,
+        "group": ranks.context_group,
+    }
+    if settings.stream is None:
+        loss = FieldLoss(torch.compile(model) if compiled else model, **options)
+        evaluation = FieldLoss(average.module, **options)
+    else:
+        choice = StreamChoice(settings.stream, model, settings.precision, ranks.context_group)
+        loss = StreamedLoss(model, choice, forward=model, **options)
+        evaluation = StreamedLoss(average.module, choice, forward=average.module, **options)
     step = TrainStep(
         loss,
         model,

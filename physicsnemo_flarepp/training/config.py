@@ -17,6 +17,7 @@ FIELD_NORMS = ("separate", "joint")
 NORMS = ("tokens", "measure")
 OPTIMIZERS = ("adamw", "muon")
 SCHEDULES = ("one_cycle", "cosine", "wsd")
+SELECTIONS = ("last", "best", "best_on_test")
 SECTIONS = ("model", "data", "training", "parallel", "seed", "threads")
 # These change what is written, where or how fast, but no number of the run.
 FREE = frozenset(
@@ -30,6 +31,7 @@ FREE = frozenset(
         "training.evaluate_every",
         "training.keep_checkpoints",
         "training.log_every",
+        "training.watch_test",
     }
 )
 _CHOICES = {
@@ -38,6 +40,7 @@ _CHOICES = {
     "norm": NORMS,
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
+    "select": SELECTIONS,
 }
 _ABSENT = object()
 
@@ -81,6 +84,10 @@ class TrainingConfig:
         ``auto`` compiles the model on CUDA, ``true`` everywhere, ``false`` nowhere.
     accumulate : int
         Batches per optimisation step.
+    stream : int, str or None
+        Tokens per chunk of steps that stream the mesh: loss and gradients are those of the plain
+        step up to rounding, in the memory of a chunk. ``auto`` streams, in chunks that the planner
+        chooses, the batches whose plain step does not fit the device; None streams none.
     derivative_weight : float
         Weight of the relative L2 loss of the fields' finite differences, on grids, for fields that
         are 0 on the boundary.
@@ -90,7 +97,14 @@ class TrainingConfig:
         Norms of loss and metric: ``tokens``, sums over tokens as published, or ``measure``,
         integrals with the weights of `data`.
     evaluate_every : int
-        Epochs between evaluations of the test set; the last epoch is always evaluated.
+        Epochs between evaluations of the validation split; the last epoch is always evaluated.
+    watch_test : bool
+        Evaluate the test set as often, to draw its curve. By default no test case is read before
+        the end of training.
+    select : str
+        Which weights are the result: ``last``, of the last epoch; ``best``, of the evaluated epoch
+        with the lowest validation error; ``best_on_test``, with the lowest test error, which is
+        too good a figure: only for comparison with results that were chosen so.
     checkpoint_every : int or None
         Steps between checkpoints; None saves after every epoch.
     keep_checkpoints : int
@@ -117,10 +131,13 @@ class TrainingConfig:
     tf32: bool = False
     compile: Any = "auto"
     accumulate: int = 1
+    stream: Any = None
     derivative_weight: float = 0.0
     field_norms: str = "separate"
     norm: str = "tokens"
     evaluate_every: int = 1
+    watch_test: bool = False
+    select: str = "last"
     checkpoint_every: int | None = None
     keep_checkpoints: int = 3
     log_every: int = 10
@@ -210,6 +227,7 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
         _check_at_least("training." + name, training[name], 1)
     if training.checkpoint_every is not None:
         _check_at_least("training.checkpoint_every", training.checkpoint_every, 1)
+    _check_stream(training)
     if cfg.threads is not None:
         _check_at_least("threads", cfg.threads, 1)
     _check_at_least("parallel.context", cfg.parallel.context, 1)
@@ -229,6 +247,27 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
     if not 0 <= training.beta2 < 1:
         raise ValueError(f"training.beta2 is {training.beta2}, expected at least 0 and below 1")
     return cfg
+
+
+def _check_stream(training: "DictConfig") -> None:
+    stream = training.stream
+    if stream is None:
+        return
+    if stream != "auto" and (isinstance(stream, bool) or not isinstance(stream, int) or stream < 1):
+        raise ValueError(
+            f"training.stream is {stream!r}; choose a number of tokens per chunk, 'auto' or null"
+        )
+    if training.derivative_weight > 0:
+        raise ValueError(
+            f"training.stream is {stream!r} and training.derivative_weight "
+            f"{training.derivative_weight}: finite differences couple tokens of different chunks. "
+            "Set one of them to null or 0"
+        )
+    if training.compile is True:
+        raise ValueError(
+            f"training.compile is true, but training.stream is {stream!r}: streamed steps run the "
+            "model in stages, which are not compiled. Set training.compile to false"
+        )
 
 
 def _check_weights(norm: str, data: "DictConfig") -> None:

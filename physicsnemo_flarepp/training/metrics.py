@@ -36,7 +36,7 @@ def read_metrics(directory: str | Path) -> list[dict]:
     path = Path(directory) / FILE_NAME
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; give the directory of a training run")
-    rows: dict[tuple[int, str], dict] = {}
+    rows: dict[tuple[int, str, object], dict] = {}
     strange = []
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -46,7 +46,7 @@ def read_metrics(directory: str | Path) -> list[dict]:
         except (ValueError, TypeError, KeyError, RecursionError):
             is_row = False
         if is_row:
-            rows[row["step"], row["kind"]] = row
+            rows[row["step"], row["kind"], str(row.get("split"))] = row
         elif number < len(lines):
             strange.append(str(number))
     if strange:
@@ -144,7 +144,7 @@ class EventFile:
         events = self._head + [
             Event(step=row["step"], summary=scalar(tag, value))
             for row in rows
-            for tag, value in _numbers_of(str(row["kind"]), row)
+            for tag, value in _numbers_of(_place(row), row)
         ]
         buffer = BytesIO()
         records = RecordWriter(buffer)
@@ -158,6 +158,11 @@ class EventFile:
 
 def _lines(rows: Iterable[Row]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _place(row: Row) -> str:
+    """Return where TensorBoard shows a row: its kind and, where it has one, its split."""
+    return "/".join(str(row[key]) for key in ("kind", "split") if key in row)
 
 
 def _numbers_of(name: str, value: object) -> Iterable[tuple[str, float]]:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 QUIET_SECONDS = 30.0
+SPLIT_NAMES = {"val": "validation", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -204,14 +205,17 @@ class Reporter:
             left = self._seconds_left(status.step, now)
             self.say(f"epoch {epoch}  step {status.step}/{self.total_steps}  {text}  {left} left")
 
-    def evaluated(self, epoch: int, error: float, mean_predictor: float | None) -> None:
-        """Show the test error after an epoch, beside that of the training mean if it is known."""
-        self._error = f"  test {100 * error:.2f} %"
+    def evaluated(self, epoch: int, split: str, error: float, mean_predictor: float | None) -> None:
+        """Show the error after an epoch, beside that of the training mean if it is known."""
+        self._error = f"  {split} {100 * error:.2f} %"
         if not self.console.is_terminal:
             beside = ""
             if mean_predictor is not None:
                 beside = f" (predicting the training mean: {100 * mean_predictor:.1f} %)"
-            self.say(f"epoch {epoch}/{self.epochs}  test error {100 * error:.2f} %{beside}")
+            self.say(
+                f"epoch {epoch}/{self.epochs}  {SPLIT_NAMES[split]} error {100 * error:.2f} %"
+                f"{beside}"
+            )
 
     def _seconds_left(self, step: int, now: float) -> str:
         first_step, since = self._first

@@ -1,10 +1,10 @@
 """Train a config: begin a run, or go on with it, and leave its results in its directory."""
 
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -13,12 +13,14 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from ..datapipes.loaders import Loaders
+from ..datapipes.memory import MemoryCases, from_dataset
+from ..datapipes.sources import complete_names
 from .assembly import Assembly, Ranks, assemble, load_data, start_ranks
 from .checkpoints.store import Checkpoint, CheckpointStore, load_training_state
 from .config import check_config, check_same_config
-from .reporting import Reporter
+from .reporting import SPLIT_NAMES, Reporter
 from .run_directory import RunDirectory
-from .trainer import Trainer
+from .trainer import Selection, Trainer, watches_test
 from .training_set import (
     check_same_data,
     data_files,
@@ -43,8 +45,12 @@ class TrainingResult:
     fields : tuple[str, ...]
         What has an error of its own.
     errors : torch.Tensor or None
-        Relative L2 errors of the test cases, (cases, fields), with the averaged weights; None if
-        the run was stopped before its end.
+        Relative L2 errors of the cases of `split`, (cases, fields), with the averaged weights; None
+        if the run was stopped before its end.
+    split : str
+        ``test``, or ``val`` of data without a test split.
+    selection : Selection or None
+        Which weights these are; None if the run was stopped.
     mean_predictor_error : float or None
         Mean error of predicting the mean of the training set; None if that is not known, too.
     parameters : int
@@ -57,13 +63,15 @@ class TrainingResult:
     is_main: bool
     fields: tuple[str, ...]
     errors: Float[Tensor, "cases F"] | None
+    split: str
+    selection: Selection | None
     mean_predictor_error: float | None
     parameters: int
     stopped_by: str | None = None
 
     @property
     def error(self) -> float:
-        """Mean error over test cases and fields."""
+        """Mean error over cases and fields."""
         return self.errors.mean().item()
 
     def exit_code(self) -> int:
@@ -73,7 +81,9 @@ class TrainingResult:
         return 128 + getattr(signal, self.stopped_by, signal.SIGTERM)
 
 
-def train(cfg: DictConfig) -> TrainingResult:
+def train(
+    cfg: Mapping[str, Any] | DictConfig, data: MemoryCases | Sequence | None = None
+) -> TrainingResult:
     """Train to the end of the config, from the last checkpoint in ``run_dir`` if there is one.
 
     Under torchrun, srun or mpirun all ranks call it: ``parallel.context`` of them share each
@@ -81,55 +91,81 @@ def train(cfg: DictConfig) -> TrainingResult:
 
     Parameters
     ----------
-    cfg : DictConfig
-        See :class:`~.config.RunConfig`.
+    cfg : Mapping or DictConfig
+        See :class:`~.config.RunConfig`. The model is FLARE++ if none is named.
+    data : MemoryCases or data set, optional
+        Cases in memory (:func:`~physicsnemo_flarepp.datapipes.from_meshes`, ``from_arrays``), or
+        any data set of dicts (:func:`~physicsnemo_flarepp.datapipes.from_dataset`), instead of
+        the files of ``cfg.data``.
 
     Returns
     -------
     TrainingResult
         Directory and errors.
     """
-    cfg = check_config(cfg)
+    if data is not None and not isinstance(data, MemoryCases):
+        data = from_dataset(data)
+    named = {} if "model" in cfg else {"model": {"_target_": "physicsnemo_flarepp.FlarePP"}}
+    held = {} if data is None or "data" in cfg else {"data": {}}
+    cfg = check_config(OmegaConf.merge(cfg, named, held))
     ranks = start_ranks(cfg)
+    # What is guessed about own files is part of the config, so that it holds wherever the run is
+    # opened.
+    cfg.data, guesses = complete_names(cfg.data, data=data)
     with RunDirectory(cfg.run_dir) as directory:
-        return _train_in(directory, cfg, ranks)
+        return _train_in(directory, cfg, ranks, data, guesses)
 
 
-def _train_in(directory: RunDirectory, cfg: DictConfig, ranks: Ranks) -> TrainingResult:
+def _train_in(
+    directory: RunDirectory,
+    cfg: DictConfig,
+    ranks: Ranks,
+    data: MemoryCases | None,
+    guesses: Sequence[str],
+) -> TrainingResult:
     """Begin or go on, train, and write the results."""
     is_main = ranks.rank == 0
     reporter = Reporter(cfg.training.epochs, is_main)
+    for guess in guesses:
+        reporter.say(f"data: {guess}")
     store = CheckpointStore(directory.checkpoints, keep=cfg.training.keep_checkpoints)
     state = _find_state(cfg, ranks, directory, store, reporter)
     stored = directory.path / "normalizer.safetensors"
-    loaders = load_data(cfg, ranks, stored if state is not None else None)
+    loaders = load_data(cfg, ranks, stored if state is not None else None, data)
     if state is not None:
-        _check_data(directory, loaders, ranks)
+        _check_data(directory, loaders, ranks, cfg)
     assembly = assemble(cfg, ranks, loaders)
     reporter.total_steps = cfg.training.epochs * assembly.steps_per_epoch
     trainer = Trainer(cfg, ranks, assembly, directory, store, reporter)
+    _check_choice(trainer)
     if state is not None:
         trainer.resume(state)
         del state  # a copy of all weights and moments
     else:
-        training_set = describe_training_set(loaders, assembly.channels, cfg.data, ranks)
+        training_set = describe_training_set(
+            loaders, assembly.channels, cfg.data, ranks, chosen_on_test=trainer.chosen_by == "test"
+        )
         for line in describe_doubts(training_set, loaders.normalizer, assembly.channels, cfg.data):
             reporter.say(f"WARNING {line}")
         if is_main:
             directory.clear()
             directory.begin(cfg, loaders.normalizer, assembly.channels, training_set)
     _announce(reporter, ranks, assembly, cfg)
+    selection = errors = None
     with reporter:
         stopped_by = trainer.run()
-        if stopped_by is None and trainer.errors is None:
-            trainer.evaluate(log=False)  # complete before: its metrics are there
+        if stopped_by is None:
+            selection, errors = trainer.finish()
+    split = trainer.result_split
     parameters = sum(p.numel() for p in assembly.model.parameters())
     result = TrainingResult(
         directory.path,
         is_main,
         tuple(assembly.fields),
-        trainer.errors if stopped_by is None else None,
-        trainer.mean_predictor_error if stopped_by is None else None,
+        errors,
+        split,
+        selection,
+        trainer.mean_predictor_error(split) if stopped_by is None else None,
         parameters,
         stopped_by,
     )
@@ -139,10 +175,15 @@ def _train_in(directory: RunDirectory, cfg: DictConfig, ranks: Ranks) -> Trainin
             f"{directory.checkpoints}. The same command goes on from there"
         )
     elif is_main:
-        table = error_table(result)
-        case_ids = loaders.test.dataset.reader.case_ids
+        table = error_table(result, cfg.training.epochs)
+        case_ids = getattr(loaders, split).dataset.reader.case_ids
         directory.write_results(
-            assembly.average.module, case_ids, result.fields, result.errors.tolist(), table
+            assembly.average.module,
+            case_ids,
+            result.fields,
+            result.errors.tolist(),
+            table,
+            {**asdict(selection), "measured_on": split},
         )
         reporter.say(table)
         reporter.say(f"results in {directory.path}")
@@ -182,13 +223,14 @@ def _find_state(
     return state
 
 
-def _check_data(directory: RunDirectory, loaders: Loaders, ranks: Ranks) -> None:
+def _check_data(directory: RunDirectory, loaders: Loaders, ranks: Ranks, cfg: DictConfig) -> None:
     """Refuse to go on with other data than the run began with."""
 
     def check() -> None:
         stored = read_training_set(directory.path)
         if stored is not None:
-            check_same_data(stored["files"], data_files(loaders), directory.path)
+            found = data_files(loaders, test=cfg.training.select == "best_on_test")
+            check_same_data(stored["files"], found, directory.path)
 
     _on_first_rank(check, ranks)
 
@@ -208,8 +250,8 @@ def _on_first_rank(function: Callable[[], T], ranks: Ranks) -> T:
     return outcome[0]
 
 
-def error_table(result: TrainingResult) -> str:
-    """Return the errors of a run as a Markdown table, in percent."""
+def error_table(result: TrainingResult, epochs: int) -> str:
+    """Return the errors of a run of so many epochs as a Markdown table, in percent."""
     percent = 100 * result.errors
     rows = [("field", "mean", "median", "worst")]
     columns = [*zip(result.fields, percent.unbind(1), strict=True)]
@@ -222,21 +264,43 @@ def error_table(result: TrainingResult) -> str:
     lines.insert(1, "|---" * 4 + "|")
     mean = result.mean_predictor_error
     beside = "" if mean is None else f" (predicting the training mean: {100 * mean:.2f})"
-    head = f"Test error over {len(percent)} cases, relative L2 in percent{beside}"
-    return "\n".join([head, "", *lines, ""])
+    name = SPLIT_NAMES[result.split].capitalize()
+    head = f"{name} error over {len(percent)} cases, relative L2 in percent{beside}"
+    return "\n".join([head, "", *lines, "", result.selection.describe(epochs), ""])
+
+
+def _check_choice(trainer: Trainer) -> None:
+    """Raise ValueError before training if there is nothing to choose the weights by."""
+    loaders, select = trainer.assembly.loaders, trainer.settings.select
+    if select == "best" and loaders.val is None:
+        raise ValueError(
+            "training.select is 'best', but the data has no validation split to choose on: set "
+            "data.n_val, or data.splits with an entry val, or choose training.select=last "
+            "('best_on_test' chooses on the test set, which makes its errors too good)"
+        )
+    if watches_test(trainer.settings) and loaders.test is None:
+        raise ValueError(
+            "training.watch_test or training.select=best_on_test needs a test split, but the data "
+            "has none; name one in data.splits"
+        )
 
 
 def _announce(reporter: Reporter, ranks: Ranks, assembly: Assembly, cfg: DictConfig) -> None:
-    """Say in two lines what is about to happen."""
-    readers = [loader.dataset.reader for loader in (assembly.loaders.train, assembly.loaders.test)]
+    """Say in a few lines what is about to happen, and what of the data goes unused."""
+    loaders = {"training": assembly.loaders.train, "validation": assembly.loaders.val}
+    loaders["test"] = assembly.loaders.test
+    cases = ", ".join(
+        f"{len(loader.dataset.reader)} {name}" for name, loader in loaders.items() if loader
+    )
     parameters = sum(p.numel() for p in assembly.model.parameters())
     mesh = ranks.mesh
     reporter.say(
         f"{type(assembly.model).__name__} with {parameters:,} parameters on {ranks.device}, "
         f"{mesh['data'].size()} data x {mesh['context'].size()} context ranks, "
-        f"{torch.get_num_threads()} threads; {len(readers[0])} training and {len(readers[1])} "
-        f"test cases; fields {', '.join(assembly.fields)}"
+        f"{torch.get_num_threads()} threads; {cases} cases; fields {', '.join(assembly.fields)}"
     )
+    for line in assembly.loaders.train.dataset.reader.describe_names():
+        reporter.say(line)
     reporter.say(
         f"{cfg.training.epochs} epochs of {assembly.steps_per_epoch} steps in {cfg.run_dir}"
     )

@@ -31,6 +31,7 @@ from .run_manifest import RunManifest, package_versions, read_run_manifest
 from .training_set import FILE_NAME as TRAINING_SET
 
 CONFIG, NORMALIZER, MODEL = "config.yaml", "normalizer.safetensors", "model.mdlus"
+SELECTED = "selected.json"
 # What a resumed run and predictions depend on, besides the weights.
 SETTINGS = (CONFIG, CHANNELS, NORMALIZER)
 _FILES = (
@@ -42,12 +43,13 @@ _FILES = (
     METRICS,
     MODEL,
     NORMALIZER,
+    SELECTED,
     "table.md",
     TRAINING_SET,
     "versions.json",
 )
 _FOLDERS = ("checkpoints", "figures", "predictions", "tensorboard")
-_RESULTS = (MODEL, "errors.csv", "table.md", "evaluation.csv", "figures", "predictions")
+_RESULTS = (MODEL, SELECTED, "errors.csv", "table.md", "evaluation.csv", "figures", "predictions")
 
 
 class RunDirectoryLost(RuntimeError):
@@ -257,8 +259,9 @@ class RunDirectory:
         fields: Sequence[str],
         errors: Iterable[Sequence[float]],
         table: str,
+        selection: Mapping[str, Any],
     ) -> None:
-        """Write the model, the relative L2 error of every test case and field, and their table.
+        """Write the model, how it was chosen, the errors of every case and field, and their table.
 
         The manifest loses the model before it is replaced: what is there is the model of the
         manifest, or none.
@@ -273,6 +276,7 @@ class RunDirectory:
         writer.writerows([case, *row] for case, row in zip(case_ids, errors, strict=True))
         replace_text(self.path / "errors.csv", text.getvalue())
         replace_text(self.path / "table.md", table)
+        replace_text(self.path / SELECTED, json.dumps(dict(selection), indent=2) + "\n")
         self._manifest = replace(self._manifest, files={**files, MODEL: written}).write()
 
 

@@ -1,4 +1,4 @@
-"""One optimisation step, without a host synchronisation."""
+"""One optimisation step, plain or streamed; the plain one without a host synchronisation."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,9 +12,14 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel
 
 from ..datapipes.normalization import Normalizer
+from ..inference import predict
+from ..inference.prediction import unwrap
+from ..inference.streams import Range
 from ..parallel import sync_gradients
 from .config import PRECISIONS, TrainingConfig
-from .losses import batch_errors, derivative_loss
+from .losses import RelativeL2, batch_errors, derivative_loss
+from .planning import StreamChoice
+from .streamed import streamed_step
 
 Adapter = Callable[[TensorDict], dict[str, Tensor]]
 
@@ -69,10 +74,20 @@ class FieldLoss:
 
     def predict(self, batch: TensorDict) -> Float[Tensor, "B N O"]:
         """Return the fields in physical units."""
-        device = batch["coordinates"].device.type
-        with torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32):
+        with self.autocast(batch):
             normalised = self.forward(**self.adapter(batch))
         return self.normalizer.inverse(normalised.float(), batch["tokens"])
+
+    def autocast(self, batch: TensorDict) -> torch.autocast:
+        """Return the context in which the model runs."""
+        device = batch["coordinates"].device.type
+        return torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32)
+
+    def backward(self, batch: TensorDict, weigh: Callable[[Tensor], Tensor]) -> Float[Tensor, ""]:
+        """Add the gradients of the weighed loss to those of the model; return the loss."""
+        loss = self(batch)
+        weigh(loss).backward()
+        return loss.detach()
 
     def __call__(self, batch: TensorDict) -> Float[Tensor, ""]:
         """Return the loss, differentiable."""
@@ -82,6 +97,80 @@ class FieldLoss:
             smooth = derivative_loss(prediction, target, self.grid, self.widths)
             loss = loss + self.derivative_weight * smooth
         return loss
+
+
+class StreamedLoss(FieldLoss):
+    """The same loss, of batches whose tokens are worked on chunk by chunk.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The bare model.
+    choice : StreamChoice
+        Tokens per chunk of a batch.
+    **options
+        As :class:`FieldLoss`.
+    """
+
+    def __init__(self, model: nn.Module, choice: StreamChoice, **options) -> None:
+        super().__init__(**options)
+        self.model = unwrap(model)
+        self.choice = choice
+
+    def predict(self, batch: TensorDict) -> Float[Tensor, "B N O"]:
+        """Return the fields in physical units; those of streamed batches have no gradient."""
+        chunk = self.choice(*batch["tokens"].shape)
+        if chunk is None:
+            return super().predict(batch)
+        with self.autocast(batch):
+            normalised = predict(
+                self.model, **self.adapter(batch), chunk_size=chunk, progress=False
+            )
+        normalised = normalised.float().to(batch["tokens"].device).flatten(1, -2)
+        return self.normalizer.inverse(normalised, batch["tokens"])
+
+    def backward(self, batch: TensorDict, weigh: Callable[[Tensor], Tensor]) -> Float[Tensor, ""]:
+        """Add the gradients of the weighed loss to those of the model; return the loss."""
+        chunk = self.choice(*batch["tokens"].shape)
+        if chunk is None:
+            return super().backward(batch, weigh)
+        inputs = {"embedding": None, **self.adapter(batch)}
+        with self.autocast(batch):
+            return streamed_step(
+                self.model,
+                **inputs,
+                target=batch["fields"],
+                loss=BatchSquares(batch, self.normalizer, self.widths, self.norm),
+                chunk_size=chunk,
+                factor=weigh(torch.ones((), device=batch["tokens"].device)),
+            )
+
+
+class BatchSquares(RelativeL2):
+    """The relative L2 of the fields of a batch in physical units, over sums.
+
+    Parameters
+    ----------
+    batch, widths, norm
+        As in :func:`~.losses.batch_errors`.
+    normalizer : Normalizer
+        Brings what the model gives to physical units.
+    """
+
+    def __init__(
+        self, batch: TensorDict, normalizer: Normalizer, widths: tuple[int, ...], norm: str
+    ) -> None:
+        weights = batch["weights"] if norm == "measure" else None
+        super().__init__(batch.get("token_mask", None), weights, widths)
+        self.tokens = batch["tokens"]
+        self.normalizer = normalizer
+
+    def sums(
+        self, prediction: Float[Tensor, "B n O"], target: Float[Tensor, "B n O"], rows: Range
+    ) -> Float[Tensor, "2 B F"]:
+        """Return the squares of errors and of fields, added up over these tokens."""
+        tokens = self.tokens[:, slice(*rows)]
+        return super().sums(self.normalizer.inverse(prediction.float(), tokens), target, rows)
 
 
 class TrainStep:
@@ -123,11 +212,13 @@ class TrainStep:
 
     def __call__(self, batches: Sequence[TensorDict]) -> Float[Tensor, ""]:
         """Update the model with the mean gradient of `batches`; return their mean loss."""
+
+        def weigh(loss: Tensor) -> Tensor:
+            return self.scaler.scale(loss / len(batches))
+
         total = 0.0
         for batch in batches:
-            loss = self.loss(batch) / len(batches)
-            self.scaler.scale(loss).backward()
-            total = total + loss.detach()
+            total = total + self.loss.backward(batch, weigh) / len(batches)
         sync_gradients(self.model, self.mesh)
         self.scaler.unscale_(self.optimizer)
         if self.clip_norm is not None:

@@ -4,7 +4,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -18,10 +18,58 @@ from ..ops import all_reduce
 from .assembly import Assembly, Ranks
 from .case_errors import case_errors, predict_mean
 from .checkpoints.random_state import gather_random_states, restore_own_random_state
-from .checkpoints.store import CheckpointStore
+from .checkpoints.store import CheckpointStore, load_training_state
+from .config import TrainingConfig
 from .interrupts import StopRequest
-from .reporting import PeakMemory, PendingStep, Reporter, Status
+from .metrics import read_metrics
+from .reporting import SPLIT_NAMES, PeakMemory, PendingStep, Reporter, Status
 from .run_directory import RunDirectory, RunDirectoryLost
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which weights are the result of a run.
+
+    Parameters
+    ----------
+    select : str
+        Setting of the run: ``last``, ``best`` or ``best_on_test``.
+    split : str or None
+        What the error that chose them was measured on; None for the last.
+    epoch, step : int
+        Epochs and steps after which the run had them.
+    error : float or None
+        The error that chose them.
+    """
+
+    select: str
+    split: str | None
+    epoch: int
+    step: int
+    error: float | None
+
+    def describe(self, epochs: int) -> str:
+        """Return the choice in a sentence, for tables.
+
+        Examples
+        --------
+        >>> Selection("best", "val", 40, 800, 0.1134).describe(60)
+        'Weights: best on validation cases, epoch 40 of 60 (error there 11.34).'
+        """
+        if self.split is None:
+            return f"Weights: those of the last epoch ({self.epoch})."
+        text = (
+            f"Weights: best on {SPLIT_NAMES[self.split]} cases, epoch {self.epoch} of {epochs} "
+            f"(error there {100 * self.error:.2f})."
+        )
+        if self.split == "test":
+            text += " They were chosen by the cases that they are tested on: too good a figure."
+        return text
+
+
+def watches_test(settings: TrainingConfig) -> bool:
+    """Return whether test cases are read while training."""
+    return settings.watch_test or settings.select == "best_on_test"
 
 
 class NonFiniteLoss(RuntimeError):
@@ -65,7 +113,8 @@ class Trainer:
         self.store = store
         self.epoch = 0
         self.step_in_epoch = 0
-        self.errors: Float[Tensor, "cases F"] | None = None
+        self._errors: dict[str, Float[Tensor, "cases F"]] = {}
+        self._baselines: dict[str, float] = {}
         self._pending: list[PendingStep] = []
         self._saved_step = -1
         self._evaluated_step = -1
@@ -84,6 +133,24 @@ class Trainer:
     def is_complete(self) -> bool:
         """Whether nothing is left to train."""
         return self.epoch == self.settings.epochs
+
+    @property
+    def chosen_by(self) -> str | None:
+        """The split whose error makes a checkpoint the best; None without one to look at."""
+        if self.settings.select == "best_on_test":
+            return "test"
+        return "val" if self.assembly.loaders.val is not None else None
+
+    @property
+    def result_split(self) -> str:
+        """What the result is measured on: the test split, or validation without one."""
+        return "val" if self.assembly.loaders.test is None else "test"
+
+    @property
+    def _watched(self) -> list[str]:
+        """The splits that are evaluated while training."""
+        watched = ["val"] if self.assembly.loaders.val is not None else []
+        return watched + (["test"] if watches_test(self.settings) else [])
 
     # Going on ------------------------------------------------------------------------------
 
@@ -235,36 +302,86 @@ class Trainer:
         self.epoch, self.step_in_epoch = self.epoch + 1, 0
         metric = None
         if self.epoch % self.settings.evaluate_every == 0 or self.is_complete:
-            metric = self.evaluate()
+            found = {split: self.evaluate(split) for split in self._watched}
+            metric = found.get(self.chosen_by)
             self._metric, self._evaluated_step = metric, self.step
         every = self.settings.checkpoint_every
         due = every is None or self.step % every == 0
-        if due or metric is not None:
+        if due or metric is not None or self.is_complete:
             self.save(metric, required=self.is_complete)
 
     # Looking -------------------------------------------------------------------------------
 
-    def evaluate(self, *, log: bool = True) -> float:
-        """Evaluate the averaged weights on the test set; return the mean error."""
+    def evaluate(self, split: str) -> float:
+        """Evaluate the averaged weights on ``val`` or ``test``; log and return the mean error."""
         self._flush()
         self.assembly.average.eval()
-        self.errors = self._test_errors(self.assembly.evaluation.predict)
-        means = self.errors.mean(0)
-        error = means.mean().item()
-        baseline = self.mean_predictor_error
-        if log:
-            row = {
-                "kind": "evaluation",
-                "step": self.step,
-                "epoch": self.epoch,
-                "error": error,
-                "errors": dict(zip(self.assembly.fields, means.tolist(), strict=True)),
-                "mean_predictor_error": baseline,
-            }
-            self._log([row])
-        self.reporter.evaluated(self.epoch, error, baseline)
+        errors = self._split_errors(split, self.assembly.evaluation.predict)
+        row = self._error_row("evaluation", split, errors)
+        self._log([row])
+        self.reporter.evaluated(self.epoch, split, row["error"], row["mean_predictor_error"])
+        self._errors[split] = errors
         self._since = time.perf_counter()
-        return error
+        return row["error"]
+
+    def finish(self) -> tuple[Selection, Float[Tensor, "cases F"]]:
+        """Choose the weights that are the result; return them described, and their errors.
+
+        Here the test set is read, for the first time unless the run watches it.
+        """
+        selection = self._select()
+        self.assembly.average.eval()
+        split = self.result_split
+        errors = self._errors.get(split) if selection.step == self.step else None
+        if errors is None:  # else the last epoch was evaluated on it
+            errors = self._split_errors(split, self.assembly.evaluation.predict)
+        row = self._error_row("result", split, errors)
+        row |= {"select": selection.select, "selected_epoch": selection.epoch}
+        if self.ranks.rank == 0 and not self._has_result():
+            self._log([row])
+        return selection, errors
+
+    def _has_result(self) -> bool:
+        """Tell whether the run was complete before and its metrics say so."""
+        if not self.directory.metrics.path.exists():
+            return False
+        return any(row["kind"] == "result" for row in read_metrics(self.directory.path))
+
+    def _select(self) -> Selection:
+        """Give the averaged weights the values of the chosen checkpoint, on all ranks."""
+        if self.settings.select == "last":
+            return Selection("last", None, self.epoch, self.step, None)
+        outcome: list = [None, None]
+        if self.ranks.rank == 0:
+            best = self.store.best(self.reporter.say)
+            try:
+                if best is None:
+                    raise FileNotFoundError(f"{self.store.directory} holds no evaluated checkpoint")
+                outcome[0] = (best, load_training_state(best)["average"])
+            except (OSError, ValueError) as error:
+                outcome[1] = error
+        if self.ranks.size > 1:
+            dist.broadcast_object_list(outcome, src=0)
+        if outcome[1] is not None:
+            raise ValueError(
+                f"training.select is {self.settings.select!r}, but the best checkpoint cannot be "
+                f"used: {outcome[1]}. Restore it, or train again (restart=true)"
+            ) from outcome[1]
+        best, average = outcome[0]
+        self.assembly.average.load_state_dict(average)
+        return Selection(self.settings.select, self.chosen_by, best.epoch, best.step, best.metric)
+
+    def _error_row(self, kind: str, split: str, errors: Float[Tensor, "cases F"]) -> dict:
+        means = errors.mean(0)
+        return {
+            "kind": kind,
+            "split": split,
+            "step": self.step,
+            "epoch": self.epoch,
+            "error": means.mean().item(),
+            "errors": dict(zip(self.assembly.fields, means.tolist(), strict=True)),
+            "mean_predictor_error": self.mean_predictor_error(split),
+        }
 
     def _log(self, rows: list[dict]) -> None:
         """Write metrics on the first rank; a full disk costs one warning, not the run."""
@@ -278,19 +395,21 @@ class Trainer:
                 self.reporter.say(f"WARNING metrics are kept for later: {error}")
             self._log_fails = True
 
-    @cached_property
-    def mean_predictor_error(self) -> float | None:
-        """Test error of predicting the mean over the training set; None if it is not known."""
+    def mean_predictor_error(self, split: str) -> float | None:
+        """Error of predicting the mean over the training set; None if it is not known."""
         if not centres_fields(self.cfg.data):
             return None
-        return self._test_errors(predict_mean(self.assembly.loaders.normalizer)).mean().item()
+        if split not in self._baselines:
+            errors = self._split_errors(split, predict_mean(self.assembly.loaders.normalizer))
+            self._baselines[split] = errors.mean().item()
+        return self._baselines[split]
 
-    def _test_errors(
-        self, predict: Callable[[TensorDict], Float[Tensor, "B N O"]]
+    def _split_errors(
+        self, split: str, predict: Callable[[TensorDict], Float[Tensor, "B N O"]]
     ) -> Float[Tensor, "cases F"]:
         return case_errors(
             predict,
-            self.assembly.loaders.test,
+            getattr(self.assembly.loaders, split),
             tuple(self.assembly.fields.values()),
             norm=self.assembly.evaluation.norm,
             context_group=self.ranks.context_group,

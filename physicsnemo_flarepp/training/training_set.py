@@ -25,7 +25,12 @@ _HEADER = 128
 
 
 def describe_training_set(
-    loaders: Loaders, channels: Channels, data: DictConfig, ranks: Ranks
+    loaders: Loaders,
+    channels: Channels,
+    data: DictConfig,
+    ranks: Ranks,
+    *,
+    chosen_on_test: bool = False,
 ) -> dict[str, Any]:
     """Return what predictions on other data are compared with, as JSON holds it; all ranks call it.
 
@@ -39,6 +44,8 @@ def describe_training_set(
         The ``data`` of the config.
     ranks : Ranks
         Where this process stands.
+    chosen_on_test : bool, optional
+        Whether the weights are chosen by the errors on test cases.
 
     Returns
     -------
@@ -54,7 +61,7 @@ def describe_training_set(
         **(loaders.normalizer.ranges or _measure_ranges(loaders, ranks)),
         "forces": None if convention is None else asdict(convention),
         "builtin": builtin,
-        "files": data_files(loaders) if ranks.rank == 0 else {},
+        "files": data_files(loaders, test=chosen_on_test) if ranks.rank == 0 else {},
     }
 
 
@@ -108,19 +115,22 @@ def read_training_set(directory: Path) -> dict[str, Any] | None:
     return content
 
 
-def data_files(loaders: Loaders) -> dict[str, str]:
-    """Return the files of all cases with their size and a hash of parts of them.
+def data_files(loaders: Loaders, *, test: bool = False) -> dict[str, str]:
+    """Return the files that training reads with their size and a hash of parts of them.
 
     Half a megabyte of each is read, so that it stays cheap for large files. Times of change are
-    left out: a copy of the data is the same data.
+    left out: a copy of the data is the same data. Test cases are no part of training, unless the
+    weights are chosen by them: `test`.
     """
-    readers = [loader.dataset.reader for loader in (loaders.train, loaders.test)]
+    used = [loaders.train, loaders.val, loaders.test if test else None]
+    readers = [loader.dataset.reader for loader in used if loader is not None]
     sources = dict.fromkeys(source for reader in readers for source in reader.source_files())
     files = list(dict.fromkeys(file for source in sources for file in _files_of(source)))
+    in_memory = {name: digest for r in readers for name, digest in r.source_hashes().items()}
     if not files:
-        return {}
+        return in_memory
     base = os.path.commonpath([file.parent for file in files])
-    return {os.path.relpath(file, base): _partial_hash(file) for file in files}
+    return in_memory | {os.path.relpath(file, base): _partial_hash(file) for file in files}
 
 
 def _files_of(source: Path) -> Iterator[Path]:

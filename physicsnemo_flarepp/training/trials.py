@@ -183,8 +183,8 @@ def recipe_of(cfg: DictConfig) -> str:
     --------
     >>> from omegaconf import OmegaConf
     >>> cfg = {"model": {}, "data": {"batch_size": 4}, "run_dir": "", "training": {"beta2": 0.99}}
-    >>> recipe_of(OmegaConf.create(cfg))
-    'batch 4, lr 0.001, decay 1e-05, pct_start 0.1, div_factor 1e+04, clip 1, beta2 0.99, fp32'
+    >>> recipe_of(OmegaConf.create(cfg)).split(", ")[-3:]
+    ['beta2 0.99', 'fp32', 'weights last']
     """
     cfg = check_config(cfg)
     training = cfg.training
@@ -193,7 +193,8 @@ def recipe_of(cfg: DictConfig) -> str:
         f"batch {cfg.data.get('batch_size', 1) * training.accumulate}, "
         f"lr {training.learning_rate:.3g}, decay {training.weight_decay:.3g}, "
         f"pct_start {training.pct_start:.3g}, div_factor {training.div_factor:.3g}, "
-        f"clip {clip}, beta2 {training.beta2:g}, {training.precision}"
+        f"clip {clip}, beta2 {training.beta2:g}, {training.precision}, "
+        f"weights {training.select.replace('_', ' ')}"
     )
 
 

@@ -58,7 +58,10 @@ PRESETS: Mapping[str, Preset] = {
     "pipe": Preset(labels={"u_x": "velocity u$_x$"}),
     "plasticity": Preset(source="die"),
     "cars": _VEHICLE,
-    "drivaerml_40k": _VEHICLE,
+    **{
+        f"drivaerml_{size}": _VEHICLE
+        for size in ("10k", "40k", "100k", "200k", "300k", "400k", "500k", "1m")
+    },
 }
 
 

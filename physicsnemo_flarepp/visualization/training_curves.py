@@ -1,4 +1,4 @@
-"""Loss and test error of runs as they trained."""
+"""Loss and errors of runs as they trained."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,8 @@ from .sheets import styled
 from .theme import LIGHT, Theme
 
 _SMOOTHED_TO = 200  # points of a loss curve
+_STYLES = {"val": {"marker": "."}, "test": {"marker": ".", "linestyle": "--"}}
+_SPLIT_NAMES = {"val": "validation", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class TrainingCurves:
     image : numpy.ndarray
         The page, (height, width, 3).
     final_error, best_error : dict
-        Test error of each run at its last evaluation and at its best, as fractions.
+        Error of each run at its last evaluation and at its best, as fractions: on validation cases
+        or, where none were evaluated, on test cases.
     paths : tuple of Path
         Files written.
     """
@@ -43,14 +46,15 @@ def plot_training(
     theme: Theme = LIGHT,
     path: Paths = None,
 ) -> TrainingCurves:
-    """Draw training loss and test error of one or several runs.
+    """Draw training loss and validation or test error of one or several runs.
 
     Parameters
     ----------
     histories : Mapping[str, sequence of Mapping]
         For each curve, by its name, rows in the order of steps: ``{"kind": "step", "step": 1,
-        "loss": 0.9}`` and ``{"kind": "evaluation", "step": 1, "error": 0.8}``, the latter with
-        ``mean_predictor_error`` where it is known.
+        "loss": 0.9}`` and ``{"kind": "evaluation", "split": "val", "step": 1, "error": 0.8}``, the
+        latter with ``mean_predictor_error`` where it is known, and ``{"kind": "result", ...}`` with
+        the same entries after the last step. Without a ``split`` an error is that of test cases.
     title, theme, path
         As in :func:`plot_comparison`.
 
@@ -58,7 +62,8 @@ def plot_training(
     -------
     TrainingCurves
         Loss curves are means over equal numbers of steps where a run has many; the dotted line is
-        the error of predicting the training mean.
+        the error of predicting the training mean. Errors on validation cases are lines with dots,
+        those on test cases dashed lines, and a star is the result.
 
     Examples
     --------
@@ -70,11 +75,15 @@ def plot_training(
     paths = check_paths(path)
     if not histories:
         raise ValueError("histories is empty; give the rows of at least one run by its name")
-    final, best = {}, {}
+    final, best, drawn = {}, {}, {}
     with styled(theme):
         colors = theme.line_colors()
         key = {name: {"color": colors[i % len(colors)]} for i, name in enumerate(histories)}
-        floors = [_series(r, "evaluation", "mean_predictor_error") for r in histories.values()]
+        floors = [
+            _series(records, kind, "mean_predictor_error")
+            for records in histories.values()
+            for kind in ("evaluation", "result")
+        ]
         # Runs on the same data share it.
         levels = {round(100 * float(floor[-1, 1]), 3) for floor in floors if len(floor)}
         mean = {"color": theme.foreground, "linestyle": ":", "linewidth": 0.8}
@@ -82,16 +91,23 @@ def plot_training(
         sheet, (losses, errors) = axes_in_a_row(2, theme, title=title, key=named)
         for name, records in histories.items():
             steps = _series(records, "step", "loss")
-            tests = _series(records, "evaluation", "error")
-            if not len(steps) and not len(tests):
+            found = {s: _series(records, "evaluation", "error", s) for s in _STYLES}
+            found = {split: series for split, series in found.items() if len(series)}
+            result = _series(records, "result", "error")
+            if not len(steps) and not found:
                 raise ValueError(f"run {name!r} has logged neither a loss nor an error yet")
             losses.plot(*_thinned(steps).T, **key[name])
-            errors.plot(*(tests * (1, 100)).T, **key[name], marker=".")
-            if len(tests):
-                final[name], best[name] = float(tests[-1, 1]), float(tests[:, 1].min())
+            for split, series in found.items():
+                errors.plot(*(series * (1, 100)).T, **key[name], **_STYLES[split])
+                drawn[split] = None
+            errors.plot(*(result * (1, 100)).T, **key[name], marker="*", linestyle="")
+            for series in [*found.values(), result][:1]:
+                if len(series):
+                    final[name], best[name] = float(series[-1, 1]), float(series[:, 1].min())
         for level in levels:
             errors.axhline(level, **mean)
-        for axis, label in ((losses, "training loss"), (errors, "test error, rel. L2 [%]")):
+        shown = " and ".join(_SPLIT_NAMES[split] for split in drawn) or "test"
+        for axis, label in ((losses, "training loss"), (errors, f"{shown} error, rel. L2 [%]")):
             log_numbers(axis)
             few_ticks(axis)
             axis.set_xlabel("step")
@@ -101,9 +117,17 @@ def plot_training(
     return TrainingCurves(image, final, best, paths)
 
 
-def _series(records: Sequence[Mapping[str, Any]], kind: str, key: str) -> np.ndarray:
-    """Return steps and finite values, (n, 2)."""
-    pairs = [(r["step"], r[key]) for r in records if r["kind"] == kind and r.get(key) is not None]
+def _series(
+    records: Sequence[Mapping[str, Any]], kind: str, key: str, split: str | None = None
+) -> np.ndarray:
+    """Return steps and finite values, (n, 2), of one split or of all."""
+    pairs = [
+        (r["step"], r[key])
+        for r in records
+        if r["kind"] == kind
+        and r.get(key) is not None
+        and (split is None or r.get("split", "test") == split)
+    ]
     series = np.array(pairs, float).reshape(-1, 2)
     return series[np.isfinite(series).all(1)]
 

@@ -146,7 +146,7 @@ def test_interrupt_and_closed_pipe_end_like_signals(monkeypatch, capsys):
         (["training.epochs=many"], "'many' of type 'str' could not be converted to Integer"),
         (["training.epochs=="], "Error parsing override 'training.epochs=='"),
         (["training.epochs=0"], "training.epochs is 0, expected at least 1"),
-        (["data=pipe_published", "experiment=none"], "data directory data/pipe does not exist"),
+        (["data=pipe_published", "experiment=none"], "data directory data/Geo-FNO does not exist"),
     ],
     ids=str,
 )

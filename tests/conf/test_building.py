@@ -88,6 +88,7 @@ CONTENT = {
     "plasticity": (write_plasticity, (2, 2, 0), ["x_deformed", "y_deformed", "u_x", "u_y"]),
     "drivaerml_40k": (write_presampled, (3, 0, 0), ["pMeanTrim"]),
     "cars": (write_cars, (3, 3, 0), CAR_FIELDS),
+    "own": (write_cars, (3, 3, 0), CAR_FIELDS),
     "drivaerml_raw": (write_cars, (3, 3, 0), CAR_FIELDS),
     "drivaerml_curated": (partial(write_cars, curated=True), (3, 3, 4), CAR_FIELDS),
 }

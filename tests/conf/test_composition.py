@@ -9,7 +9,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.datapipes.config import DataConfig
-from physicsnemo_flarepp.datapipes.download import PUBLISHED_SETS
+from physicsnemo_flarepp.datapipes.specs import benchmark
 from physicsnemo_flarepp.training.config import RunConfig, TrainingConfig, check_config
 from physicsnemo_flarepp.training.feeding import InputLayout, build_model
 from tests.conf.composing import COMPLETE, CONF, MIXERS, composed, leaves, options, plain
@@ -29,7 +29,8 @@ def test_groups_offer_what_the_documentation_names():
     theirs = {f"physicsnemo_{name}" for name in THEIRS}
     assert set(options("model")) == {*MIXERS, *COMPLETE, *theirs}
     assert set(options("recipe")) == {*COMPLETE, *theirs}
-    assert set(options("data")) == built_in | published | {"drivaerml_raw", "drivaerml_curated"}
+    others = {"drivaerml_raw", "drivaerml_curated", "own", "prepared"}
+    assert set(options("data")) == built_in | published | others
     assert set(options("training")) == {"default", "cars", "quick"}
     quick = {f"quick/{name}" for name in (*PAPER_SETS, "cars")}
     surfaces = {"drivaerml_raw", "drivaerml_curated"}
@@ -83,11 +84,11 @@ def test_files_of_users_with_unknown_keys_are_refused_when_composed(content, tmp
         composed("experiment=mine", f"hydra.searchpath=[file://{tmp_path}]")
 
 
-@pytest.mark.parametrize("name", PUBLISHED_SETS)
+@pytest.mark.parametrize("name", PAPER_SETS)
 def test_published_sets_are_looked_for_where_they_are_downloaded(name):
     choice = name if name == "drivaerml_40k" else f"{name}_published"
     data = composed(f"data={choice}").data
-    assert (data.root, data.benchmark) == (f"data/{name}", name)
+    assert (data.root, data.benchmark) == (f"data/{benchmark(name).folder}", name)
 
 
 def test_default_training_is_that_of_the_code():
@@ -159,7 +160,7 @@ def test_experiment_has_the_settings_of_the_paper(name, blocks, latents, batch, 
         128,
         8,
     )
-    assert (cfg.data.batch_size, cfg.data.root) == (batch, f"data/{name}")
+    assert (cfg.data.batch_size, cfg.data.benchmark) == (batch, name)
     assert cfg.data.n_points is None and cfg.data.n_train is None
     assert (training.weight_decay, training.derivative_weight) == (decay, derivative)
     schedule = (training.epochs, training.learning_rate, training.pct_start, training.div_factor)

@@ -81,7 +81,7 @@ def test_inputs_are_normalised_and_targets_are_those_of_the_files_bit_for_bit(ra
     loaders = build_dataloaders(
         config(ragged_set, n_points=None, batch_size=4, batch_size_test=2, collate_metadata=True)
     )
-    train, test, normalizer = loaders
+    train, test, normalizer = loaders[:3]
     values = []
     for batch, metadata in train:
         lengths = [30 + 2 * int(m["case_id"].removeprefix("run_")) for m in metadata]
@@ -110,10 +110,33 @@ def test_mesh_of_ranks_reads_every_training_token_once(ragged_set):
                 "context_rank": context_rank,
                 "context_size": 3,
             }
-            shards = epoch_of(build_dataloaders(config(ragged_set, parallel=place)).train, 3)
+            cfg = config(ragged_set, parallel=place, batch_size=2)
+            shards = epoch_of(build_dataloaders(cfg).train, 3)
             for case, tokens in shards.items():
                 gathered.setdefault(case, []).extend(tokens)
     assert gathered == whole
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_batch_holds_the_same_cases_on_any_number_of_ranks(ragged_set, ranks):
+    def batches(rank, size):
+        place = {"data_rank": rank, "data_size": size}
+        cfg = config(ragged_set, parallel=place, batch_size=4, n_train=4)
+        return [sorted(batch["case_index"].tolist()) for batch in build_dataloaders(cfg).train]
+
+    parts = [batches(rank, ranks) for rank in range(ranks)]
+    together = [sorted(sum(batch, [])) for batch in zip(*parts, strict=True)]
+    assert together == batches(0, 1)
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused_with_advice(ragged_set):
+    place = {"data_size": 8, "context_size": 1}
+    message = (
+        r"data.batch_size is 6, .* 8 data ranks .*parallel.context=4 of 8 ranks.*multiple of 8, "
+        r"such as 8"
+    )
+    with pytest.raises(ValueError, match=message):
+        build_dataloaders(config(ragged_set, parallel=place, batch_size=6))
 
 
 def test_context_shards_get_the_statistics_of_whole_cases(ragged_set):
@@ -138,7 +161,7 @@ def test_reader_is_named_by_registry_or_interpolation(ragged_set):
                 "normalization": {"fields": "gaussian"},
             }
         )
-        train, test, _ = build_dataloaders(cfg)
+        train, test = build_dataloaders(cfg)[:2]
         assert train.dataset.reader.case_ids == ["run_0", "run_8"] and len(test) == 1
         assert next(iter(train))["fields"].shape[-1] == 3
 
@@ -181,17 +204,17 @@ def test_builtin_set_is_generated_with_its_counts_and_read_like_files(grid_files
     root = grid_files("Pipe", (129, 129), 3, 5)
     calls = []
 
-    def generate(name, *, n_train, n_test, seed):
-        calls.append((name, n_train, n_test, seed))
+    def generate(name, *, n_train, n_val, n_test, seed):
+        calls.append((name, n_train, n_val, n_test, seed))
         (root / "stamp.json").write_text(json.dumps({"n_train": 3, "n_test": 2}))
         return root
 
     module = "physicsnemo_flarepp.datapipes.synthetic"
     monkeypatch.setitem(sys.modules, module, SimpleNamespace(generate=generate))
-    train, test, normalizer = build_dataloaders(
-        {"builtin": "pipe", "n_test": 2, "seed": 9, "builtin_seed": 4}
+    train, test, normalizer, val = build_dataloaders(
+        {"builtin": "pipe", "n_val": 0, "n_test": 2, "seed": 9, "builtin_seed": 4}
     )
-    assert calls == [("pipe", None, 2, 4)]
+    assert calls == [("pipe", None, 0, 2, 4)] and val is None
     assert (len(train), len(test)) == (3, 2)
     assert next(iter(test))["coordinates"].shape == (1, 129 * 129, 2)
     assert set(normalizer.affine) == {"coordinates", "fields"}

@@ -48,7 +48,7 @@ def set_generator(monkeypatch, generate):
 def test_one_rank_generates_and_all_fit_the_same_statistics(grid_files, monkeypatch, tmp_path):
     root = grid_files("Pipe", (129, 129), 3, 6)
 
-    def generate(name, *, n_train, n_test, seed):
+    def generate(name, *, n_train, n_val, n_test, seed):
         with (tmp_path / "calls").open("a") as file:
             file.write(f"{dist.get_rank()}")
         (root / "stamp.json").write_text(json.dumps({"n_train": n_train, "n_test": n_test}))
@@ -72,11 +72,11 @@ def test_one_rank_generates_and_all_fit_the_same_statistics(grid_files, monkeypa
 
 
 def test_a_failure_to_generate_is_raised_on_every_rank(monkeypatch, tmp_path):
-    def generate(name, *, n_train, n_test, seed):
+    def generate(name, *, n_train, n_val, n_test, seed):
         raise OSError("disk full")
 
     set_generator(monkeypatch, generate)
-    cfg = {"builtin": "cars", "parallel": {"data_size": 2}}
+    cfg = {"builtin": "cars", "batch_size": 2, "parallel": {"data_size": 2}}
     ranks = run_ranks(lambda rank: build_dataloaders(cfg), tmp_path)
     assert ranks == ["RuntimeError: rank 0 could not generate 'cars': OSError: disk full"] * 2
 

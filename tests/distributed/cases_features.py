@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from cases_model import BATCH, TOKENS, bounds, compare, make_inputs, make_model, take
 
-from physicsnemo_flarepp.ops import all_reduce, decode, encode, merge_over_group, routing
+from physicsnemo_flarepp.ops import all_reduce, decode, encode, merge_over_group, merging
 from physicsnemo_flarepp.parallel import (
     CollectiveCounter,
     enable_context_parallel,
@@ -32,10 +32,10 @@ def checkpointed_blocks(rank: int) -> dict[str, float]:
 
 def large_groups(rank: int) -> dict[str, float]:
     """The same equality when the payload is above the limit: max and sum instead of a gather."""
-    limit, routing.GATHER_LIMIT = routing.GATHER_LIMIT, 0
+    limit, merging.GATHER_LIMIT = merging.GATHER_LIMIT, 0
     with CollectiveCounter() as counter:
         errors = compare(rank, make_model("flarepp"), bounds("none", 4), "ragged", dist.group.WORLD)
-    routing.GATHER_LIMIT = limit
+    merging.GATHER_LIMIT = limit
     return {"errors": errors, "calls": dict(counter.calls)}
 
 
@@ -43,9 +43,9 @@ def rows_that_no_rank_sees(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A merge of rows without any token, by both ways."""
     out, lse = torch.zeros(2, 3), torch.tensor([-torch.inf, 0.0 if rank == 0 else -torch.inf])
     gathered = merge_over_group(out + rank, lse, dist.group.WORLD)
-    limit, routing.GATHER_LIMIT = routing.GATHER_LIMIT, 0
+    limit, merging.GATHER_LIMIT = merging.GATHER_LIMIT, 0
     reduced = merge_over_group(out + rank, lse, dist.group.WORLD)
-    routing.GATHER_LIMIT = limit
+    merging.GATHER_LIMIT = limit
     return gathered, reduced
 
 

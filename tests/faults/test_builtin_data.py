@@ -174,7 +174,7 @@ def test_loaders_refuse_a_damaged_set(copy_of, monkeypatch, way):
     damaged = files_of(folder)[0]
     data = damaged.read_bytes()
     monkeypatch.setenv("PHYSICSNEMO_FLAREPP_CACHE", str(folder.parent))
-    cfg = {"n_train": 1, "n_test": 1, "num_workers": 0}
+    cfg = {"n_train": 1, "n_val": 0, "n_test": 1, "num_workers": 0}
     cfg |= {"builtin": "darcy"} if way == "builtin" else {"root": folder, "benchmark": "darcy"}
     assert len(build_dataloaders(cfg).train) == 1
     damaged.write_bytes(flipped(data, len(data) // 2, 0))
@@ -189,7 +189,7 @@ def solve_case(case_seed):
     return {"values": np.random.default_rng(case_seed).normal(size=100)}
 
 
-def assemble(cases, out_dir, n_train, n_test):
+def assemble(cases, out_dir, n_train, n_test, n_val):
     for number, case in enumerate(cases):
         (out_dir / f"run_{number}").mkdir()
         np.save(out_dir / f"run_{number}" / "values.npy", case["values"])

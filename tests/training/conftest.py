@@ -16,10 +16,10 @@ N_TOKENS = 48
 
 @pytest.fixture(scope="session")
 def surface_set(tmp_path_factory):
-    """Presampled DrivAerML: 10 training and 3 test cases whose fields follow from the points."""
+    """Presampled DrivAerML: 10 + 2 + 3 cases whose fields follow from the points."""
     root = tmp_path_factory.mktemp("surfaces")
     rng, areas = np.random.default_rng(3), np.random.default_rng(4)
-    for split, runs in (("train", range(10)), ("test", range(10, 13))):
+    for split, runs in (("train", range(10)), ("test", range(10, 13)), ("val", range(13, 15))):
         (root / split).mkdir()
         for run in runs:
             points = rng.uniform(-1, 1, (N_TOKENS, 3))

@@ -21,7 +21,7 @@ def run(terminal, enabled=True):
     reporter.total_steps = 100
     with reporter:
         reporter.show(Status(10, 0, 1.0, 1e-5, 1.0, 1.0))
-        reporter.evaluated(5, 0.075, 0.5)
+        reporter.evaluated(5, "test", 0.075, 0.5)
         reporter.show(STATUS)
     return text.getvalue()
 

@@ -47,7 +47,8 @@ def test_run_directory_is_complete_and_the_model_predicts_what_was_reported(make
                 error = (predicted[..., columns].double() - truth).norm() / truth.norm()
                 assert float(row[name]) == pytest.approx(error.item(), rel=1e-4)
     mean = sum(float(r[f]) for r in reported for f in run.fields) / (len(reported) * 2)
-    assert evaluations[-1]["error"] == pytest.approx(mean) == pytest.approx(run.error)
+    (result,) = rows(directory, "result")
+    assert result["error"] == pytest.approx(mean) == pytest.approx(run.error)
 
 
 def test_mean_predictor_is_the_mean_of_the_training_fields(make_config):

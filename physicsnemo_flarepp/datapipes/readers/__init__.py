@@ -5,6 +5,8 @@ from .darcy import DarcyReader
 from .drivaerml import DrivAerMLReader
 from .geofno import GeoFNOReader
 from .graphs import GraphReader, tokens_from_graph
+from .own import NamedReader, OwnReader
+from .prepared import PreparedReader
 
 __all__ = [
     "CaseReader",
@@ -12,6 +14,9 @@ __all__ = [
     "DrivAerMLReader",
     "GeoFNOReader",
     "GraphReader",
+    "NamedReader",
+    "OwnReader",
+    "PreparedReader",
     "ReaderOptions",
     "tokens_from_graph",
 ]

@@ -1,6 +1,7 @@
 """What all readers share: a case is a table of tokens, of which a rank reads the rows it owns."""
 
 import math
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from physicsnemo.datapipes import Reader
+from physicsnemo.datapipes import Reader, Transform
+from tensordict import TensorDict
 
 from ...files import reading
 from ...meshes.measures import cloud_areas, grid_areas
@@ -120,6 +122,8 @@ class TokenTable:
     weights : Mapping[str, Rowwise]
         Columns (N,) that tokens can be weighted by: ``measure``, the area or volume that each
         stands for, where it is known, and arrays that were asked for by name.
+    shuffled : bool
+        Whether the rows are stored in random order, so that a block of them is a random draw.
     """
 
     source: Path | str
@@ -130,6 +134,7 @@ class TokenTable:
     global_values: Mapping[str, np.ndarray] = field(default_factory=dict)
     association: str = "point"
     weights: Mapping[str, Rowwise] = field(default_factory=dict)
+    shuffled: bool = False
 
     def __post_init__(self) -> None:
         n = self.n_tokens
@@ -292,6 +297,8 @@ class CaseReader(Reader):
         self.grid = grid
         self.options = options
         self._seed_base = options.seed
+        self.transforms: tuple[Transform, ...] = ()
+        self._transforming = threading.Lock()
 
     @abstractmethod
     def open_case(self, index: int) -> TokenTable:
@@ -308,10 +315,22 @@ class CaseReader(Reader):
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return where case `index` comes from, without reading it; at least ``source``."""
 
+    def describe_names(self) -> list[str]:
+        """Return lines about what of the files is taken for what; none where that is fixed."""
+        return []
+
     def source_files(self) -> list[Path]:
         """Return the files or stores that the cases are read from; none for data in memory."""
         sources = dict.fromkeys(self.describe_case(index)["source"] for index in range(len(self)))
         return [Path(source) for source in sources if Path(source).exists()]
+
+    def source_hashes(self) -> dict[str, str]:
+        """Return a hash of each case that is in no file; none for data in files."""
+        return {}
+
+    def agree_with(self, other: "CaseReader") -> None:
+        """Hold the cases to channels and association of those of another reader, and vice versa."""
+        self._common = other._common
 
     def _check_common(self, table: TokenTable) -> None:
         """Keep what the first case opened says about all cases; raise if this one differs."""
@@ -328,36 +347,57 @@ class CaseReader(Reader):
     def _load_sample(self, index: int) -> dict[str, torch.Tensor]:
         table = self.open_case(index)
         self._check_common(table)
+        channels = table.channels()
         rows, weights = self._draw(index, table)
         sample = {} if weights is None else {"weights": torch.from_numpy(weights)}
         for name in _COLUMN_GROUPS:
             if getattr(table, name):
                 with reading(table.source):
                     values = table.read(name, rows)
-                check_finite(table.source, self.case_ids[index], name, values)
+                named = channels.get(name, ("x", "y", "z"))
+                check_finite(table.source, self.case_ids[index], name, values, named)
                 check_range(table.source, self.case_ids[index], name, values)
                 sample[name] = torch.from_numpy(values)
         if table.global_values:
             with reading(table.source):
                 values = table.read_globals()
-            check_finite(table.source, self.case_ids[index], "globals", values)
+            named = channels["globals"]
+            check_finite(table.source, self.case_ids[index], "globals", values, named)
             sample["globals"] = torch.from_numpy(values)
         if isinstance(rows, slice):
             rows = np.arange(rows.start, rows.stop)
         sample["tokens"] = torch.from_numpy(rows)
-        return sample
+        return self._transform(sample, index) if self.transforms else sample
+
+    def _transform(self, sample: dict[str, torch.Tensor], index: int) -> dict[str, torch.Tensor]:
+        """Return what the transforms make of a sample; what they draw depends on the case alone."""
+        data = TensorDict(sample)
+        # One transform serves several reading threads, each with the draws of its own case.
+        with self._transforming:
+            for transform in self.transforms:
+                if transform.stochastic:
+                    transform.set_generator(self._index_generator(index))
+                data = transform(data)
+        changed = dict(data.items())
+        for name in ("coordinates", "fields"):
+            if name not in changed:
+                raise ValueError(
+                    f"data.transforms leave a sample without {name!r}; it has "
+                    f"{', '.join(changed) or 'nothing'}. They must keep coordinates and fields"
+                )
+        return changed
 
     def _draw(self, index: int, table: TokenTable) -> tuple[Rows, np.ndarray | None]:
         """Return which tokens are read, and their weights as float32 if there are any."""
         options, name = self.options, self.options.weights
         draw = (options.n_points, options.shard, self._index_generator(index).initial_seed())
         if name == NO_WEIGHTS:
-            return token_rows(table.n_tokens, *draw), None
+            return token_rows(table.n_tokens, *draw, table.shuffled), None
         if options.density == "area":
             whole = self._read_weights(index, table, name, slice(0, table.n_tokens))
             rows, weights = weighted_rows(whole, *draw)
         else:
-            rows = token_rows(table.n_tokens, *draw)
+            rows = token_rows(table.n_tokens, *draw, table.shuffled)
             weights = self._read_weights(index, table, name, rows)
         return rows, weights.astype(np.float32)
 

@@ -10,7 +10,7 @@ from ...meshes import ASSOCIATIONS
 from ..checks import check_unique, existing_directory
 from ..specs import benchmark
 from .base import CaseReader, ReaderOptions, TokenTable, distinct_names
-from .splits import named_split
+from .splits import CaseChoice, named_split
 from .surface_tables import SurfaceRequest
 from .surfaces import OPENERS
 
@@ -21,7 +21,8 @@ PATTERNS = {
     "zarr": ("run_*.zarr", "*/run_*.zarr"),
 }
 _SUFFIXES = {".npz": "presampled", ".vtp": "vtp", ".pdmsh": "pdmsh", ".zarr": "zarr"}
-_SPLIT_DIRECTORIES = ("train", "val", "test")
+_PRESAMPLED = "drivaerml_surface_presampled_*"
+_SPLIT_DIRECTORIES = ("train", "val", "valid", "validation", "test")
 
 
 def case_id(root: Path, path: Path) -> str:
@@ -101,8 +102,8 @@ class DrivAerMLReader(CaseReader):
     Parameters
     ----------
     root : str or Path
-        Root of the set, or, where it holds no case itself, of the directory
-        ``drivaerml_surface_presampled_40k`` as published.
+        Root of the set, or, where it holds no case itself, of the only directory
+        ``drivaerml_surface_presampled_<size>`` as published.
     split : str
         ``train``, ``test`` or another split of the manifest.
     fields : Sequence[str]
@@ -123,12 +124,12 @@ class DrivAerMLReader(CaseReader):
     allow_missing_chunks : Sequence[str]
         Zarr arrays that may lack chunks because these hold nothing but the fill value; any other
         requested array with a chunk missing is an error.
-    cases : Sequence[str], optional
+    cases : Sequence[str], SplitName or SplitFraction, optional
         Ids of this split. Without it: `manifest`, ``manifest.json`` under `root`, or directories
-        ``train`` and ``test``.
+        ``train``, ``val`` and ``test``.
     manifest : str or Path, optional
         File with {"train": [ids], "test": [ids]}.
-    n_train, n_test : int, optional
+    n_train, n_val, n_test : int, optional
         Keep the first cases of the split.
     options : ReaderOptions or Mapping, optional
         Which tokens of a case are read; see :class:`ReaderOptions`.
@@ -147,9 +148,10 @@ class DrivAerMLReader(CaseReader):
         association: str | None = None,
         boundary: str = "vehicle",
         allow_missing_chunks: Sequence[str] = (),
-        cases: Sequence[str] | None = None,
+        cases: CaseChoice | None = None,
         manifest: str | Path | None = None,
         n_train: int | None = None,
+        n_val: int | None = None,
         n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
@@ -163,9 +165,9 @@ class DrivAerMLReader(CaseReader):
             expected=[p for globs in PATTERNS.values() for p in globs],
             source=published.source,
         )
-        nested = root / published.files[0].split("/")[0]
-        if nested.is_dir() and not any(matching_files(root, layout, pattern).values()):
-            root = nested
+        nested = sorted(root.glob(_PRESAMPLED))
+        if len(nested) == 1 and not any(matching_files(root, layout, pattern).values()):
+            root = nested[0]
         self.layout, found = find_cases(root, layout, pattern)
         self.files = named_split(
             root,
@@ -173,7 +175,7 @@ class DrivAerMLReader(CaseReader):
             found,
             cases=cases,
             manifest=manifest,
-            n_cases={"train": n_train, "test": n_test}.get(split),
+            n_cases={"train": n_train, "val": n_val, "test": n_test}.get(split),
         )
         super().__init__(
             case_ids=list(self.files),

@@ -1,6 +1,7 @@
 """Geo-FNO benchmarks: elasticity, airfoil, pipe (.npy, memory-mapped) and plasticity (.mat)."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from ...files import reading
 from ..checks import check_shape, existing_directory, one_file
 from ..specs import BenchmarkSpec, benchmark
 from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, point_areas
-from .splits import positional_split
+from .splits import apart_split, positional_split
 from .stores import load_mat, mat_shape
 
 # Channel of the Q array that each benchmark predicts, and how many channels Q has.
@@ -19,9 +20,8 @@ _Q_CHANNEL = {"airfoil": (4, 5), "pipe": (0, 3)}
 _PLASTICITY_TIMES = 20
 
 
-def open_npy(root: Path, name: str, spec: BenchmarkSpec) -> np.ndarray:
-    """Return the array of file `name` under `root`, memory-mapped."""
-    path = one_file(root, name, source=spec.source)
+def open_npy(path: Path) -> np.ndarray:
+    """Return the array of a file, memory-mapped."""
     with reading(path):
         return np.load(path, mmap_mode="r", allow_pickle=False)
 
@@ -31,7 +31,7 @@ def stored_cases(root: Path, spec: BenchmarkSpec) -> int:
     path = one_file(root, spec.files[0], source=spec.source)
     if path.suffix == ".mat":
         return mat_shape(path, "input")[0]
-    shape = open_npy(root, path.name, spec).shape
+    shape = open_npy(path).shape
     return (shape or (0,))[-1 if spec.name == "elasticity" else 0]
 
 
@@ -50,18 +50,19 @@ class GeoFNOReader(CaseReader):
 
     The arrays of the first three stay on disk; a sample touches the rows it keeps. One sample of
     plasticity is one of the 20 times of a case, on the undeformed grid [0, 1]^2, with the time in
-    [0, 1]; its ``.mat`` file is loaded at construction. The others may have the weights of tokens
-    in a file ``<name>.npy``, (972, case) for elasticity and (case, rows, columns) for grids.
+    [0, 1]; its ``.mat`` file is loaded with the first case. The others may have the weights of
+    tokens in a file ``<name>.npy``, (972, case) for elasticity and (case, rows, columns) for grids.
 
     Parameters
     ----------
     root : str or Path
-        Directory with the files.
+        Directory with the files, in it or below.
     name : str
         ``elasticity``, ``airfoil``, ``pipe`` or ``plasticity``.
     split : str
-        ``train`` or ``test``.
-    n_train, n_test : int, optional
+        ``train``, ``val`` or ``test``. Validation cases are those of a directory ``val`` with files
+        of the same names, or else some that are in neither of the published splits.
+    n_train, n_val, n_test : int, optional
         Cases in the splits; the published numbers by default. With an `n_train` of 0 all cases are
         for testing.
     options : ReaderOptions or Mapping, optional
@@ -75,6 +76,7 @@ class GeoFNOReader(CaseReader):
         split: str = "train",
         *,
         n_train: int | None = None,
+        n_val: int | None = None,
         n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
@@ -89,10 +91,15 @@ class GeoFNOReader(CaseReader):
         spec = benchmark(name)
         self.spec = spec
         self.root = existing_directory(root, expected=spec.files, source=spec.source)
-        counts = {"n_train": n_train, "n_test": n_test}
+        counts = {"n_train": n_train, "n_val": n_val, "n_test": n_test}
+        self._apart = split == "val" and (self.root / "val").is_dir()
+        if self._apart:
+            self.root = self.root / "val"
+        self._paths = [one_file(self.root, file, source=spec.source) for file in spec.files]
         self._arrays, self._cases = openers[name](split, counts)
         self._n_times = _PLASTICITY_TIMES if name == "plasticity" else 1
-        case_ids = [f"{name}_{case:04d}" for case in range(self._cases.start, self._cases.stop)]
+        stem = f"{name}_val" if self._apart else name
+        case_ids = [f"{stem}_{case:04d}" for case in range(self._cases.start, self._cases.stop)]
         if name == "plasticity":
             case_ids = [f"{case}_t{t:02d}" for case in case_ids for t in range(self._n_times)]
         super().__init__(
@@ -111,28 +118,26 @@ class GeoFNOReader(CaseReader):
                 f"data.weights is {name!r}, but plasticity has no file of weights; choose "
                 f"{NO_WEIGHTS!r} or {MEASURE!r}"
             )
-        weights = open_npy(self.root, f"{name}.npy", self.spec)
+        path = one_file(self.root, f"{name}.npy", source=self.spec.source)
+        weights = open_npy(path)
         expected = self._arrays["stress" if self.grid is None else "x"].shape
-        check_shape(self.root / f"{name}.npy", "array", weights.shape, expected)
+        check_shape(path, "array", weights.shape, expected)
         return weights
 
-    def _split(self, split: str, n_cases: int, counts: dict[str, int | None], file: str) -> slice:
-        return positional_split(self.spec, split, n_cases, path=self.root / file, **counts)
+    def _split(self, split: str, n_cases: int, counts: dict[str, int | None]) -> slice:
+        if self._apart:
+            return apart_split(n_cases, counts["n_val"], self._paths[0])
+        return positional_split(self.spec, split, n_cases, path=self._paths[0], **counts)
 
     def _open_elasticity(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
-        xy_file, stress_file = self.spec.files
-        xy = open_npy(self.root, xy_file, self.spec)
-        stress = open_npy(self.root, stress_file, self.spec)
+        xy, stress = (open_npy(path) for path in self._paths)
         n_tokens = self.spec.n_tokens
-        check_shape(self.root / xy_file, "array", xy.shape, (n_tokens, 2, "case"))
-        check_shape(self.root / stress_file, "array", stress.shape, (n_tokens, xy.shape[2]))
-        return {"xy": xy, "stress": stress}, self._split(split, xy.shape[2], counts, xy_file)
+        check_shape(self._paths[0], "array", xy.shape, (n_tokens, 2, "case"))
+        check_shape(self._paths[1], "array", stress.shape, (n_tokens, xy.shape[2]))
+        return {"xy": xy, "stress": stress}, self._split(split, xy.shape[2], counts)
 
     def _open_grid(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
-        arrays = {
-            key: open_npy(self.root, file, self.spec)
-            for key, file in zip("xyq", self.spec.files, strict=True)
-        }
+        arrays = {key: open_npy(path) for key, path in zip("xyq", self._paths, strict=True)}
         n_cases = len(arrays["x"]) if arrays["x"].ndim else 0
         channels = _Q_CHANNEL[self.spec.name][1]
         expected = {
@@ -140,20 +145,23 @@ class GeoFNOReader(CaseReader):
             "y": (n_cases, *self.spec.grid),
             "q": (n_cases, channels, *self.spec.grid),
         }
-        for (key, shape), file in zip(expected.items(), self.spec.files, strict=True):
-            check_shape(self.root / file, "array", arrays[key].shape, shape)
-        return arrays, self._split(split, n_cases, counts, self.spec.files[0])
+        for (key, shape), path in zip(expected.items(), self._paths, strict=True):
+            check_shape(path, "array", arrays[key].shape, shape)
+        return arrays, self._split(split, n_cases, counts)
 
     def _open_plasticity(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
-        path = one_file(self.root, self.spec.files[0], source=self.spec.source)
+        path = self._paths[0]
         nx, ny = self.spec.grid
         n_cases = mat_shape(path, "input")[0]
         check_shape(path, "input", mat_shape(path, "input"), ("case", nx))
         expected = (n_cases, nx, ny, _PLASTICITY_TIMES, len(self.spec.outputs))
         check_shape(path, "output", mat_shape(path, "output"), expected)
-        cases = self._split(split, n_cases, counts, path.name)
-        arrays = {name: load_mat(path, name, cases) for name in ("input", "output")}
-        return arrays, cases
+        return {}, self._split(split, n_cases, counts)
+
+    @cached_property
+    def _plasticity(self) -> dict[str, np.ndarray]:
+        """The chosen cases of the ``.mat`` file, loaded when the first one is opened."""
+        return {name: load_mat(self._source, name, self._cases) for name in ("input", "output")}
 
     def open_case(self, index: int) -> TokenTable:
         """Return case `index` as views of the arrays; nothing is read yet."""
@@ -179,9 +187,9 @@ class GeoFNOReader(CaseReader):
     def _plasticity_case(self, case: int, time: int) -> TokenTable:
         nx, ny = self.spec.grid
         x, y = np.meshgrid(np.linspace(0, 1, nx), np.linspace(0, 1, ny), indexing="ij")
-        die = np.repeat(self._arrays["input"][case], ny)
+        die = np.repeat(self._plasticity["input"][case], ny)
         t = np.full(nx * ny, time / (self._n_times - 1))
-        fields = self._arrays["output"][case, :, :, time].reshape(nx * ny, -1)
+        fields = self._plasticity["output"][case, :, :, time].reshape(nx * ny, -1)
         coordinates = {"x": x.reshape(-1), "y": y.reshape(-1)}
         return TokenTable(
             self._source,
@@ -194,7 +202,7 @@ class GeoFNOReader(CaseReader):
 
     @property
     def _source(self) -> Path:
-        return self.root / self.spec.files[-1]
+        return self._paths[-1]
 
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return the file of the fields and the case's position in it."""
@@ -203,4 +211,4 @@ class GeoFNOReader(CaseReader):
 
     def source_files(self) -> list[Path]:
         """Return the files of the coordinates and of the fields."""
-        return [path for pattern in self.spec.files for path in sorted(self.root.glob(pattern))]
+        return list(self._paths)

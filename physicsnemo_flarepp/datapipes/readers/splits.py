@@ -1,15 +1,97 @@
-"""Which cases belong to a split: by position in an array, or by name in a manifest."""
+"""Which cases are for training, validation and testing: by position, by name, or by fraction."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...files import reading
 from ..checks import check_unique
 from ..specs import BenchmarkSpec
 
-SPLITS = ("train", "test")
+SPLITS = ("train", "val", "test")
 MANIFEST = "manifest.json"
+# How owners of data call their validation split.
+_NAMES = {"val": ("val", "valid", "validation")}
+
+
+class SplitMissing(FileNotFoundError):
+    """The data does not say which cases a split has."""
+
+
+@dataclass(frozen=True)
+class SplitName:
+    """The split of a manifest, or the directory, that serves as a split under another name.
+
+    Parameters
+    ----------
+    name : str
+        Its name there.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True)
+class SplitFraction:
+    """A share of all cases, the same for the same ids and seed.
+
+    Cases are ordered by a hash of seed and id, so that a case that is added later moves no other
+    between splits but those at a boundary. Of n cases a split has its fraction of n, rounded, and
+    at least 1.
+
+    Parameters
+    ----------
+    split : str
+        Which of them.
+    fractions : Mapping[str, float]
+        Of all splits, their sum at most 1.
+    seed : int
+        Chooses among orders.
+
+    Examples
+    --------
+    >>> ids = [f"run_{i}" for i in range(10)]
+    >>> parts = {"train": 0.7, "val": 0.1, "test": 0.2}
+    >>> [len(SplitFraction(split, parts, 0).choose(ids)) for split in parts]
+    [7, 1, 2]
+    """
+
+    split: str
+    fractions: Mapping[str, float]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        wrong = {name: part for name, part in self.fractions.items() if not 0 < part <= 1}
+        total = sum(self.fractions.values())
+        if wrong or total > 1 + 1e-9:
+            raise ValueError(
+                f"data.splits has the fractions {dict(self.fractions)} with the sum {total:g}; "
+                "each must be above 0, and their sum at most 1. Numbers of cases are given as "
+                "data.n_train, data.n_val and data.n_test"
+            )
+
+    def choose(self, ids: Sequence[str]) -> list[str]:
+        """Return the cases of the split among `ids`, in their order."""
+        if len(ids) < len(self.fractions):
+            raise ValueError(
+                f"{len(ids)} cases cannot give the splits {', '.join(self.fractions)} one case each"
+            )
+        order = sorted(
+            ids, key=lambda case: hashlib.sha256(f"{self.seed} {case}".encode()).digest()
+        )
+        parts, ends = list(self.fractions.values()), [0]
+        for number in range(1, len(parts) + 1):
+            end = round(len(ids) * sum(parts[:number]))
+            # Every split has a case, and leaves one to each that follows.
+            ends.append(min(max(end, ends[-1] + 1), len(ids) - len(parts) + number))
+        position = list(self.fractions).index(self.split)
+        chosen = set(order[ends[position] : ends[position + 1]])
+        return [case for case in ids if case in chosen]
+
+
+CaseChoice = Sequence[str] | SplitName | SplitFraction
 
 
 def positional_split(
@@ -18,6 +100,7 @@ def positional_split(
     n_cases: int,
     *,
     n_train: int | None = None,
+    n_val: int | None = None,
     n_test: int | None = None,
     path: Path | str = "",
 ) -> slice:
@@ -25,15 +108,21 @@ def positional_split(
 
     Of the first ``spec.pool`` cases (all, if None), training takes the first `n_train` and
     testing the last `n_test`; both default to the published numbers. With an `n_train` of 0 the
-    array holds test cases only, by default all of them.
+    array holds test cases only, by default all of them. Validation takes cases that are in neither:
+    those between the two, or else those behind the pool, by default ``spec.n_val`` or all there
+    are.
 
     Examples
     --------
     >>> from physicsnemo_flarepp.datapipes.specs import benchmark
     >>> positional_split(benchmark("pipe"), "test", 2310)
     slice(1000, 1200, None)
+    >>> positional_split(benchmark("pipe"), "val", 2310)
+    slice(1200, 1400, None)
     >>> positional_split(benchmark("elasticity"), "test", 2000)
     slice(1800, 2000, None)
+    >>> positional_split(benchmark("elasticity"), "val", 2000)
+    slice(1000, 1200, None)
     >>> positional_split(benchmark("elasticity"), "test", 30, n_train=0)
     slice(0, 30, None)
     """
@@ -53,11 +142,39 @@ def positional_split(
             "overlap; lower n_train or n_test (n_train=0 if all are for testing), or use a file "
             "with more cases"
         )
-    return slice(0, n_train) if split == "train" else slice(pool - n_test, pool)
+    if split != "val":
+        return slice(0, n_train) if split == "train" else slice(pool - n_test, pool)
+    between, behind = pool - n_test - n_train, n_cases - pool
+    wanted = min(spec.n_val, max(between, behind)) if n_val is None else n_val
+    if wanted > max(between, behind):
+        raise ValueError(
+            f"{path}: {max(between, behind)} cases are in neither n_train={n_train} nor n_test="
+            f"{n_test}, so n_val={wanted} cannot be taken; lower it, or n_train"
+        )
+    if wanted < 1 or n_train == 0:
+        raise SplitMissing(f"{path} has no cases left for validation; lower n_train, or n_test")
+    start = n_train if wanted <= between else pool
+    return slice(start, start + wanted)
+
+
+def apart_split(n_cases: int, wanted: int | None, path: Path) -> slice:
+    """Return the first `wanted` of the `n_cases` in a file of one split, by default all.
+
+    Examples
+    --------
+    >>> apart_split(8, 5, Path("val/Pipe_X.npy"))
+    slice(0, 5, None)
+    """
+    if wanted is not None and not 1 <= wanted <= n_cases:
+        raise ValueError(
+            f"{path}: {wanted} cases were asked for, the file has {n_cases}; choose between 1 and "
+            f"{n_cases}"
+        )
+    return slice(0, n_cases if wanted is None else wanted)
 
 
 def check_split(split: str) -> None:
-    """Raise unless `split` is train or test."""
+    """Raise unless `split` is one of train, val and test."""
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}, expected one of {SPLITS}")
 
@@ -68,18 +185,40 @@ def says_its_split(root: Path) -> bool:
 
 
 def read_manifest(path: Path) -> dict[str, list[str]]:
-    """Return the splits of a manifest: {"train": [ids], "test": [ids], ...}, disjoint."""
+    """Return the splits of a manifest: {"train": [ids], "test": [ids], ...}, of any names.
+
+    What is not a list beside them is left out; with an entry ``splits`` only that is looked at.
+    Splits may share cases, a split has each case once.
+    """
     with reading(path):
         content = json.loads(path.read_text())
-    if not isinstance(content, Mapping) or not all(
-        isinstance(ids, Sequence) and not isinstance(ids, str) for ids in content.values()
-    ):
+    entries = content.get("splits", content) if isinstance(content, Mapping) else None
+    lists = entries.items() if isinstance(entries, Mapping) else ()
+    splits = {
+        name: [str(case) for case in ids]
+        for name, ids in lists
+        if isinstance(ids, list) and not any(isinstance(case, list | dict) for case in ids)
+    }
+    if not splits:
         raise ValueError(
             f'{path} is not a manifest; expected {{"train": [case ids], "test": [case ids]}}'
         )
-    splits = {name: [str(case) for case in ids] for name, ids in content.items()}
-    check_unique([case for ids in splits.values() for case in ids], str(path))
+    for name, ids in splits.items():
+        check_unique(ids, f"{path}, split {name}")
     return splits
+
+
+def read_case_list(path: Path) -> list[str]:
+    """Return the case ids in a file: a JSON list, or one per line, where # starts a comment."""
+    with reading(path):
+        text = path.read_text()
+        if path.suffix == ".json":
+            content = json.loads(text)
+            if not isinstance(content, list):
+                raise ValueError("expected a list of case ids")
+            return [str(case) for case in content]
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return [line for line in lines if line]
 
 
 def named_split(
@@ -87,50 +226,44 @@ def named_split(
     split: str,
     found: Mapping[str, Path],
     *,
-    cases: Sequence[str] | None = None,
+    cases: CaseChoice | None = None,
     manifest: str | Path | None = None,
     n_cases: int | None = None,
 ) -> dict[str, Path]:
     """Return id -> file of the cases of `split`, in the order of the list that defines it.
 
     The list is, in this order: `cases`; the manifest (``manifest.json`` under `root` unless
-    given); else a file belongs to the split if it lies in the directory ``<root>/<split>``.
+    given); else a file belongs to the split if it lies in the directory ``<root>/<split>``. The
+    validation split may also be called ``valid`` or ``validation`` there.
 
     Parameters
     ----------
     root : Path
         Root of the set.
     split : str
-        ``train`` or ``test``; a manifest may define further ones.
+        ``train``, ``val`` or ``test``; a manifest may define further ones.
     found : Mapping[str, Path]
         All cases under `root`.
-    cases : Sequence[str], optional
-        Ids of this split.
+    cases : sequence of str, SplitName or SplitFraction, optional
+        Ids of this split, its name in the manifest, or its share of the cases found.
     manifest : str or Path, optional
         Manifest to use.
     n_cases : int, optional
         Keep the first `n_cases` of the split.
+
+    Raises
+    ------
+    SplitMissing
+        If nothing tells which cases belong to the split.
     """
-    manifest_path = Path(manifest) if manifest is not None else root / MANIFEST
-    if cases is not None:
+    if isinstance(cases, SplitFraction):
+        where, ids = "data.splits", cases.choose(list(found))
+    elif cases is not None and not isinstance(cases, SplitName):
         where, ids = "the list of cases", [str(case) for case in cases]
         check_unique(ids, where)
-    elif manifest is not None or manifest_path.is_file():
-        if not manifest_path.is_file():
-            raise FileNotFoundError(f"manifest {manifest_path} does not exist")
-        splits = read_manifest(manifest_path)
-        if split not in splits:
-            raise ValueError(f"{manifest_path} has no split {split!r}; it has {sorted(splits)}")
-        where, ids = str(manifest_path), splits[split]
-    elif (root / split).is_dir():
-        where = str(root / split)
-        ids = [case for case, path in found.items() if path.is_relative_to(root / split)]
     else:
-        raise FileNotFoundError(
-            f"{root} does not say which cases are for {split}: give the reader `cases`, put a "
-            'manifest.json {"train": [...], "test": [...]} there, or use directories train/ and '
-            f"test/. Cases found: {', '.join(list(found)[:10])}"
-        )
+        names = _NAMES.get(split, (split,)) if cases is None else (cases.name,)
+        where, ids = _listed(root, names, found, manifest)
     if not ids:
         raise ValueError(f"{where}: split {split!r} is empty; it needs at least 1 case")
     absent = [case for case in ids if case not in found]
@@ -145,3 +278,31 @@ def named_split(
             f"choose between 1 and {len(ids)}"
         )
     return {case: found[case] for case in ids[:n_cases]}
+
+
+def _listed(
+    root: Path, names: Sequence[str], found: Mapping[str, Path], manifest: str | Path | None
+) -> tuple[str, list[str]]:
+    """Return where the first split of these names is defined, and its cases."""
+    path = Path(manifest) if manifest is not None else root / MANIFEST
+    if manifest is not None and not path.is_file():
+        raise FileNotFoundError(f"manifest {path} does not exist")
+    if path.is_file():
+        splits = read_manifest(path)
+        for name in names:
+            if name in splits:
+                return str(path), splits[name]
+        raise SplitMissing(
+            f"{path} has no split {names[0]!r}; it has {sorted(splits)}. Name the one to use, such "
+            f"as data.splits.{names[0]}={sorted(splits)[0]}"
+        )
+    for name in names:
+        if (root / name).is_dir():
+            ids = [case for case, file in found.items() if file.is_relative_to(root / name)]
+            return str(root / name), ids
+    raise SplitMissing(
+        f"{root} does not say which cases are for {names[0]}: give data.splits (fractions such as "
+        "{train: 0.8, test: 0.2}, or lists of ids), put a manifest.json "
+        '{"train": [...], "val": [...], "test": [...]} there, or use directories train/, val/ and '
+        f"test/. Cases found: {', '.join(list(found)[:10])}"
+    )

@@ -16,17 +16,21 @@ import math
 import struct
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import scipy.io
 import torch
 import zarr
-from physicsnemo.mesh import DomainMesh
+from physicsnemo.mesh import DomainMesh, Mesh
+from physicsnemo.mesh.io import from_zarr
 
 from ...files import RefusedFile, reading
 from ..checks import missing_name
 
+# Name of what is inside the boundaries of a DomainMesh.
+INTERIOR = "interior"
 # All that zarr and numcodecs have for numbers; "pickle" runs what it decodes.
 _CODECS = {
     *("bytes", "endian", "transpose", "sharding_indexed", "blosc", "gzip", "zstd", "zlib", "bz2"),
@@ -143,28 +147,75 @@ def check_memory_maps(path: Path) -> None:
 
 
 def load_domain(path: Path) -> DomainMesh:
-    """Return a DomainMesh stored as memory maps; pickled entries are refused.
+    """Return a DomainMesh stored as memory maps; see :func:`load_memory_maps`."""
+    with reading(path):
+        domain = load_memory_maps(path)
+        if not isinstance(domain, DomainMesh):
+            raise TypeError(f"it holds a {type(domain).__name__}, expected a DomainMesh")
+    return domain
+
+
+def load_memory_maps(path: Path) -> Mesh | DomainMesh:
+    """Return a Mesh or DomainMesh stored as memory maps; pickled entries are refused.
 
     The maps are copy-on-write: a shared one would lengthen a truncated file with zeros, or a file
     elsewhere to which a link in the store leads.
     """
+    for pickled in (*path.rglob("*.pickle"), *path.rglob("*.pkl")):
+        raise RefusedFile(
+            f"{path} is refused: {pickled.relative_to(path)} is a pickle, and loading it could "
+            "run code of whoever wrote it. Nothing of it was run; write the mesh again with "
+            "tensors only"
+        )
+    try:
+        check_memory_maps(path)
+        return DomainMesh.load_memmap(path, allow_pickle=False, mode="r")
+    except (KeyError, AttributeError, FileNotFoundError) as error:
+        raise ValueError(f"a meta.json in it is damaged: {type(error).__name__} {error}") from error
+
+
+def load_mesh_store(
+    path: Path, boundary: str | None = None, allowed: Container[str] = ()
+) -> tuple[Mesh, dict[str, Any]]:
+    """Return a stored Mesh, or one part of a stored DomainMesh, and the values of its domain.
+
+    Parameters
+    ----------
+    path : Path
+        Memory maps or a zarr group, as PhysicsNeMo writes them.
+    boundary : str, optional
+        Name of a boundary or ``interior``; by default the only boundary, or the interior of a
+        domain that has none. A plain Mesh has no parts.
+    allowed : Container[str], optional
+        Arrays of a zarr group that may lack chunks.
+    """
+    if (path / "zarr.json").exists():
+        stored = _load_zarr_mesh(path, allowed)
+    else:
+        with reading(path):
+            stored = load_memory_maps(path)
+    if isinstance(stored, Mesh):
+        return stored, {}
+    global_values = dict(stored.global_data.items())
+    names = list(stored.boundary_names)
+    if boundary == INTERIOR or (boundary is None and not names):
+        return stored.interior, global_values
+    if boundary is None and len(names) > 1:
+        raise ValueError(
+            f"{path} has the boundaries {', '.join(names)}; set data.reader.boundary to one of "
+            f"them, or to {INTERIOR!r}"
+        )
+    if boundary is not None and boundary not in names:
+        raise missing_name(path, "boundary", boundary, [*names, INTERIOR])
+    return stored.boundaries[boundary or names[0]], global_values
+
+
+def _load_zarr_mesh(path: Path, allowed: Container[str]) -> Mesh | DomainMesh:
     with reading(path):
-        for pickled in (*path.rglob("*.pickle"), *path.rglob("*.pkl")):
-            raise RefusedFile(
-                f"{path} is refused: {pickled.relative_to(path)} is a pickle, and loading it could "
-                "run code of whoever wrote it. Nothing of it was run; write the mesh again with "
-                "tensors only"
-            )
-        try:
-            check_memory_maps(path)
-            domain = DomainMesh.load_memmap(path, allow_pickle=False, mode="r")
-        except (KeyError, AttributeError, FileNotFoundError) as error:
-            raise ValueError(
-                f"a meta.json in it is damaged: {type(error).__name__} {error}"
-            ) from error
-        if not isinstance(domain, DomainMesh):
-            raise TypeError(f"it holds a {type(domain).__name__}, expected a DomainMesh")
-    return domain
+        for _, member in zarr.open_group(path, mode="r").members(None):
+            if isinstance(member, zarr.Array):
+                check_chunks(path, member, allowed)
+        return from_zarr(path)
 
 
 def check_codecs(path: Path, array: zarr.Array) -> None:

@@ -91,7 +91,7 @@ def surface_table(
     n_tokens = mesh.n_cells if place == "cell" else len(mesh.points)
     if n_tokens == 0:
         raise ValueError(f"{mesh.source} has no {place}s; expected a surface mesh")
-    geometry = _cell_columns(mesh) if place == "cell" else _point_columns(mesh)
+    geometry = cell_columns(mesh) if place == "cell" else point_columns(mesh)
     columns = {**mesh.data[place], **geometry}
     return TokenTable(
         mesh.source,
@@ -108,7 +108,8 @@ def surface_table(
     )
 
 
-def _cell_columns(mesh: PolygonMesh) -> dict[str, Rowwise]:
+def cell_columns(mesh: PolygonMesh) -> dict[str, Rowwise]:
+    """Return coordinates, normals and areas of the cells, computed for the rows asked for."""
     # The three columns of one sample ask for the same rows object one after the other.
     last: list = [None, None]
 
@@ -125,7 +126,8 @@ def _cell_columns(mesh: PolygonMesh) -> dict[str, Rowwise]:
     }
 
 
-def _point_columns(mesh: PolygonMesh) -> dict[str, Rowwise]:
+def point_columns(mesh: PolygonMesh) -> dict[str, Rowwise]:
+    """Return coordinates, normals and areas of the points; see :func:`cell_columns`."""
     n = len(mesh.points)
     return {
         "coordinates": ComputedColumn((n, 3), lambda rows: mesh.points[rows]),

@@ -16,6 +16,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("name", choices=sorted(MODULES), help="which set")
     parser.add_argument("--train", type=int, metavar="N", help="training cases (set's default)")
     parser.add_argument("--test", type=int, metavar="N", help="test cases (set's default)")
+    parser.add_argument("--val", type=int, metavar="N", help="validation cases (as many as test)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the set (%(default)s)")
     parser.add_argument("--root", type=Path, metavar="DIR", help="where sets are kept (user cache)")
     parser.add_argument("--workers", type=int, metavar="N", help="solver processes (all cores)")
@@ -26,6 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
             chosen.name,
             n_train=chosen.train,
             n_test=chosen.test,
+            n_val=chosen.val,
             seed=chosen.seed,
             root=chosen.root,
             workers=chosen.workers,

@@ -4,22 +4,18 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 
 from ... import __version__
+from ...files import exclusive
 from ...progress import progress_bar
 from .sets import MODULES, Case, SyntheticSet, case_ids, load_set
 from .stamp import read_stamp, write_stamp
 from .workers import read_case, solve_cases, unsolved_cases
-
-try:
-    import fcntl
-except ImportError as error:  # only POSIX systems have it, as PhysicsNeMo itself expects
-    raise ImportError("making built-in data sets needs a POSIX system (Linux or macOS)") from error
 
 CACHE_VARIABLE = "PHYSICSNEMO_FLAREPP_CACHE"
 
@@ -45,24 +41,9 @@ def say(message: str, progress: bool) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
-@contextmanager
-def exclusive(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file for the block; call ``on_wait()`` first if another process has it.
-
-    The operating system frees the lock when its holder ends, however it ends.
-    """
-    with open(lock, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_wait()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def finish(data_set: SyntheticSet, solved: Path, final: Path, identity: dict) -> list[str]:
     """Turn the case files into the files of the set, the stamp last; return the redrawn cases."""
-    n_train, n_test = identity["n_train"], identity["n_test"]
+    counts = [identity[name] for name in ("n_train", "n_test", "n_val")]
     unfinished = final.with_name(f"{final.name}.partial")
     for left_over in (unfinished, final):
         if left_over.exists():
@@ -71,13 +52,13 @@ def finish(data_set: SyntheticSet, solved: Path, final: Path, identity: dict) ->
     redrawn = []
 
     def cases() -> Iterator[Case]:
-        for case_id in case_ids(n_train, n_test):
+        for case_id in case_ids(*counts):
             case, draw = read_case(solved, case_id)
             if draw > 0:
                 redrawn.append(f"{case_id}, draw {draw}")
             yield case
 
-    data_set.assemble(cases(), unfinished, n_train, n_test)
+    data_set.assemble(cases(), unfinished, *counts)
     unfinished.rename(final)
     write_stamp(final, identity | {"package_version": __version__, "redrawn": redrawn})
     shutil.rmtree(solved)
@@ -89,6 +70,7 @@ def generate(
     *,
     n_train: int | None = None,
     n_test: int | None = None,
+    n_val: int | None = 0,
     seed: int = 0,
     root: str | Path | None = None,
     workers: int | None = None,
@@ -97,18 +79,21 @@ def generate(
     """Return the directory of a built-in data set, made now if it is not in the cache yet.
 
     The files are a function of the name, the counts and the seed; the number of workers does not
-    change them. Training and test cases are the beginnings of two fixed sequences: the first cases
-    of a larger set are those of a smaller one, in both splits. A random case whose equations have
-    no solution is drawn again, from a seed derived from its own; the stamp lists such cases. An
-    interrupted generation goes on from its finished cases when called again. A finished set with a
-    lost or changed file is an error. Two processes that ask for the same set at once make it once.
+    change them. Training, test and validation cases are the beginnings of fixed sequences: the
+    first cases of a larger set are those of a smaller one, in every split. A random case whose
+    equations have no solution is drawn again, from a seed derived from its own; the stamp lists
+    such cases. An interrupted generation goes on from its finished cases when called again. A
+    finished set with a lost or changed file is an error. Two processes that ask for the same set
+    at once make it once.
 
     Parameters
     ----------
     name : str
-        One of ``cars``, ``darcy``, ``elasticity``, ``pipe``, ``airfoil``.
+        One of ``cars``, ``car_volumes``, ``darcy``, ``elasticity``, ``pipe``, ``airfoil``.
     n_train, n_test : int, optional
         Numbers of training and test cases; the defaults belong to the set.
+    n_val : int or None
+        Number of validation cases; None makes as many as test cases.
     seed : int
         Seed of the set, 0 or more.
     root : str or Path, optional
@@ -122,8 +107,8 @@ def generate(
     Returns
     -------
     Path
-        ``<root>/<name>-v<version>-s<seed>-<n_train>+<n_test>``, with the published files of the
-        set and ``stamp.json``, which has their checksums.
+        ``<root>/<name>-v<version>-s<seed>-<n_train>+<n_test>``, and ``+<n_val>`` if there are any,
+        with the published files of the set and ``stamp.json``, which has their checksums.
 
     Examples
     --------
@@ -136,6 +121,7 @@ def generate(
     data_set = load_set(name)
     n_train = check_count("n_train", data_set.n_train if n_train is None else n_train, 1)
     n_test = check_count("n_test", data_set.n_test if n_test is None else n_test, 1)
+    n_val = check_count("n_val", n_test if n_val is None else n_val, 0)
     check_count("seed", seed, 0)
     # The cores this process may use, where the system can tell (macOS cannot).
     cores = psutil.cpu_count() if psutil.MACOS else len(psutil.Process().cpu_affinity())
@@ -144,7 +130,7 @@ def generate(
     base = cache_root(root)
     base.mkdir(parents=True, exist_ok=True)
     stem = f"{name}-v{data_set.version}-s{seed}"
-    final = base / f"{stem}-{n_train}+{n_test}"
+    final = base / (f"{stem}-{n_train}+{n_test}" + (f"+{n_val}" if n_val else ""))
     # Cases do not depend on the counts, so sets that differ only in size share their case files.
     solved = base / f"{stem}.cases"
     identity = {
@@ -153,16 +139,19 @@ def generate(
         "seed": seed,
         "n_train": n_train,
         "n_test": n_test,
+        "n_val": n_val,
     }
-    if read_stamp(final, identity):
+    # Sets of older versions have no validation cases, and do not say so.
+    expected = {name: value for name, value in identity.items() if name != "n_val" or value}
+    if read_stamp(final, expected):
         return final
     waiting = f"{name}: another process is making {stem} in {base}; waiting for it"
     with exclusive(base / f"{stem}.lock", lambda: say(waiting, progress)):
-        if read_stamp(final, identity):
+        if read_stamp(final, expected):
             return final
         start = time.perf_counter()
         solved.mkdir(exist_ok=True)
-        missing = unsolved_cases(solved, case_ids(n_train, n_test))
+        missing = unsolved_cases(solved, case_ids(n_train, n_test, n_val))
         with (
             closing(solve_cases(MODULES[name], seed, solved, missing, workers)) as finished,
             progress_bar(f"{name}: solving", len(missing), progress) as advance,

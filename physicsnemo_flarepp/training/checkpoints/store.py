@@ -113,8 +113,8 @@ class CheckpointStore:
         epoch : int
             Epochs done.
         metric : float, optional
-            Test error, lower is better. One that is not finite is stored as none: it cannot be
-            the best.
+            Error that the best is chosen by, lower is better. One that is not finite is
+            stored as none: it cannot be the best.
 
         Returns
         -------

@@ -127,7 +127,6 @@ def test_the_published_directory_is_entered_only_from_a_root_without_cases(tmp_p
     ("manifest", "message"),
     [
         ({"train": ["run_0", "run_0"], "test": []}, "more than once: run_0"),
-        ({"train": ["run_0"], "test": ["run_0"]}, "more than once: run_0"),
         ({"train": [], "test": ["run_0"]}, "split 'train' is empty"),
         ({"test": ["run_0"]}, "has no split 'train'"),
         ({"train": ["run_0", "run_99"]}, "names 1 cases with no file under .*: run_99"),

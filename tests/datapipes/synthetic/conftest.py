@@ -12,7 +12,7 @@ sys.path.insert(0, {folder!r})
 from physicsnemo_flarepp.datapipes.synthetic import generate, sets
 from physicsnemo_flarepp.datapipes.synthetic.__main__ import main
 sets.MODULES["counted"] = "counted_set"
-main(["counted", "--root", sys.argv[1], "--workers", sys.argv[2]])
+main(["counted", "--val", "0", "--root", sys.argv[1], "--workers", sys.argv[2]])
 """
 
 

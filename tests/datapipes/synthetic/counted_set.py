@@ -46,10 +46,12 @@ def solve_case(case_seed):
     return {"values": np.random.default_rng(case_seed).normal(size=100)}
 
 
-def assemble(cases, out_dir, n_train, n_test):
+def assemble(cases, out_dir, n_train, n_test, n_val):
     values = np.stack([case["values"] for case in cases])
     np.save(out_dir / "train.npy", values[:n_train])
-    np.save(out_dir / "test.npy", values[n_train:])
+    np.save(out_dir / "test.npy", values[n_train : n_train + n_test])
+    if n_val:
+        np.save(out_dir / "val.npy", values[n_train + n_test :])
 
 
 SET = SyntheticSet("counted", 1, 6, 2, solve_case, assemble)

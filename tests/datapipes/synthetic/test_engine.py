@@ -12,8 +12,8 @@ import pytest
 from physicsnemo_flarepp import __version__
 from physicsnemo_flarepp.datapipes.synthetic import generate, sets
 from physicsnemo_flarepp.datapipes.synthetic.__main__ import main
-from physicsnemo_flarepp.datapipes.synthetic.engine import exclusive
 from physicsnemo_flarepp.datapipes.synthetic.workers import case_file
+from physicsnemo_flarepp.files import exclusive
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +43,7 @@ def test_a_finished_set_has_its_files_and_a_stamp_and_nothing_is_left_over(tmp_p
         "seed": 0,
         "n_train": 6,
         "n_test": 2,
+        "n_val": 0,
         "package_version": __version__,
         "redrawn": [],
         "files": {
@@ -162,10 +163,10 @@ def test_no_draw_of_any_case_meets_another():
     draws = [
         sets.case_seed(seed, case, draw)
         for seed in range(3)
-        for case in sets.case_ids(20, 20)
+        for case in sets.case_ids(20, 20, 20)
         for draw in range(5)
     ]
-    assert len(set(draws)) == 3 * 40 * 5
+    assert len(set(draws)) == 3 * 60 * 5
 
 
 def test_a_case_that_no_draw_makes_solvable_is_an_error(tmp_path, log, monkeypatch):
@@ -186,7 +187,7 @@ def test_one_line_is_printed_without_a_terminal_and_none_when_quiet(tmp_path, lo
 
 def test_the_command_line_prints_the_directory(tmp_path, log, capsys):
     main(["counted", "--train", "2", "--test", "1", "--seed", "4", "--root", str(tmp_path)])
-    assert capsys.readouterr().out == f"{tmp_path / 'counted-v1-s4-2+1'}\n"
+    assert capsys.readouterr().out == f"{tmp_path / 'counted-v1-s4-2+1+1'}\n"
 
 
 def test_the_cache_is_chosen_by_argument_then_environment_then_home(tmp_path, log, monkeypatch):

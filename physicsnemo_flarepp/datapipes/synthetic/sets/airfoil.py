@@ -15,7 +15,7 @@ import numpy as np
 
 from ..solvers.c_grid import CGrid, make_c_grid
 from ..solvers.full_potential import GAMMA, gas_state, nodal_velocity, solve_potential
-from .base import Case, SyntheticSet
+from .base import Case, SyntheticSet, validation_apart
 from .grid_files import write_grid_files
 
 GRID_SHAPE = (221, 51)
@@ -137,5 +137,5 @@ SET = SyntheticSet(
     n_train=200,
     n_test=50,
     solve_case=solve_case,
-    assemble=partial(write_grid_files, stem="NACA_Cylinder"),
+    assemble=validation_apart(partial(write_grid_files, stem="NACA_Cylinder")),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ Case = dict[str, np.ndarray]
 # A worker process imports the one module it needs, so the list holds names, not modules.
 MODULES = {
     name: f"physicsnemo_flarepp.datapipes.synthetic.sets.{name}"
-    for name in ("cars", "darcy", "elasticity", "pipe", "airfoil")
+    for name in ("cars", "car_volumes", "darcy", "elasticity", "pipe", "airfoil")
 }
 
 
@@ -34,10 +35,10 @@ class SyntheticSet:
         From a case seed to the named arrays of the solved case. A function of the seed alone. It
         raises :class:`..solvers.Unsolvable` where this seed gives a problem without a solution;
         the case is then drawn again.
-    assemble : Callable[[Iterable[dict], Path, int, int], None]
-        ``assemble(cases, out_dir, n_train, n_test)`` writes the files of the set into
-        ``out_dir``. ``cases`` gives ``n_train + n_test`` cases in order, training cases first,
-        read from disk one at a time.
+    assemble : Callable[[Iterable[dict], Path, int, int, int], None]
+        ``assemble(cases, out_dir, n_train, n_test, n_val)`` writes the files of the set into
+        ``out_dir``. ``cases`` gives the cases in order, those for training first and those for
+        validation last, read from disk one at a time.
     """
 
     name: str
@@ -45,7 +46,32 @@ class SyntheticSet:
     n_train: int
     n_test: int
     solve_case: Callable[[int], Case]
-    assemble: Callable[[Iterable[Case], Path, int, int], None]
+    assemble: Callable[[Iterable[Case], Path, int, int, int], None]
+
+
+def validation_apart(
+    assemble: Callable[[Iterable[Case], Path, int, int], None],
+) -> Callable[[Iterable[Case], Path, int, int, int], None]:
+    """Return what also writes validation cases: in the same layout to the folder ``val``.
+
+    So the published files hold what they hold without validation cases.
+
+    Parameters
+    ----------
+    assemble : Callable
+        ``assemble(cases, out_dir, n_train, n_test)`` writes the published files; `n_test` may be 0.
+    """
+
+    def assemble_all(
+        cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int, n_val: int
+    ) -> None:
+        cases = iter(cases)
+        assemble(islice(cases, n_train + n_test), out_dir, n_train, n_test)
+        if n_val:
+            (out_dir / "val").mkdir()
+            assemble(cases, out_dir / "val", n_val, 0)
+
+    return assemble_all
 
 
 def load_set(name: str) -> SyntheticSet:
@@ -56,7 +82,7 @@ def load_set(name: str) -> SyntheticSet:
     >>> load_set("boats")
     Traceback (most recent call last):
         ...
-    ValueError: name='boats' is no built-in set; choose one of airfoil, cars, darcy, ...
+    ValueError: name='boats' is no built-in set; choose one of airfoil, car_volumes, ...
     """
     if name not in MODULES:
         known = ", ".join(sorted(MODULES))
@@ -80,16 +106,16 @@ class CaseId(NamedTuple):
         return f"{self.split} {self.index}"
 
 
-def case_ids(n_train: int, n_test: int) -> list[CaseId]:
-    """Return the cases of a set, training cases first."""
-    counts = {"train": n_train, "test": n_test}
+def case_ids(n_train: int, n_test: int, n_val: int = 0) -> list[CaseId]:
+    """Return the cases of a set, those for training first and those for validation last."""
+    counts = {"train": n_train, "test": n_test, "val": n_val}
     return [CaseId(split, index) for split, n in counts.items() for index in range(n)]
 
 
 def case_seed(seed: int, case: CaseId, draw: int = 0) -> int:
     """Return the seed of one case, whatever the number of cases and whoever solves them.
 
-    The splits draw from two streams, so that more training cases do not change the test cases.
+    Each split draws from a stream of its own, so that more cases of one do not change another.
 
     Parameters
     ----------
@@ -110,7 +136,8 @@ def case_seed(seed: int, case: CaseId, draw: int = 0) -> int:
     >>> case_seed(0, second, draw=1) == case_seed(0, second)
     False
     """
-    # First draws have the keys () and (1,), which later draws must not meet.
-    stream = {"train": (0, draw), "test": (1, draw)} if draw else {"train": (), "test": (1,)}
-    sequence = np.random.SeedSequence([seed, case.index], spawn_key=stream[case.split])
+    # First draws have the keys (), (1,) and (2,), which later draws must not meet.
+    number = {"train": 0, "test": 1, "val": 2}[case.split]
+    stream = (number, draw) if draw else (number,) if number else ()
+    sequence = np.random.SeedSequence([seed, case.index], spawn_key=stream)
     return int(sequence.generate_state(1, np.uint64)[0])

@@ -9,7 +9,7 @@ discretisation and the drag coefficient is friction alone.
 
 import csv
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, fields
 from pathlib import Path
 
@@ -129,13 +129,27 @@ def write_run(folder: Path, number: int, case: Case) -> None:
     write_row(folder / f"geo_ref_{number}.csv", ["aRef", "lRef", *parameters], values)
 
 
-def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) -> None:
-    """Write one folder per case and the manifest of the split."""
-    runs = [f"run_{number}" for number in range(1, n_train + n_test + 1)]
+def write_runs(
+    write: Callable[[Path, int, Case], None],
+    cases: Iterable[Case],
+    out_dir: Path,
+    n_train: int,
+    n_test: int,
+    n_val: int,
+) -> None:
+    """Write one folder per case and the manifest of the splits."""
+    runs = [f"run_{number}" for number in range(1, n_train + n_test + n_val + 1)]
     for number, case in enumerate(cases, start=1):
-        write_run(out_dir / runs[number - 1], number, case)
-    manifest = {"train": runs[:n_train], "test": runs[n_train:]}
+        write(out_dir / runs[number - 1], number, case)
+    manifest = {"train": runs[:n_train], "test": runs[n_train : n_train + n_test]}
+    if n_val:
+        manifest["val"] = runs[n_train + n_test :]
     (out_dir / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int, n_val: int) -> None:
+    """Write the files of all cars."""
+    write_runs(write_run, cases, out_dir, n_train, n_test, n_val)
 
 
 SET = SyntheticSet("cars", 2, 40, 8, solve_case, assemble)

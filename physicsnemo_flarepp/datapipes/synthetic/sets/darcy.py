@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.io import savemat
 
 from ..solvers.unsolvable import factorise
-from .base import Case, SyntheticSet
+from .base import Case, SyntheticSet, validation_apart
 
 RESOLUTION = 85
 # The published set draws its field on 421 x 421 points; with as many cosine modes the interfaces
@@ -114,7 +114,8 @@ def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) ->
     cases = list(cases)
     name = f"piececonst_r{RESOLUTION}_N{{}}_smooth{{}}.mat".format
     write_matlab(out_dir / name(n_train, 1), cases[:n_train])
-    write_matlab(out_dir / name(n_test, 2), cases[n_train:])
+    if n_test:
+        write_matlab(out_dir / name(n_test, 2), cases[n_train:])
 
 
-SET = SyntheticSet("darcy", 2, 1000, 200, solve_case, assemble)
+SET = SyntheticSet("darcy", 2, 1000, 200, solve_case, validation_apart(assemble))

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..solvers.hyperelastic import solve_cell, von_mises_stress
 from ..solvers.triangulate import triangulate_cell
-from .base import Case, SyntheticSet
+from .base import Case, SyntheticSet, validation_apart
 
 N_NODES = 972
 TRACTION = 100.0  # kPa
@@ -94,6 +94,4 @@ def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) ->
     np.save(out_dir / "Random_UnitCell_sigma_10.npy", stress)
 
 
-SET = SyntheticSet(
-    name="elasticity", version=2, n_train=200, n_test=50, solve_case=solve_case, assemble=assemble
-)
+SET = SyntheticSet("elasticity", 2, 200, 50, solve_case, validation_apart(assemble))

@@ -17,7 +17,7 @@ from scipy.interpolate import CubicHermiteSpline
 
 from ..solvers.navier_stokes import FlowNotConverged, solve_channel
 from ..solvers.taylor_hood import resample, taylor_hood_grid
-from .base import Case, SyntheticSet
+from .base import Case, SyntheticSet, validation_apart
 from .grid_files import write_grid_files
 
 LENGTH, WIDTH, VISCOSITY = 10.0, 1.0, 0.005
@@ -174,5 +174,5 @@ SET = SyntheticSet(
     n_train=200,
     n_test=50,
     solve_case=solve_case,
-    assemble=partial(write_grid_files, stem="Pipe"),
+    assemble=validation_apart(partial(write_grid_files, stem="Pipe")),
 )

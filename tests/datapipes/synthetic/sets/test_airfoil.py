@@ -64,7 +64,7 @@ def test_files_have_the_published_layout(tmp_path):
     ]
     for k, case in enumerate(cases):
         case["flow"][4, 5, 7] = 100 + k
-    airfoil.SET.assemble(iter(cases), tmp_path, 2, 1)
+    airfoil.SET.assemble(iter(cases), tmp_path, 2, 1, 0)
     x, y, flow = (np.load(tmp_path / f"NACA_Cylinder_{name}.npy") for name in "XYQ")
     assert x.shape == y.shape == (3, 221, 51) and flow.shape == (3, 5, 221, 51)
     assert x[2, 0, 0] == 2.25 and y[2, 0, 0] == 2.5

@@ -42,7 +42,7 @@ def test_files_have_the_published_layout(tmp_path):
         {"nodes": np.full((972, 2), k) + [0.25, 0.5], "stress": np.arange(972.0) + 1000 * k}
         for k in range(3)
     ]
-    elasticity.SET.assemble(iter(cases), tmp_path, 2, 1)
+    elasticity.SET.assemble(iter(cases), tmp_path, 2, 1, 0)
     nodes = np.load(tmp_path / "Random_UnitCell_XY_10.npy")
     stress = np.load(tmp_path / "Random_UnitCell_sigma_10.npy")
     assert nodes.shape == (972, 2, 3) and stress.shape == (972, 3)

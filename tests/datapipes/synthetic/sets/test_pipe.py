@@ -132,7 +132,7 @@ def test_files_have_the_published_layout(tmp_path):
     ]
     for k, case in enumerate(cases):
         case["flow"][1, 5, 7] = 100 + k
-    pipe.SET.assemble(iter(cases), tmp_path, 2, 1)
+    pipe.SET.assemble(iter(cases), tmp_path, 2, 1, 0)
     x, y, flow = (np.load(tmp_path / f"Pipe_{name}.npy") for name in "XYQ")
     assert x.shape == y.shape == (3, 129, 129) and flow.shape == (3, 3, 129, 129)
     assert x[2, 0, 0] == 2.25 and y[2, 0, 0] == 2.5 and x.flags.c_contiguous

@@ -1,0 +1,307 @@
+"""What is in files of data, what it would be taken for, and whether all cases fit together."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from ..meshes import ASSOCIATIONS, PolygonMesh
+from ..progress import progress_bar
+from .readers import CaseReader, OwnReader
+from .readers.base import Rowwise
+from .readers.contents import SUFFIXES, Contents, Wanted, open_file
+from .readers.guesses import complete
+from .readers.names import Names
+from .readers.splits import SPLITS
+from .sources import DataSource, open_source
+
+# A channel of a case that is so many times larger or smaller than that of the median case.
+_OUT_OF_SCALE = 300
+
+
+@dataclass(frozen=True)
+class Found:
+    """An array, or a value of the whole case, and what it would be taken for.
+
+    Parameters
+    ----------
+    name, place, shape, kind : str
+        Its name, where it is, its shape, and the type of its numbers.
+    values : str
+        Its range, and how many of its values are no numbers.
+    role : str
+        What it would be taken for.
+    """
+
+    name: str
+    place: str
+    shape: str
+    kind: str
+    values: str
+    role: str
+
+
+def describe_contents(contents: Contents, names: Names | None) -> list[Found]:
+    """Return all that a case holds; `names` gives the roles, None where no guess was possible."""
+    found = []
+    if contents.mesh is not None:
+        for place in ASSOCIATIONS:
+            for name, array in contents.mesh.data.get(place, {}).items():
+                role = _role(names, name) if names and names.association == place else "-"
+                found.append(_found(name, f"{place} data", array, role))
+    for name, array in contents.arrays.items():
+        found.append(_found(name, "array", array, _role(names, name)))
+    for name, value in contents.values.items():
+        found.append(_found(name, "value of the case", value, _role(names, name)))
+    return found
+
+
+def _found(name: str, place: str, array: Rowwise, role: str) -> Found:
+    values = np.asarray(array[...])
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    text = f"{finite.min():.4g} .. {finite.max():.4g}" if finite.size else "no number"
+    if missing := values.size - finite.size:
+        text += f", {missing} NaN or infinite"
+    shape = " x ".join(map(str, values.shape)) or "1"
+    return Found(name, place, shape, str(values.dtype), text, role)
+
+
+def _role(names: Names | None, name: str) -> str:
+    groups = {"coordinates": "coordinates", "features": "input", "fields": "output"}
+    for key, role in {**groups, "globals": "input of the case"}.items():
+        picks = getattr(names, key) if names is not None else None
+        if any(pick.array == name for pick in (picks or {}).values()):
+            return role
+    return "not used"
+
+
+def describe_geometry(contents: Contents) -> str:
+    """Return a line about the mesh of a case."""
+    mesh = contents.mesh
+    if mesh is None:
+        return "arrays without a mesh"
+    kind = "surface of polygons" if isinstance(mesh, PolygonMesh) else f"mesh ({mesh.kind})"
+    if mesh.n_cells == 0:
+        return f"{len(mesh.points)} points without cells"
+    low, high = np.min(mesh.points, axis=0), np.max(mesh.points, axis=0)
+    size = " x ".join(f"{extent:.4g}" for extent in high - low)
+    return f"{kind}: {mesh.n_cells} cells, {len(mesh.points)} points, size {size}"
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found in a file or a folder.
+
+    Parameters
+    ----------
+    root : Path
+        Of the data.
+    lines : tuple[str, ...]
+        What the files are.
+    found : tuple[Found, ...]
+        What the first case holds.
+    guesses : tuple[str, ...]
+        What would be taken for what.
+    config : Mapping[str, Any]
+        A ``data`` config to start from; empty where no guess was possible.
+    """
+
+    root: Path
+    lines: tuple[str, ...]
+    found: tuple[Found, ...]
+    guesses: tuple[str, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_yaml(self) -> str:
+        """Return the config as a file of the group ``data``."""
+        return "defaults:\n  - own\n\n" + OmegaConf.to_yaml(OmegaConf.create(dict(self.config)))
+
+    def overrides(self) -> list[str]:
+        """Return the config as arguments of ``flarepp train``."""
+        return [
+            "data=own",
+            *(f"data.{key}={_as_override(value)}" for key, value in self.config.items()),
+        ]
+
+
+def _as_override(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{k}:{_as_override(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_as_override, value)) + "]"
+    text = str(value)
+    plain = all(letter.isalnum() or letter in "_-./" for letter in text)
+    return text if plain and text else f'"{text}"'
+
+
+def inspect_data(path: str | Path) -> Inspection:
+    """Return what is in a file or a folder, and a config to start from.
+
+    Parameters
+    ----------
+    path : str or Path
+        A file of one of the known formats, or a folder of cases.
+    """
+    path = Path(path).expanduser()
+    if path.is_file() or path.suffix.lower() in SUFFIXES:
+        contents = open_file(path, Wanted())
+        names, guesses = _guess(Names(), [contents])
+        lines = (f"{path}: {describe_geometry(contents)}",)
+        return Inspection(path, lines, tuple(describe_contents(contents, names)), tuple(guesses))
+    reader = OwnReader(path)
+    first = reader.open_contents(0, Wanted())
+    try:
+        names, guesses = reader.names, reader.guesses
+    except ValueError as error:
+        names, guesses = None, [*reader.told, f"no guess: {error}"]
+    lines = (
+        f"{path}: first case {reader.case_ids[0]}: {describe_geometry(first)}",
+        _describe_splits(path),
+    )
+    config = {}
+    if names is not None:
+        given = names.as_config() | {"root": str(path.resolve())}
+        keys = ("root", "coordinates", "features", "fields", "globals", "association")
+        config = {key: given[key] for key in keys if given[key] is not None}
+    return Inspection(path, lines, tuple(describe_contents(first, names)), tuple(guesses), config)
+
+
+def _guess(names: Names, cases: Sequence[Contents]) -> tuple[Names | None, list[str]]:
+    try:
+        return complete(names, cases)
+    except ValueError as error:
+        return None, [f"no guess: {error}"]
+
+
+def _describe_splits(path: Path) -> str:
+    counts = {}
+    for split in SPLITS:
+        try:
+            counts[split] = len(OwnReader(path, split))
+        except (FileNotFoundError, ValueError):
+            continue
+    return "cases: " + ", ".join(f"{count} {split}" for split, count in counts.items())
+
+
+@dataclass
+class Channel:
+    """Sizes of one channel in all cases, to tell those that are out of scale."""
+
+    sizes: dict[str, float] = field(default_factory=dict)
+
+    def out_of_scale(self) -> Iterable[tuple[str, float, float]]:
+        """Return case, size and the median of all, of cases whose size is far from it."""
+        positive = {case: size for case, size in self.sizes.items() if size > 0}
+        if len(positive) < 2:
+            return
+        median = float(np.median(list(positive.values())))
+        for case, size in positive.items():
+            if not 1 / _OUT_OF_SCALE < size / median < _OUT_OF_SCALE:
+                yield case, size, median
+
+
+def check_cases(cfg: Mapping[str, Any], *, progress: bool = True) -> tuple[int, list[str]]:
+    """Read all cases of all splits once; return how many there are, and what is wrong with them.
+
+    Parameters
+    ----------
+    cfg : Mapping
+        See :class:`~.config.LoaderConfig`.
+    progress : bool, optional
+        Show a bar if stderr is a terminal.
+    """
+    cfg = {**dict(cfg), "n_points": None, "n_points_test": None, "num_workers": 0}
+    source = open_source(cfg, trust=True)
+    problems: list[str] = []
+    try:
+        train = source.reader("train")
+        source = source.with_names(train)
+    except (ValueError, OSError) as error:
+        return 0, [str(error)]
+    readers = {"train": train} | {
+        split: reader
+        for split in SPLITS[1:]
+        if (reader := _reader_of(source, split, problems)) is not None
+    }
+    channels: dict[tuple[str, str], Channel] = {}
+    files: dict[str, str] = {}
+    listed = [(reader, index) for reader in readers.values() for index in range(len(reader))]
+    with progress_bar("check", len(listed), progress) as advance:
+        for reader, index in listed:
+            reader.agree_with(train)
+            try:
+                sample, metadata = reader[index]
+            except (ValueError, OSError) as error:
+                problems.append(str(error))
+            else:
+                case = metadata["case_id"]
+                files[case] = str(metadata["source"])
+                for key, name, size in _channel_sizes(sample, metadata):
+                    channels.setdefault((key, name), Channel()).sizes[case] = size
+            advance()
+    for (key, name), channel in channels.items():
+        what = "size along" if key == "coordinates" else f"largest value of {key}"
+        for case, size, median in channel.out_of_scale():
+            problems.append(
+                f"{files[case]}: case {case} has {size:.4g} as the {what} {name}, the median of "
+                f"all cases is {median:.4g}: {_factor(size / median)}. Are its units others?"
+            )
+    problems += _different_dimensions(channels, files)
+    return len(listed), list(dict.fromkeys(problems))
+
+
+def _reader_of(source: DataSource, split: str, problems: list[str]) -> CaseReader | None:
+    try:
+        return source.find_reader(split)
+    except (ValueError, OSError) as error:
+        problems.append(str(error))
+        return None
+
+
+def _channel_sizes(
+    sample: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> Iterable[tuple[str, str, float]]:
+    """Return the extent of each coordinate and the largest value of each other channel."""
+    named = {
+        "coordinates": "xyz",
+        "features": metadata["feature_names"],
+        "fields": metadata["field_names"],
+        "globals": metadata["global_names"],
+    }
+    for key, names in named.items():
+        if key not in sample.keys() or sample[key].numel() == 0:
+            continue
+        values = sample[key].double().reshape(-1, sample[key].shape[-1])
+        sizes = values.amax(0) - values.amin(0) if key == "coordinates" else values.abs().amax(0)
+        yield from ((key, name, size.item()) for name, size in zip(names, sizes, strict=False))
+
+
+def _factor(ratio: float) -> str:
+    power = round(math.log10(ratio))
+    return f"a factor of 10^{power}"
+
+
+def _different_dimensions(
+    channels: Mapping[tuple[str, str], Channel], files: Mapping[str, str]
+) -> list[str]:
+    """Return the cases that are flat where most others are not, or the other way round."""
+    problems = []
+    for (key, name), channel in channels.items():
+        if key != "coordinates" or len(channel.sizes) < 2:
+            continue
+        flat = [case for case, size in channel.sizes.items() if size == 0]
+        others = [case for case in channel.sizes if case not in flat]
+        if flat and others:
+            odd = flat if len(flat) <= len(others) else others
+            state = "is flat" if odd is flat else "is not flat"
+            problems += [
+                f"{files[case]}: case {case} {state} along {name} (extent "
+                f"{channel.sizes[case]:.4g}), unlike {len(channel.sizes) - len(odd)} others: "
+                "meshes of different dimension"
+                for case in odd
+            ]
+    return problems

@@ -1,0 +1,356 @@
+"""Cases that are in memory, or that someone else's data set gives: the same loaders, no files."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyvista as pv
+from physicsnemo.datapipes import Reader
+from physicsnemo.mesh import DomainMesh, Mesh
+
+from ..meshes import CellMesh, polygon_mesh
+from .readers.base import ReaderOptions
+from .readers.contents import Contents, Wanted, from_physicsnemo
+from .readers.graphs import node_data
+from .readers.names import Names
+from .readers.own import NamedReader, choose_cases
+from .readers.stores import INTERIOR
+
+# Entries of a sample of this package, for data sets that have them already.
+_ENTRIES = ("coordinates", "features", "fields", "globals")
+
+
+@dataclass(frozen=True)
+class MemoryCases:
+    """Cases by position, and what their arrays are taken for.
+
+    Made by :func:`from_meshes`, :func:`from_arrays` and :func:`from_dataset`; given to
+    :func:`~physicsnemo_flarepp.training.train` or to
+    :func:`~physicsnemo_flarepp.datapipes.build_dataloaders` as ``data``.
+
+    Parameters
+    ----------
+    case_ids : tuple[str, ...]
+        One id per case.
+    open : Callable[[int, Wanted], Contents]
+        Gives the contents of a case.
+    names : Mapping[str, Any]
+        ``coordinates``, ``features``, ``fields``, ``globals`` and ``association``, where they are
+        known; a config may say others.
+    mesh : Callable[[int], pyvista.DataSet], optional
+        Gives the mesh of a case, to draw it.
+    """
+
+    case_ids: tuple[str, ...]
+    open: Callable[[int, Wanted], Contents]
+    names: Mapping[str, Any] = field(default_factory=dict)
+    mesh: Callable[[int], pv.DataSet] | None = None
+
+    def __len__(self) -> int:
+        return len(self.case_ids)
+
+
+def _ids(given: Sequence[str] | None, n_cases: int) -> tuple[str, ...]:
+    width = len(str(max(n_cases - 1, 0)))
+    ids = (
+        tuple(given) if given is not None else tuple(f"case_{i:0{width}d}" for i in range(n_cases))
+    )
+    if n_cases == 0:
+        raise ValueError("there are no cases; give at least 2, one to train on and one to test")
+    if len(ids) != n_cases:
+        raise ValueError(f"{len(ids)} case_ids for {n_cases} cases; expected one each")
+    return ids
+
+
+def from_meshes(
+    meshes: Sequence[pv.DataSet | Mesh],
+    *,
+    fields: Any = None,
+    features: Any = None,
+    globals: Any = None,
+    association: str | None = None,
+    parameters: Sequence[Mapping[str, Any]] | Mapping[str, Sequence] | None = None,
+    case_ids: Sequence[str] | None = None,
+) -> MemoryCases:
+    """Return the cases of meshes that are in memory.
+
+    Parameters
+    ----------
+    meshes : Sequence
+        pyvista meshes of any kind, or meshes of PhysicsNeMo, one per case.
+    fields, features, globals, association
+        As in :class:`~physicsnemo_flarepp.datapipes.OwnReader`; what is not given is guessed.
+    parameters : sequence of mappings, or mapping of sequences, optional
+        Values of the cases beside those that the meshes hold (field data, global data).
+    case_ids : Sequence[str], optional
+        Ids; ``case_0`` and so on by default.
+
+    Examples
+    --------
+    >>> spheres = [pv.Sphere(radius=r).elevation() for r in (1, 2, 3)]
+    >>> data = from_meshes(spheres, fields=["Elevation"], parameters={"radius": [1, 2, 3]})
+    >>> len(data), sorted(data.open(1, Wanted()).names())
+    (3, ['Elevation', 'Normals', 'radius'])
+    """
+    meshes = list(meshes)
+    ids = _ids(case_ids, len(meshes))
+    values = _per_case(parameters, len(meshes))
+
+    def open_case(index: int, wanted: Wanted) -> Contents:
+        contents = contents_of(meshes[index], f"case {ids[index]}", wanted)
+        return contents.with_values(values[index])
+
+    names = {"fields": fields, "features": features, "globals": globals}
+    return MemoryCases(
+        ids,
+        open_case,
+        {key: value for key, value in {**names, "association": association}.items()},
+        lambda index: _as_pyvista(meshes[index]),
+    )
+
+
+def _per_case(
+    parameters: Sequence[Mapping[str, Any]] | Mapping[str, Sequence] | None, n_cases: int
+) -> list[dict[str, np.ndarray]]:
+    if parameters is None:
+        return [{} for _ in range(n_cases)]
+    if isinstance(parameters, Mapping):
+        lengths = {name: len(values) for name, values in parameters.items()}
+        if set(lengths.values()) != {n_cases}:
+            raise ValueError(f"parameters have the lengths {lengths}, expected {n_cases} each")
+        parameters = [{n: v[i] for n, v in parameters.items()} for i in range(n_cases)]
+    if len(parameters) != n_cases:
+        raise ValueError(f"parameters of {len(parameters)} cases for {n_cases} meshes")
+    return [{n: np.asarray(v, dtype=float) for n, v in case.items()} for case in parameters]
+
+
+def contents_of(mesh: pv.DataSet | Mesh | DomainMesh, source: str, wanted: Wanted) -> Contents:
+    """Return a mesh of pyvista or PhysicsNeMo as contents."""
+    if isinstance(mesh, DomainMesh):
+        names = list(mesh.boundary_names)
+        part = wanted.boundary or (names[0] if len(names) == 1 else INTERIOR)
+        chosen = mesh.interior if part == INTERIOR else mesh.boundaries[part]
+        return from_physicsnemo(source, chosen, dict(mesh.global_data.items()), sizes=wanted.sizes)
+    if isinstance(mesh, Mesh):
+        return from_physicsnemo(source, mesh, sizes=wanted.sizes)
+    if not isinstance(mesh, pv.DataSet):
+        raise TypeError(
+            f"{source} is a {type(mesh).__name__}, expected a mesh of pyvista or PhysicsNeMo"
+        )
+    values = {
+        name: np.asarray(value)
+        for name, value in mesh.field_data.items()
+        if np.asarray(value).dtype.kind in "fiub"
+    }
+    if isinstance(mesh, pv.PolyData) and 0 < mesh.GetPolys().GetNumberOfCells() == mesh.n_cells:
+        return Contents(source, mesh=polygon_mesh(mesh, source), values=values)
+    grid = mesh.cast_to_unstructured_grid()
+    sizes = None
+    if wanted.sizes:
+        measured = grid.compute_cell_sizes().cell_data
+        sizes = sum(np.abs(measured[name]) for name in ("Length", "Area", "Volume"))
+    data = {
+        "cell": {name: np.asarray(grid.cell_data[name]) for name in grid.cell_data},
+        "point": {name: np.asarray(grid.point_data[name]) for name in grid.point_data},
+    }
+    cells = grid.cell_connectivity, grid.offset, grid.celltypes
+    return Contents(
+        source,
+        mesh=CellMesh(source, np.asarray(grid.points), *cells, data, sizes=sizes),
+        values=values,
+    )
+
+
+def _as_pyvista(mesh: pv.DataSet | Mesh) -> pv.DataSet:
+    if isinstance(mesh, pv.DataSet):
+        return mesh
+    from physicsnemo.mesh.io import to_pyvista
+
+    return to_pyvista(mesh)
+
+
+def from_arrays(
+    coordinates: Any,
+    fields: Mapping[str, Any],
+    *,
+    features: Mapping[str, Any] | None = None,
+    globals: Mapping[str, Any] | None = None,
+    weights: Any = None,
+    case_ids: Sequence[str] | None = None,
+) -> MemoryCases:
+    """Return the cases of arrays that are in memory.
+
+    Parameters
+    ----------
+    coordinates : array or sequence of arrays
+        (cases, N, d), one array (N, d) per case, or one (N, d) for all cases. Points of a grid
+        have two or three axes instead of N.
+    fields, features : Mapping[str, array or sequence of arrays]
+        By name, (cases, N) or (cases, N, k), or one array per case.
+    globals : Mapping[str, array]
+        By name, (cases,) or (cases, k).
+    weights : array or sequence of arrays, optional
+        What each token stands for, (cases, N); used with ``data.weights=weights``.
+    case_ids : Sequence[str], optional
+        Ids; ``case_0`` and so on by default.
+
+    Examples
+    --------
+    >>> points, u = np.random.rand(4, 50, 2), np.random.rand(4, 50)
+    >>> data = from_arrays(points, {"u": u}, globals={"mu": np.arange(4.0)})
+    >>> data.case_ids, data.names["globals"]
+    (('case_0', 'case_1', 'case_2', 'case_3'), ['mu'])
+    """
+    if not fields:
+        raise ValueError("fields is empty; give at least one array to predict")
+    n_cases = len(next(iter(fields.values())))
+    ids = _ids(case_ids, n_cases)
+    columns = {**fields, **(features or {})}
+    if weights is not None:
+        columns["weights"] = weights
+    for name, values in {**columns, **(globals or {})}.items():
+        if len(values) != n_cases:
+            raise ValueError(f"{name} is of {len(values)} cases, the first field of {n_cases}")
+    shared = not isinstance(coordinates, list | tuple) and (
+        np.ndim(coordinates) == 2 or len(coordinates) != n_cases
+    )
+
+    def open_case(index: int, wanted: Wanted) -> Contents:
+        points = coordinates if shared else coordinates[index]
+        arrays = {"coordinates": _array(points)}
+        arrays |= {name: _array(values[index]) for name, values in columns.items()}
+        values = {name: _array(values[index]) for name, values in (globals or {}).items()}
+        return Contents(f"case {ids[index]}", arrays, values=values)
+
+    names = {
+        "fields": list(fields),
+        "features": list(features or ()),
+        "globals": list(globals or ()),
+    }
+    return MemoryCases(ids, open_case, {"coordinates": "coordinates", **names})
+
+
+def _array(values: Any) -> np.ndarray:
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+
+
+def from_dataset(
+    dataset: Any, *, case_ids: Sequence[str] | None = None, **names: Any
+) -> MemoryCases:
+    """Return the cases of any data set: a sequence of dicts, TensorDicts, graphs or meshes.
+
+    Parameters
+    ----------
+    dataset : Any
+        Has a length, and gives a case by its position: a mapping from names to tensors of tokens
+        (N,) or (N, k) and of the whole case, a graph of PyG or DGL, or a mesh. A torch ``Dataset``
+        and a PhysicsNeMo ``Reader`` will do.
+    case_ids : Sequence[str], optional
+        Ids; ``case_0`` and so on by default.
+    **names
+        ``coordinates``, ``features``, ``fields`` and ``globals`` as in
+        :class:`~physicsnemo_flarepp.datapipes.OwnReader`. By default the entries of these names,
+        and where there are none, guesses.
+
+    Examples
+    --------
+    >>> cases = [{"pos": np.random.rand(9, 3), "p": np.random.rand(9)} for _ in range(3)]
+    >>> len(from_dataset(cases, fields=["p"]))
+    3
+    """
+    unknown = set(names) - {*_ENTRIES, "association"}
+    if unknown:
+        raise TypeError(f"from_dataset has no argument {', '.join(sorted(unknown))}")
+    ids = _ids(case_ids, len(dataset))
+
+    def open_case(index: int, wanted: Wanted) -> Contents:
+        item = dataset[index]
+        if isinstance(dataset, Reader) or isinstance(item, tuple):
+            item = item[0]  # PhysicsNeMo gives (sample, metadata)
+        source = f"case {ids[index]}"
+        if isinstance(item, pv.DataSet | Mesh | DomainMesh):
+            return contents_of(item, source, wanted)
+        arrays = {str(name): _array(values) for name, values in node_data(item).items()}
+        numbers = {name: array for name, array in arrays.items() if array.dtype.kind in "fiub"}
+        return Contents(source, numbers)
+
+    present = open_case(0, Wanted()).names()
+    given = {key: [key] for key in _ENTRIES if key in present and len(dataset)}
+    if "fields" in given:
+        given = {"features": [], "globals": []} | given
+    return MemoryCases(ids, open_case, {**given, **names})
+
+
+class MemoryReader(NamedReader):
+    """Reader of :class:`MemoryCases`.
+
+    Parameters
+    ----------
+    memory : MemoryCases
+        All cases.
+    split : str
+        ``train``, ``val``, ``test``.
+    root : str or Path, optional
+        Folder of a manifest.
+    cases, manifest, n_train, n_val, n_test, options
+        As in :class:`~physicsnemo_flarepp.datapipes.OwnReader`.
+    **names
+        Instead of those of `memory`.
+    """
+
+    def __init__(
+        self,
+        memory: MemoryCases,
+        split: str = "train",
+        *,
+        root: str | Path | None = None,
+        cases: Any = None,
+        manifest: str | Path | None = None,
+        n_train: int | None = None,
+        n_val: int | None = None,
+        n_test: int | None = None,
+        options: ReaderOptions | Mapping[str, Any] | None = None,
+        **names: Any,
+    ) -> None:
+        if not isinstance(options, ReaderOptions):
+            options = ReaderOptions(**(options or {}))
+        self._memory = memory
+        self._positions = {case: i for i, case in enumerate(memory.case_ids)}
+        counts = {"train": n_train, "val": n_val, "test": n_test}
+        found = {case: Path("memory") for case in memory.case_ids}
+        folder = Path("memory") if root is None else Path(root)
+        chosen = choose_cases(folder, split, found, cases, manifest, counts.get(split))
+        given = {key: value for key, value in memory.names.items() if value is not None}
+        super().__init__(
+            case_ids=list(chosen),
+            names=Names.parse(**{**given, **names}, weights=options.weights),
+            options=options,
+        )
+
+    def open_contents(self, index: int, wanted: Wanted) -> Contents:
+        """Return the contents of case `index`."""
+        return self._memory.open(self._positions[self.case_ids[index]], wanted)
+
+    def describe_case(self, index: int) -> dict[str, Any]:
+        """Return the name of the case, and its mesh if it has one."""
+        case = self.case_ids[index]
+        mesh = None if self._memory.mesh is None else self._memory.mesh(self._positions[case])
+        return {"source": f"case {case}", "layout": "memory", "mesh": mesh}
+
+    def source_hashes(self) -> dict[str, str]:
+        """Return a hash of what is read of each case, by which a changed set is told."""
+        hashes = {}
+        for index, case in enumerate(self.case_ids):
+            table = self.open_case(index)
+            rows = slice(0, table.n_tokens)
+            digest = hashlib.sha256()
+            for group in ("coordinates", "features", "fields"):
+                if getattr(table, group):
+                    digest.update(np.ascontiguousarray(table.read(group, rows)))
+            if table.global_values:
+                digest.update(table.read_globals())
+            hashes[f"memory/{case}"] = f"{table.n_tokens}:{digest.hexdigest()[:32]}"
+        return hashes

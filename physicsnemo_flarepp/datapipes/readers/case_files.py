@@ -1,0 +1,268 @@
+"""Which files make up the cases of a folder: by patterns with ``{case}``, or by what lies there."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...meshes import SUFFIXES as MESH_SUFFIXES
+from .contents import ARRAY_SUFFIXES, STORE_SUFFIXES, SUFFIXES
+
+CASE = "{case}"
+_GEOMETRY_SUFFIXES = (".stl", ".ply", ".obj")
+_SPLIT_DIRECTORIES = ("train", "val", "valid", "validation", "test")
+# Of several kinds of files the first is taken for the cases; geometry alone has no fields.
+_PREFERRED = (
+    *(suffix for suffix in MESH_SUFFIXES if suffix not in _GEOMETRY_SUFFIXES),
+    *(".pdmsh", ".pmsh", ".npz", ".h5", ".hdf5", ".zarr", ".npy"),
+)
+
+
+@dataclass(frozen=True)
+class CaseFiles:
+    """The files of all cases of a folder.
+
+    Parameters
+    ----------
+    cases : Mapping[str, tuple[Path, ...]]
+        Files by id, in the order in which they were asked for.
+    shared : tuple[Path, ...]
+        Files that belong to every case, such as one mesh for all.
+    array_names : Mapping[Path, str]
+        Names of the arrays of ``.npy`` files.
+    told : tuple[str, ...]
+        What was taken for what, where no pattern said it.
+    whole_set : bool
+        Whether the arrays of `shared` hold all cases along their first axis; `cases` is then empty.
+    """
+
+    cases: Mapping[str, tuple[Path, ...]]
+    shared: tuple[Path, ...] = ()
+    array_names: Mapping[Path, str] = field(default_factory=dict)
+    told: tuple[str, ...] = ()
+    whole_set: bool = False
+
+
+def find_files(root: Path, patterns: Sequence[str] | None, layout: str = "auto") -> CaseFiles:
+    """Return the files of the cases under `root`.
+
+    Parameters
+    ----------
+    root : Path
+        A folder, or one file or store that holds all cases.
+    patterns : Sequence[str], optional
+        Globs below `root` in which ``{case}`` stands for the id of a case; the files of one id
+        make one case. A pattern without ``{case}`` and wildcards is shared by all cases.
+    layout : str, optional
+        ``files``, one case per file; ``set``, arrays with all cases along the first axis; or
+        ``auto``.
+    """
+    if layout not in ("auto", "files", "set"):
+        raise ValueError(f"data.reader.layout is {layout!r}, expected 'auto', 'files' or 'set'")
+    if not root.exists():
+        raise FileNotFoundError(
+            f"data.root {root} does not exist; give the folder of the cases, or the file with all"
+        )
+    if root.suffix.lower() in SUFFIXES:
+        return _one_file(root, layout)
+    if patterns is not None:
+        return _by_patterns(root, patterns, layout)
+    return _by_looking(root, layout)
+
+
+def _one_file(path: Path, layout: str) -> CaseFiles:
+    names = {path: path.stem} if path.suffix == ".npy" else {}
+    if path.suffix.lower() in ARRAY_SUFFIXES and layout != "files":
+        told = (f"{path.name} holds all cases along the first axis of its arrays",)
+        return CaseFiles({}, (path,), names, told, whole_set=True)
+    return CaseFiles({path.stem: (path,)}, array_names=names)
+
+
+def pattern_expression(pattern: str) -> re.Pattern:
+    """Return the regular expression of a glob with ``{case}``.
+
+    Examples
+    --------
+    >>> expression = pattern_expression("run_{case}/boundary_{case}.vtp")
+    >>> expression.fullmatch("run_7/boundary_7.vtp")["case"]
+    '7'
+    >>> expression.fullmatch("run_7/boundary_8.vtp") is None
+    True
+    """
+    expression, seen = "", False
+    for part in re.split(r"(\{case\}|\*\*/|\*|\?)", pattern):
+        if part == CASE:
+            expression += "(?P=case)" if seen else "(?P<case>[^/]+?)"
+            seen = True
+        else:
+            known = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+            expression += known.get(part, re.escape(part))
+    return re.compile(expression)
+
+
+def _by_patterns(root: Path, patterns: Sequence[str], layout: str) -> CaseFiles:
+    found: dict[str, list[Path]] = defaultdict(list)
+    shared, names = [], {}
+    counts = {}
+    for pattern in patterns:
+        glob = pattern.replace(CASE, "*")
+        paths = sorted(root.glob(glob))
+        if not paths:
+            raise FileNotFoundError(
+                f"{root} holds nothing that matches data.reader.files {pattern!r}; it holds "
+                f"{some(path.name for path in sorted(root.iterdir()))}"
+            )
+        for path in paths:
+            if path.suffix.lower() not in SUFFIXES:
+                raise ValueError(
+                    f"{path} matches {pattern!r} but is no file of {', '.join(SUFFIXES)}; make "
+                    "the pattern narrower"
+                )
+        if CASE in pattern:
+            expression = pattern_expression(pattern)
+            ids = {p: m["case"] for p in paths if (m := expression.fullmatch(_relative(root, p)))}
+        elif "*" in pattern or "?" in pattern:
+            ids = _ids(root, paths)
+        else:
+            shared += paths
+            names |= _array_names(paths, {})
+            continue
+        counts[pattern] = set(ids.values())
+        names |= _array_names(list(ids), ids)
+        for path, case in ids.items():
+            found[case].append(path)
+    every = set().union(*counts.values())
+    for pattern, ids in counts.items():
+        if absent := sorted(every - ids):
+            raise FileNotFoundError(
+                f"{root}: {len(absent)} of {len(every)} cases have no file {pattern!r}: "
+                f"{some(absent)}. Fetch them, or move the other files of these cases away"
+            )
+    whole = layout == "set" or (not found and layout == "auto")
+    return CaseFiles(
+        {} if whole else {case: tuple(found[case]) for case in _sorted(found)},
+        tuple(shared) if not whole else (*shared, *(p for paths in found.values() for p in paths)),
+        names,
+        whole_set=whole,
+    )
+
+
+def _by_looking(root: Path, layout: str) -> CaseFiles:
+    by_suffix: dict[str, list[Path]] = defaultdict(list)
+    for path in _walk(root):
+        by_suffix[path.suffix.lower()].append(path)
+    if not by_suffix:
+        raise FileNotFoundError(
+            f"{root} holds no file of {', '.join(SUFFIXES)}; it holds "
+            f"{some(path.name for path in sorted(root.iterdir()))}"
+        )
+    suffix = next((s for s in _PREFERRED if s in by_suffix), None)
+    geometry = next((s for s in _GEOMETRY_SUFFIXES if s in by_suffix), None)
+    if suffix is None:
+        suffix, geometry = geometry, None
+    paths = by_suffix[suffix]
+    if suffix in ARRAY_SUFFIXES and layout != "files" and geometry is None:
+        single = len(paths) == 1
+        same_names = len({re.sub(r"\d+", "", path.stem) for path in paths}) < len(paths)
+        if (
+            layout == "set"
+            or single
+            or (suffix == ".npy" and not same_names and {p.parent for p in paths} == {root})
+        ):
+            told = f"{some(p.name for p in paths)} hold all cases along the first axis"
+            return CaseFiles({}, tuple(paths), _array_names(paths, {}), (told,), whole_set=True)
+    ids = _ids(root, paths)
+    cases: dict[str, list[Path]] = defaultdict(list)
+    for path, case in ids.items():
+        cases[case].append(path)
+    used = [suffix]
+    if geometry is not None and suffix in (".npz", ".npy", ".h5", ".hdf5", ".zarr"):
+        shapes = {case: path for path, case in _ids(root, by_suffix[geometry]).items()}
+        if shapes.keys() >= cases.keys():
+            used.insert(0, geometry)
+            for case, files in cases.items():
+                files.insert(0, shapes[case])
+    told = [f"{len(cases)} cases, each a file {' and a file '.join(used)}: {some(_sorted(cases))}"]
+    others = {s: len(p) for s, p in by_suffix.items() if s not in used}
+    if others:
+        listed = ", ".join(f"{count} {s}" for s, count in others.items())
+        told.append(f"left aside are {listed} files; name them in data.reader.files to read them")
+    return CaseFiles(
+        {case: tuple(cases[case]) for case in _sorted(cases)},
+        array_names=_array_names(paths, ids),
+        told=tuple(told),
+    )
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Return the files of known formats in a folder, and the stores, which are folders."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.suffix.lower() in SUFFIXES and (path.is_file() or path.suffix in STORE_SUFFIXES):
+            yield path
+        elif path.is_dir():
+            yield from _walk(path)
+
+
+def _ids(root: Path, paths: Sequence[Path]) -> dict[Path, str]:
+    """Return the id of each file's case: the name of its folder if it has one of its own."""
+    parents = {path.parent for path in paths}
+    own_folder = (
+        len(parents) > 1
+        and root not in parents
+        and not any(parent.name in _SPLIT_DIRECTORIES for parent in parents)
+    )
+    alone = len(parents) == len(paths)
+    if own_folder and (alone or all(path.suffix == ".npy" for path in paths)):
+        ids = {path: path.parent.name for path in paths}
+        if len(set(ids.values())) == len(parents):
+            return ids
+    ids = {path: path.stem for path in paths}
+    if len(set(ids.values())) == len(paths):
+        return ids
+    return {path: _relative(root, path.with_suffix("")).replace("/", "_") for path in paths}
+
+
+def _array_names(paths: Iterable[Path], ids: Mapping[Path, str]) -> dict[Path, str]:
+    """Return the names of the arrays of .npy files: of the file, without the id of the case.
+
+    Examples
+    --------
+    >>> path = Path("fields/run_7_pressure.npy")
+    >>> list(_array_names([path], {path: "run_7"}).values())
+    ['pressure']
+    """
+    names = {}
+    for path in paths:
+        if path.suffix == ".npy":
+            name = path.stem
+            if path in ids and ids[path] in name:
+                name = name.replace(ids[path], "", 1).strip("_-. ") or "values"
+            names[path] = name
+    return names
+
+
+def _relative(root: Path, path: Path) -> str:
+    return path.relative_to(root).as_posix()
+
+
+def _sorted(ids: Iterable[str]) -> list[str]:
+    """Return ids in the order of the numbers in them.
+
+    Examples
+    --------
+    >>> _sorted(["run_10", "run_9"])
+    ['run_9', 'run_10']
+    """
+    key = lambda text: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", text)]  # noqa: E731
+    return sorted(ids, key=lambda text: [(isinstance(p, str), p) for p in key(text)])
+
+
+def some(names: Iterable[str], most: int = 8) -> str:
+    """Return the first names as text."""
+    listed = list(names)
+    return (
+        ", ".join(listed[:most]) + (", ..." if len(listed) > most else "") if listed else "nothing"
+    )

@@ -1,0 +1,293 @@
+"""Contents of a case as a table of tokens, by the names that its arrays were given."""
+
+import math
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from ...meshes import ASSOCIATIONS, CellMesh, PolygonMesh
+from ...meshes.polygons import Rows
+from ..checks import MissingName
+from .base import MEASURE, NO_WEIGHTS, ComputedColumn, Rowwise, TokenTable, point_areas
+from .contents import Contents
+from .names import Names, Pick
+from .surface_tables import cell_columns, point_columns
+
+# What is computed of a mesh, by its kind, unless an array of the file has the name.
+GEOMETRY = ("normals", "areas", "volumes")
+# A value of the whole case with more numbers is an array of tokens that was named by mistake.
+_MOST_VALUES = 4096
+
+
+def find_place(contents: Contents, names: Names) -> str:
+    """Return where on a mesh the tokens are: where all named arrays are, cells or points."""
+    wanted = [
+        pick.array
+        for picks in (names.fields, names.features)
+        for pick in (picks or {}).values()
+        if pick.array not in GEOMETRY
+    ]
+    wanted += [] if names.weights in (NO_WEIGHTS, MEASURE) else [names.weights]
+    allowed = ASSOCIATIONS if names.association is None else (names.association,)
+    present = {place: _column_names(contents, place) for place in ASSOCIATIONS}
+    fitting = [place for place in allowed if all(name in present[place] for name in wanted)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise ValueError(
+            f"{contents.source} holds {', '.join(wanted) or 'nothing that tells'} for cells and "
+            "for points alike; set data.association to 'cells' or 'points'"
+        )
+    told = []
+    for name in dict.fromkeys(wanted):
+        places = [place for place in ASSOCIATIONS if name in present[place]]
+        if not places:
+            raise _missing(contents, name)
+        told.append(f"{name} is {' and '.join(places)} data")
+    asked = "" if names.association is None else f", but data.association is {names.association}s"
+    raise ValueError(
+        f"{contents.source}: {', '.join(told)}{asked}; fields, features and weights of a case "
+        "must all be of cells or all of points. Name others, or convert them, for example with "
+        "pyvista's cell_data_to_point_data()"
+    )
+
+
+def _column_names(contents: Contents, place: str) -> Collection[str]:
+    n = contents.count(place)
+    fitting = [name for name, array in contents.arrays.items() if array.shape[:1] == (n,)]
+    return {*contents.mesh.array_names().get(place, ()), *fitting}
+
+
+def _missing(contents: Contents, name: str) -> MissingName:
+    """Return the error for a name that a case does not hold, with what it holds."""
+    present = []
+    for other, where in contents.names().items():
+        array = contents.arrays.get(other)
+        present.append(f"{other} ({where if array is None else f'array {tuple(array.shape)}'})")
+    n_tokens = ""
+    if contents.mesh is not None:
+        n_tokens = f" for {contents.count('cell')} cells and {contents.count('point')} points"
+    return MissingName(
+        f"{contents.source} has no array {name!r}{n_tokens}; present: "
+        f"{', '.join(sorted(present)) or 'none'}. Name one of these in data.fields, data.features, "
+        "data.globals, data.coordinates or data.weights"
+    )
+
+
+def token_shape(contents: Contents, names: Names) -> tuple[int, tuple[int, ...] | None]:
+    """Return the number of tokens in files of arrays, and the shape of their grid if they have one.
+
+    Coordinates (N, d) are of points; (rows, columns, d), or one array (rows, columns) per
+    coordinate, of a grid. A grid without coordinates has the shape of its fields.
+    """
+    arrays = []
+    for pick in (names.coordinates or {}).values():
+        if pick.array not in contents.arrays:
+            raise _missing(contents, pick.array)
+        arrays.append(contents.arrays[pick.array])
+    if names.grid is not None:
+        return math.prod(names.grid), names.grid
+    if not arrays:
+        shape = _grid_of_fields(contents, names)
+        return math.prod(shape), shape
+    shape = tuple(arrays[0].shape)
+    if len(arrays) == 1:
+        of_tokens = shape if len(shape) == 1 else shape[:-1]
+    else:
+        of_tokens = shape[:-1] if len(shape) > 1 and shape[-1] == 1 else shape
+    if not of_tokens:
+        name = next(iter(names.coordinates))
+        raise ValueError(
+            f"{contents.source}: {name} (of the coordinates) has shape {shape}, expected "
+            "(points, dimensions) or, on a grid, (rows, columns, dimensions)"
+        )
+    return math.prod(of_tokens), of_tokens if len(of_tokens) > 1 else None
+
+
+def _grid_of_fields(contents: Contents, names: Names) -> tuple[int, ...]:
+    stored = [pick.array for pick in (names.fields or {}).values()]
+    for name in stored:
+        if name not in contents.arrays:
+            raise _missing(contents, name)
+    shapes = [tuple(contents.arrays[name].shape) for name in stored] or [
+        tuple(array.shape) for array in contents.arrays.values() if len(array.shape) >= 2
+    ]
+    # A last axis of channels, of the vectors among them, is longer than the grid of the scalars.
+    shape = min(shapes, key=len, default=())
+    if len(shape) < 2:
+        raise ValueError(
+            f"{contents.source}: the fields have the shape {shape}, which is no grid; name the "
+            "coordinates of the points as data.coordinates"
+        )
+    return shape
+
+
+def token_columns(
+    arrays: Mapping[str, Rowwise], n: int, grid: tuple[int, ...] | None
+) -> dict[str, Rowwise]:
+    """Return the arrays that have a row for each of `n` tokens, those of a grid row by row."""
+    found = {}
+    for name, array in arrays.items():
+        shape = tuple(array.shape)
+        if grid is not None and shape[: len(grid)] == grid and len(shape) <= len(grid) + 1:
+            found[name] = _flat(array, n, shape[len(grid) :])
+        elif shape[:1] == (n,) and len(shape) <= 2:
+            found[name] = array
+    return found
+
+
+def _flat(array: Rowwise, n: int, channels: tuple[int, ...]) -> Rowwise:
+    return ComputedColumn(
+        (n, *channels), lambda rows: np.asarray(array[slice(None)]).reshape(n, *channels)[rows]
+    )
+
+
+def _picked(contents: Contents, name: str, pick: Pick, column: Rowwise) -> Rowwise:
+    """Return the columns of an array that a name stands for."""
+    if pick.columns is None:
+        return column
+    width = math.prod(column.shape[1:])
+    kept = pick.width(width)
+    if kept == 0 or (pick.columns.stop or 0) > width:
+        raise ValueError(
+            f"{contents.source}: {name} is {pick}, but {pick.array} has shape "
+            f"{tuple(column.shape)}: {width} columns, counted from 0"
+        )
+    n = column.shape[0]
+
+    def compute(rows: Rows) -> np.ndarray:
+        values = np.asarray(column[rows]).reshape(-1, width)[:, pick.columns]
+        return values[:, 0] if kept == 1 else values
+
+    return ComputedColumn((n,) if kept == 1 else (n, kept), compute)
+
+
+def make_table(contents: Contents, names: Names) -> TokenTable:
+    """Return a case as a table of tokens.
+
+    Parameters
+    ----------
+    contents : Contents
+        All that is in its files, or at least what is named.
+    names : Names
+        Complete: nothing is guessed here.
+    """
+    if contents.mesh is not None:
+        place = find_place(contents, names)
+        n, grid = contents.count(place), None
+        if n == 0:
+            raise ValueError(f"{contents.source} has no {place}s")
+        geometry, measure = _mesh_geometry(contents.mesh, place)
+        coordinates = {"xyz": geometry.pop("coordinates")}
+        arrays = contents.columns(place)
+        columns = {**geometry, **token_columns(arrays, n, None)}
+    else:
+        place = "point"
+        n, grid = token_shape(contents, names)
+        arrays = contents.arrays
+        columns = token_columns(arrays, n, grid)
+        coordinates = _coordinates(contents, names, columns, grid)
+        measure = None
+        if sum(math.prod(c.shape[1:]) for c in coordinates.values()) == 2:
+            measure = point_areas(coordinates, n, grid if grid and len(grid) == 2 else None)
+
+    def group(picks: Mapping[str, Pick]) -> dict[str, Rowwise]:
+        return {
+            name: _picked(contents, name, pick, _column(contents, arrays, columns, pick.array, n))
+            for name, pick in picks.items()
+        }
+
+    weights = {} if measure is None else {MEASURE: measure}
+    if names.weights not in (NO_WEIGHTS, MEASURE):
+        weights[names.weights] = _column(contents, arrays, columns, names.weights, n)
+    return TokenTable(
+        contents.source,
+        n,
+        coordinates,
+        group(names.fields),
+        features=group(names.features),
+        global_values=_globals(contents, names.globals),
+        association=place,
+        weights=weights,
+    )
+
+
+def _column(
+    contents: Contents,
+    arrays: Mapping[str, Rowwise],
+    columns: Mapping[str, Rowwise],
+    name: str,
+    n: int,
+) -> Rowwise:
+    if name in columns:
+        return columns[name]
+    if name in GEOMETRY and contents.mesh is not None:
+        kind = "volume" if isinstance(contents.mesh, CellMesh) else "surface"
+        raise ValueError(
+            f"{contents.source} is a mesh of a {kind}, which has no {name}; leave {name} out of "
+            "data.features"
+        )
+    stored = arrays.get(name, contents.arrays.get(name))
+    if stored is None:
+        raise _missing(contents, name)
+    raise ValueError(
+        f"{contents.source}: {name} has shape {tuple(stored.shape)}, expected ({n},) or "
+        f"({n}, channels), one row for each of the {n} tokens. Name another array, or other "
+        "coordinates"
+    )
+
+
+def _mesh_geometry(
+    mesh: PolygonMesh | CellMesh, place: str
+) -> tuple[dict[str, Rowwise], Rowwise | None]:
+    """Return coordinates and what else is computed of a mesh, and what its tokens stand for."""
+    if isinstance(mesh, PolygonMesh):
+        columns = cell_columns(mesh) if place == "cell" else point_columns(mesh)
+        return columns, columns["areas"]
+    n = mesh.n_cells if place == "cell" else len(mesh.points)
+    read = mesh.cell_centres if place == "cell" else lambda rows: np.asarray(mesh.points)[rows]
+    columns: dict[str, Rowwise] = {"coordinates": ComputedColumn((n, 3), read)}
+    if mesh.sizes is None:
+        return columns, None
+    sizes = mesh.sizes if place == "cell" else mesh.point_sizes
+    return {**columns, "volumes": sizes}, sizes
+
+
+def _coordinates(
+    contents: Contents, names: Names, columns: Mapping[str, Rowwise], grid: tuple[int, ...] | None
+) -> dict[str, Rowwise]:
+    n = token_shape(contents, names)[0]
+    if names.coordinates:
+        return {
+            name: _picked(
+                contents, name, pick, _column(contents, contents.arrays, columns, pick.array, n)
+            )
+            for name, pick in names.coordinates.items()
+        }
+
+    def indices(rows: Rows) -> np.ndarray:
+        chosen = np.arange(n)[rows]
+        axes = np.unravel_index(chosen, grid)
+        scaled = [i / max(length - 1, 1) for i, length in zip(axes, grid, strict=True)]
+        return np.stack(scaled, axis=1)
+
+    return {"grid": ComputedColumn((n, len(grid)), indices)}
+
+
+def _globals(contents: Contents, picks: Mapping[str, Pick]) -> dict[str, np.ndarray]:
+    """Return the values of the case by name."""
+    values = {}
+    for name, pick in picks.items():
+        stored = contents.values.get(pick.array, contents.arrays.get(pick.array))
+        if stored is None:
+            raise _missing(contents, pick.array)
+        value = np.asarray(stored[...]).reshape(-1)
+        value = value[pick.columns or slice(None)]
+        if value.size == 0 or value.size > _MOST_VALUES:
+            raise ValueError(
+                f"{contents.source}: {name} of data.globals has {value.size} numbers, in an array "
+                f"of shape {tuple(stored.shape)}; a value of the whole case has 1 to "
+                f"{_MOST_VALUES}. An array of tokens belongs into data.features"
+            )
+        values[name] = value
+    return values

@@ -1,0 +1,330 @@
+"""What lies in the files of one case, before names are given a meaning: one opener per format.
+
+========================= ============================================ ========================
+files                     what is found                                what a draw reads
+========================= ============================================ ========================
+.vtp .vtu .vtk .vts .vtr  a mesh, its cell, point and field data       the arrays asked for
+.vti .stl .ply .obj
+.npz                      arrays by name                               the arrays asked for
+.npy                      one array, named by the file                 its rows, memory-mapped
+.h5 .hdf5                 arrays by name, those of groups group/array  the first row to the last
+.zarr                     the same                                     the chunks with its rows
+.pmsh .pdmsh              a PhysicsNeMo Mesh, or part of a DomainMesh  its rows, memory-mapped
+========================= ============================================ ========================
+
+Of legacy .vtk, .stl, .ply and .obj files all arrays are read.
+"""
+
+import zipfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import zarr
+from physicsnemo.mesh import Mesh
+
+from ...files import reading
+from ...meshes import SUFFIXES as MESH_SUFFIXES
+from ...meshes import CellMesh, PolygonMesh, read_mesh
+from ...meshes.polygons import Rows
+from .base import Rowwise
+from .stores import check_chunks, load_mesh_store, own_dataset
+
+STORE_SUFFIXES = (".pmsh", ".pdmsh", ".zarr")
+ARRAY_SUFFIXES = (".npz", ".npy", ".h5", ".hdf5", ".zarr")
+SUFFIXES = (*MESH_SUFFIXES, ".npz", ".npy", ".h5", ".hdf5", *STORE_SUFFIXES)
+MESH_FILES = (*MESH_SUFFIXES, ".pmsh", ".pdmsh")
+# VTK's number of the kind of cell with so many corners, of the simplices that PhysicsNeMo has.
+_SIMPLEX_TYPES = {1: 1, 2: 3, 4: 10}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What of a file will be used, so that the rest need not be read.
+
+    Parameters
+    ----------
+    arrays : Collection[str] or None
+        Names; None for all.
+    sizes : bool
+        Whether the cells of a volume are measured.
+    boundary : str or None
+        Part of a DomainMesh: a boundary or ``interior``; None for the only boundary.
+    allow_missing_chunks : Collection[str]
+        Zarr arrays whose absent chunks stand for the fill value.
+    """
+
+    arrays: Collection[str] | None = None
+    sizes: bool = False
+    boundary: str | None = None
+    allow_missing_chunks: Collection[str] = ()
+
+
+@dataclass(frozen=True)
+class LazyArray:
+    """An array in a file, read when rows are.
+
+    Parameters
+    ----------
+    shape : tuple[int, ...]
+        Of the whole array.
+    dtype : numpy.dtype
+        Of its entries.
+    read : Callable[[Rows], numpy.ndarray]
+        Gives rows, or with an int one entry of the first axis.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[Rows | int], np.ndarray]
+
+    def __getitem__(self, rows: Rows | int) -> np.ndarray:
+        return self.read(rows)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything in the files of one case.
+
+    Parameters
+    ----------
+    source : Path or str
+        The file to name in errors and to plot from: that of the mesh, if there is one.
+    arrays : Mapping[str, Rowwise]
+        Of files of arrays, of any shape.
+    mesh : PolygonMesh or CellMesh, optional
+        Geometry with its cell and point data.
+    values : Mapping[str, numpy.ndarray]
+        Of the whole case: field data of a mesh, global data, parameters.
+    """
+
+    source: Path | str
+    arrays: Mapping[str, Rowwise] = field(default_factory=dict)
+    mesh: PolygonMesh | CellMesh | None = None
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def join(self, other: "Contents") -> "Contents":
+        """Return both together; arrays of a second mesh must be on the same points or cells."""
+        one, two = (self, other) if self.mesh is not None else (other, self)
+        _refuse_twice(self, other, self.arrays, other.arrays)
+        _refuse_twice(self, other, self.values, other.values)
+        mesh = one.mesh
+        if mesh is not None and two.mesh is not None:
+            mesh = _joined_mesh(mesh, two.mesh)
+        return Contents(
+            one.source, {**self.arrays, **other.arrays}, mesh, {**self.values, **other.values}
+        )
+
+    def with_values(self, values: Mapping[str, np.ndarray]) -> "Contents":
+        """Return the contents with further values of the whole case."""
+        _refuse_twice(self, Contents("the parameters"), self.values, values)
+        return replace(self, values={**self.values, **values})
+
+    def count(self, place: str) -> int:
+        """Return the number of cells or points of the mesh."""
+        return self.mesh.n_cells if place == "cell" else len(self.mesh.points)
+
+    def columns(self, place: str | None) -> dict[str, Rowwise]:
+        """Return the arrays that can belong to tokens: all, or those of one place of a mesh."""
+        if self.mesh is None:
+            return dict(self.arrays)
+        n = self.count(place)
+        fitting = {name: a for name, a in self.arrays.items() if a.shape[:1] == (n,)}
+        return {**self.mesh.data.get(place, {}), **fitting}
+
+    def names(self) -> dict[str, str]:
+        """Return the name of everything there is, with where it is."""
+        found = {name: "array" for name in self.arrays}
+        if self.mesh is not None:
+            for place, names in self.mesh.array_names().items():
+                for name in names if place != "field" else ():
+                    found[name] = (
+                        f"{found[name]}, {place} data" if name in found else f"{place} data"
+                    )
+        return found | {name: "value of the case" for name in self.values}
+
+
+def _refuse_twice(
+    one: Contents, other: Contents, first: Collection[str], second: Collection[str]
+) -> None:
+    twice = sorted(set(first) & set(second))
+    if twice:
+        raise ValueError(
+            f"{', '.join(twice)} is in {one.source} and again in {other.source}; leave one of the "
+            "files out of data.reader.files, or rename the array"
+        )
+
+
+def _joined_mesh(
+    mesh: PolygonMesh | CellMesh, other: PolygonMesh | CellMesh
+) -> PolygonMesh | CellMesh:
+    counts = [(len(m.points), m.n_cells) for m in (mesh, other)]
+    if counts[0] != counts[1] or not np.allclose(mesh.points, other.points, rtol=1e-4, atol=1e-6):
+        raise ValueError(
+            f"{mesh.source} has {counts[0][0]} points and {counts[0][1]} cells, {other.source} "
+            f"{counts[1][0]} and {counts[1][1]}, or their points differ; files of one case must "
+            "hold the same mesh, points and cells in one order"
+        )
+    places = {*mesh.data, *other.data}
+    data = {p: {**other.data.get(p, {}), **mesh.data.get(p, {})} for p in places}
+    present = {
+        p: list(dict.fromkeys([*mesh.array_names().get(p, ()), *other.array_names().get(p, ())]))
+        for p in ("cell", "point")
+    }
+    return replace(mesh, data=data, present=present)
+
+
+def open_files(paths: Sequence[Path], wanted: Wanted, names: Mapping[Path, str]) -> Contents:
+    """Return the contents of the files of one case.
+
+    Parameters
+    ----------
+    paths : Sequence[Path]
+        The files or stores.
+    wanted : Wanted
+        What of them will be used.
+    names : Mapping[Path, str]
+        Names of arrays in files that hold a single one without a name (.npy).
+    """
+    contents = open_file(paths[0], wanted, names.get(paths[0]))
+    for path in paths[1:]:
+        contents = contents.join(open_file(path, wanted, names.get(path)))
+    return contents
+
+
+def open_file(path: Path, wanted: Wanted, name: str | None = None) -> Contents:
+    """Return the contents of one file or store; the format is told by its suffix."""
+    suffix = path.suffix.lower()
+    if suffix in MESH_SUFFIXES:
+        mesh = read_mesh(path, arrays=wanted.arrays, sizes=wanted.sizes)
+        return Contents(path, mesh=mesh, values=_values(mesh.data.get("field", {})))
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; give a file or store of arrays or a mesh")
+    if suffix in (".pmsh", ".pdmsh"):
+        mesh, global_values = load_mesh_store(path, wanted.boundary, wanted.allow_missing_chunks)
+        return from_physicsnemo(path, mesh, global_values, sizes=wanted.sizes)
+    if suffix == ".npy":
+        with reading(path):
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return Contents(path, {name or path.stem: array})
+    openers = {".npz": _open_npz, ".h5": _open_hdf5, ".hdf5": _open_hdf5, ".zarr": _open_zarr}
+    if suffix not in openers:
+        raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}")
+    return Contents(path, openers[suffix](path, wanted))
+
+
+def _values(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the field data of a mesh that are numbers."""
+    return {name: np.asarray(a) for name, a in arrays.items() if np.asarray(a).dtype.kind in "fiub"}
+
+
+def _open_npz(path: Path, wanted: Wanted) -> dict[str, LazyArray]:
+    """Return the arrays of a .npz file by their headers; each is read whole when first used."""
+
+    def lazy(name: str, shape: tuple[int, ...], dtype: np.dtype) -> LazyArray:
+        kept: list[np.ndarray] = []
+
+        def read(rows: Rows | int) -> np.ndarray:
+            if not kept:
+                with reading(path), np.load(path, allow_pickle=False) as file:
+                    kept.append(file[name])
+            return kept[0][rows]
+
+        return LazyArray(shape, dtype, read)
+
+    found = {}
+    with reading(path), zipfile.ZipFile(path) as archive:
+        for member in archive.namelist():
+            with archive.open(member) as file:
+                version = np.lib.format.read_magic(file)
+                header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")(file)
+            shape, _, dtype = header
+            if dtype.kind in "fiub":
+                name = member.removesuffix(".npy")
+                found[name] = lazy(name, shape, dtype)
+    return found
+
+
+def _open_hdf5(path: Path, wanted: Wanted) -> dict[str, LazyArray]:
+    """Return the datasets of numbers in an HDF5 file; links that lead elsewhere are no names."""
+
+    def lazy(name: str, dataset: h5py.Dataset) -> LazyArray:
+        def read(rows: Rows | int) -> np.ndarray:
+            with reading(path), h5py.File(path) as file:
+                stored = own_dataset(path, file, name)
+                if isinstance(rows, np.ndarray) and len(rows):
+                    # Reading row by row takes seconds where the span takes milliseconds.
+                    first = int(rows.min())
+                    return stored[first : int(rows.max()) + 1][rows - first]
+                return stored[rows]
+
+        return LazyArray(dataset.shape, dataset.dtype, read)
+
+    found = {}
+
+    def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
+        if isinstance(item, h5py.Dataset) and item.dtype.kind in "fiub":
+            found[name] = lazy(name, item)
+
+    with reading(path), h5py.File(path) as file:
+        file.visititems(visit)
+    return found
+
+
+def _open_zarr(path: Path, wanted: Wanted) -> dict[str, zarr.Array]:
+    """Return the arrays of numbers in a zarr group; those wanted must have all their chunks."""
+    with reading(path):
+        members = zarr.open_group(path, mode="r").members(None)
+        arrays = {name: item for name, item in members if isinstance(item, zarr.Array)}
+    arrays = {name: array for name, array in arrays.items() if array.dtype.kind in "fiub"}
+    for name, array in arrays.items():
+        if wanted.arrays is None or name in wanted.arrays:
+            check_chunks(path, array, wanted.allow_missing_chunks)
+    return arrays
+
+
+def from_physicsnemo(
+    source: Path | str,
+    mesh: Mesh,
+    global_values: Mapping[str, object] | None = None,
+    *,
+    sizes: bool = False,
+) -> Contents:
+    """Return the contents of a PhysicsNeMo Mesh; points of a plane are put into space.
+
+    Parameters
+    ----------
+    source : Path or str
+        To name in errors.
+    mesh : physicsnemo.mesh.Mesh
+        Points, and simplices of any dimension.
+    global_values : Mapping, optional
+        Of the domain that the mesh is a part of; they come before those of the mesh.
+    sizes : bool, optional
+        Measure the cells of a mesh that is no surface.
+    """
+    data = {
+        place: {name: value.numpy() for name, value in stored.items() if value.ndim <= 2}
+        for place, stored in (("cell", mesh.cell_data), ("point", mesh.point_data))
+    }
+    stored = {**dict(mesh.global_data.items()), **(global_values or {})}
+    values = {name: np.asarray(value) for name, value in stored.items()}
+    points, cells = mesh.points.numpy(), mesh.cells.numpy()
+    if points.shape[1] < 3:
+        points = np.pad(points, ((0, 0), (0, 3 - points.shape[1])))
+    n_cells, corners = cells.shape
+    offsets = np.arange(0, cells.size + 1, max(1, corners))[: n_cells + 1]
+    if corners == 3 and n_cells:
+        return Contents(
+            source,
+            mesh=PolygonMesh(source, points, cells.reshape(-1), offsets, data),
+            values=values,
+        )
+    types = np.full(n_cells, _SIMPLEX_TYPES.get(corners, 0))
+    measured = mesh.cell_areas.numpy() if sizes and n_cells else None
+    volume = CellMesh(
+        source, points, cells.reshape(-1), offsets, types, data, sizes=measured, kind="Mesh"
+    )
+    return Contents(source, mesh=volume, values=values)

@@ -1,0 +1,168 @@
+"""What the arrays of a case are taken for where a config does not say; never silently.
+
+:func:`complete` returns sentences about all that it took for what.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ...meshes import ASSOCIATIONS, PolygonMesh
+from .base import Rowwise
+from .case_tables import find_place, token_columns, token_shape
+from .contents import Contents
+from .names import GRID, Names, Pick
+
+_COORDINATES = (
+    *("coordinates", "coords", "points", "positions", "position", "pos", "xyz", "xy", "nodes"),
+    *("vertices", "centers", "centres", "surface_mesh_centers", "cell_centers", "x", "X"),
+)
+_AXES = (("x", "y", "z"), ("X", "Y", "Z"), ("x1", "x2", "x3"), ("Points_0", "Points_1", "Points_2"))
+# Of arrays that describe the geometry, never a result.
+_INPUT = re.compile(
+    r"normals?|.*_normals?|areas?|.*_areas?|volumes?|sdf|(wall_?)?distance|curvature|mask|.*_mask|"
+    r"boundary|material|inlet|(is_)?wall",
+    re.IGNORECASE,
+)
+_NUMBERS = re.compile(r".*(ids?|index|indices|rank|partition|ghosttype)", re.IGNORECASE)
+# Of values of a case that are results of it, which would give the answer away.
+_RESULT = re.compile(
+    r"(c_?[dlsm](_?[fr])?|drag|lift|force|moment|coeff|error|loss|runtime|iterations?)(\b|_|[A-Z]|$).*"
+)
+_MOST_VALUES = 64
+
+
+def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]:
+    """Return the names with guesses for those that were not given, and what was guessed.
+
+    Parameters
+    ----------
+    names : Names
+        Those that were given.
+    cases : Sequence[Contents]
+        Some cases with all their arrays; a value of the case that is the same in all of them
+        is not taken for a parameter.
+    """
+    first, told = cases[0], []
+    if first.mesh is not None:
+        place = names.association or _guess_place(first, names)
+        if names.association is None:
+            told.append(f"tokens are the {place}s of the mesh")
+        names = replace(names, association=place)
+        columns = token_columns(first.columns(place), first.count(place), None)
+    else:
+        if names.coordinates is None:
+            names = replace(names, coordinates=_guess_coordinates(first))
+            shown = ", ".join(names.coordinates) or "the indices of the grid"
+            told.append(f"coordinates are {shown}")
+        n, grid = token_shape(first, names)
+        columns = token_columns(first.arrays, n, grid)
+    used = {p.array for p in (names.coordinates or {}).values()} | {names.weights}
+    for key in ("features", "fields", "globals"):
+        used |= {pick.array for pick in (getattr(names, key) or {}).values()}
+    if names.fields is None:
+        fields = {n: Pick(n) for n in columns if n not in used and _is_result(n, first)}
+        if not fields:
+            raise ValueError(
+                f"{first.source} holds no array that could be predicted; it has "
+                f"{_listed(first.names())}. Name one as data.fields=[...]"
+            )
+        told.append(f"fields to predict are {', '.join(fields)}")
+        names, used = replace(names, fields=fields), used | set(fields)
+    if names.features is None:
+        features = {n: Pick(n) for n in columns if n not in used and _INPUT.fullmatch(n)}
+        if isinstance(first.mesh, PolygonMesh):
+            features = {"normals": Pick("normals")} | {
+                n: p for n, p in features.items() if not re.fullmatch("(?i).*(normals?|areas?)", n)
+            }
+        told.append(f"features are {', '.join(features) or 'none'}")
+        names, used = replace(names, features=features), used | set(features)
+    if names.globals is None:
+        values = {n: Pick(n) for n in _case_values(first, names) if n not in used}
+        parameters = {n: p for n, p in values.items() if _is_parameter(n, cases, names)}
+        told.append(f"globals are {', '.join(parameters) or 'none'}")
+        names = replace(names, globals=parameters)
+    return names, told
+
+
+def _listed(names: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({place})" for name, place in names.items()) or "no arrays"
+
+
+def _is_result(name: str, contents: Contents) -> bool:
+    """Return whether an array of tokens may be a result: of real numbers, and not of geometry."""
+    if _INPUT.fullmatch(name) or _NUMBERS.fullmatch(name):
+        return False
+    places = [contents.arrays]
+    if contents.mesh is not None:
+        places += [contents.mesh.data.get(place, {}) for place in ASSOCIATIONS]
+    return any(p[name].dtype.kind == "f" for p in places if name in p)
+
+
+def _guess_place(contents: Contents, names: Names) -> str:
+    """Return where the named arrays are, or else where most results are."""
+    if names.fields is not None:
+        return find_place(contents, names)
+    counts = {
+        place: sum(_is_result(n, contents) for n in contents.columns(place))
+        for place in ASSOCIATIONS
+    }
+    return max(ASSOCIATIONS, key=lambda place: counts[place])
+
+
+def _guess_coordinates(contents: Contents) -> dict[str, Pick]:
+    for axes in _AXES:
+        if all(a in contents.arrays for a in axes[:2]):
+            shape = contents.arrays[axes[0]].shape
+            alike = [a for a in axes if a in contents.arrays and contents.arrays[a].shape == shape]
+            if len(alike) >= 2:
+                return {axis: Pick(axis) for axis in alike}
+    for name in _COORDINATES:
+        found = next(
+            (n for n in contents.arrays if n.rpartition("/")[2].lower() == name.lower()), None
+        )
+        if found is not None and len(contents.arrays[found].shape) >= 1:
+            return {found: Pick(found)}
+    if any(len(array.shape) >= 2 for array in contents.arrays.values()):
+        shapes = [a.shape for a in contents.arrays.values() if len(a.shape) >= 2]
+        if all(len(shape) >= 2 and min(shape[:2]) > 3 for shape in shapes):
+            return {}
+    raise ValueError(
+        f"{contents.source} holds no array that looks like coordinates; it has "
+        f"{_listed(contents.names())}. Name them as data.coordinates=NAME, as a list of arrays x, "
+        f"y, z, or as {GRID!r} for the indices of a grid"
+    )
+
+
+def _case_values(contents: Contents, names: Names) -> dict[str, Rowwise]:
+    """Return what is of the whole case: its values, and small arrays that are not of tokens."""
+    small = {
+        name: array
+        for name, array in contents.arrays.items()
+        if math.prod(array.shape) <= _MOST_VALUES and not _is_of_tokens(contents, names, array)
+    }
+    values = {n: v for n, v in contents.values.items() if v.size <= _MOST_VALUES}
+    return {**small, **values}
+
+
+def _is_of_tokens(contents: Contents, names: Names, array: Rowwise) -> bool:
+    if contents.mesh is not None:
+        return array.shape[:1] in [(contents.count(place),) for place in ASSOCIATIONS]
+    n, grid = token_shape(contents, names)
+    return array.shape[:1] == (n,) or (grid is not None and array.shape[: len(grid)] == grid)
+
+
+def _is_parameter(name: str, cases: Sequence[Contents], names: Names) -> bool:
+    """Return whether a value of the case may be an input: no result, and not always the same."""
+    if _RESULT.match(name):
+        return False
+    found = [_case_values(case, names).get(name) for case in cases]
+    if any(value is None for value in found):
+        return False
+    read = [np.asarray(value[...]).reshape(-1) for value in found]
+    if any(value.dtype.kind not in "fiub" or len(value) != len(read[0]) for value in read):
+        return False
+    return len(cases) == 1 or any(not np.array_equal(value, read[0]) for value in read[1:])

@@ -1,0 +1,322 @@
+"""Your own files: meshes or arrays of any of the known formats, read by the names you give them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from physicsnemo.datapipes import register
+
+from ...meshes.polygons import Rows
+from .base import MEASURE, CaseReader, ReaderOptions, Rowwise, TokenTable
+from .case_files import find_files
+from .case_tables import make_table, token_shape
+from .contents import Contents, LazyArray, Wanted, open_files
+from .guesses import complete
+from .names import Names
+from .parameters import read_parameters
+from .splits import SPLITS, SplitFraction, SplitMissing, named_split, says_its_split
+
+# Cases that a guess looks at.
+_PROBED = 4
+# Shares of the splits where nothing says which cases they have; few cases are not validated on.
+SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
+FEW_SHARES = {"train": 0.8, "test": 0.2}
+_MANY = 20
+
+
+class NamedReader(CaseReader):
+    """Base of the readers whose arrays are given a meaning by names.
+
+    A subclass gives :meth:`open_contents`.
+
+    Parameters
+    ----------
+    case_ids : Sequence[str]
+        One id per sample.
+    names : Names
+        What the arrays are taken for; what is not given is guessed from the first cases.
+    options : ReaderOptions or Mapping, optional
+        Which tokens of a case are read; see :class:`ReaderOptions`.
+    """
+
+    def __init__(
+        self,
+        *,
+        case_ids: Sequence[str],
+        names: Names,
+        options: ReaderOptions | Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(case_ids=case_ids, options=options)
+        self._given = names
+        self.told: list[str] = []
+
+    def open_contents(self, index: int, wanted: Wanted) -> Contents:
+        """Return what is in the files of case `index`; at least what is wanted."""
+        raise NotImplementedError
+
+    @cached_property
+    def _completed(self) -> tuple[Names, list[str], Contents]:
+        given = self._given
+        first = self.open_contents(0, Wanted(given.stored()))
+        probes = [first]
+        if given.globals is None:
+            others = range(1, min(_PROBED, len(self)))
+            probes += [self.open_contents(index, Wanted(())) for index in others]
+        names, told = complete(given, probes)
+        return names, told, first
+
+    @property
+    def names(self) -> Names:
+        """What the arrays are taken for, complete."""
+        return self._completed[0]
+
+    @property
+    def guesses(self) -> list[str]:
+        """What was taken for what, where the config does not say it."""
+        return [*self.told, *self._completed[1]]
+
+    def unused(self) -> dict[str, str]:
+        """Return what the first case holds and nothing uses, with where it is."""
+        names, _, first = self._completed
+        return names.unused(first)
+
+    def describe_names(self) -> list[str]:
+        """Return what is read as what, and what is there but not used."""
+        table = self.open_case(0)
+        told = [f"{key} {' '.join(names) or 'none'}" for key, names in table.channels().items()]
+        lines = [f"data: at {table.association}s: {', '.join(told)}"]
+        if unused := self.unused():
+            listed = ", ".join(f"{name} ({where})" for name, where in unused.items())
+            lines.append(
+                f"data: NOT USED: {listed}. To use them, name inputs in data.features, values of "
+                "the whole case in data.globals, and what to predict in data.fields"
+            )
+        return lines
+
+    def open_case(self, index: int) -> TokenTable:
+        """Return the tokens of case `index`."""
+        names = self.names
+        wanted = Wanted(names.stored(), sizes=self._measures(names))
+        contents = self.open_contents(index, wanted)
+        if contents.mesh is None and self.grid is None:
+            self.grid = token_shape(contents, names)[1]
+        return make_table(contents, names)
+
+    def _measures(self, names: Names) -> bool:
+        used = {pick.array for pick in names.features.values()}
+        return self.options.weights == MEASURE or "volumes" in used
+
+
+def choose_cases(
+    root: Path,
+    split: str,
+    found: Mapping[str, Path],
+    cases: Any,
+    manifest: str | Path | None,
+    n_cases: int | None,
+) -> dict[str, Path]:
+    """Return the cases of a split as :func:`named_split`; where nothing says it, a share of all."""
+    if cases is None and manifest is None and not says_its_split(root) and split in SPLITS:
+        shares = FEW_SHARES if len(found) < _MANY else SHARES
+        if split not in shares:
+            raise SplitMissing(f"{len(found)} cases of {root} are too few for a split {split!r}")
+        cases = SplitFraction(split, shares)
+    return named_split(root, split, found, cases=cases, manifest=manifest, n_cases=n_cases)
+
+
+@register()
+class OwnReader(NamedReader):
+    """Cases in files of your own: meshes, or arrays per case or of all cases.
+
+    Parameters
+    ----------
+    root : str or Path
+        Folder of the cases, or one file of arrays with all of them.
+    split : str
+        ``train``, ``val``, ``test`` or another split of the manifest.
+    coordinates : str, list or mapping, optional
+        Arrays of the coordinates (meshes have their own): a name, the names of x, y, z, or
+        ``grid`` for the indices of a grid that comes without.
+    features, fields, globals : list or mapping, optional
+        Further inputs at the tokens, what is predicted, and values of the whole case. A list of
+        names, or {name: array[columns]} such as {shear: "surface_fields[1:4]"}. The features
+        ``normals`` and ``areas`` of surfaces and ``volumes`` of volumes are computed. What is not
+        given is guessed; see :attr:`guesses`.
+    association : str, optional
+        ``cells`` or ``points`` of a mesh; by default those that hold the fields.
+    files : str or list of str, optional
+        Patterns of the files below `root`; see
+        :func:`~physicsnemo_flarepp.datapipes.readers.case_files.find_files`.
+    parameters : str, optional
+        CSV with a row per case, or one file per case with ``{case}`` in its name; its columns are
+        values of the case. By default the only CSV in `root` in which the cases are found.
+    constants : Mapping[str, float], optional
+        Values that are the same in all cases and in no file.
+    layout : str
+        ``files``: every case has files of its own. ``set``: arrays hold all cases along their
+        first axis, those of another length are shared by all cases. ``auto`` looks.
+    shared : Sequence[str]
+        Arrays of a set that all cases share although their first axis has the length of the set.
+    rows : Mapping[str, list], optional
+        Rows kept of an array, as [start, stop] or a list of these; stop may be null.
+    boundary : str, optional
+        Part of a DomainMesh: a boundary, or ``interior``.
+    grid : Sequence[int], optional
+        Shape of the grid that the tokens form, if the arrays do not show it.
+    allow_missing_chunks : Sequence[str]
+        Zarr arrays that may lack chunks because these hold nothing but the fill value.
+    cases, manifest, n_train, n_val, n_test
+        Which cases belong to the split; see
+        :func:`~physicsnemo_flarepp.datapipes.readers.splits.named_split`.
+    options : ReaderOptions or Mapping, optional
+        Which tokens of a case are read; see :class:`ReaderOptions`.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str = "train",
+        *,
+        coordinates: Any = None,
+        features: Any = None,
+        fields: Any = None,
+        globals: Any = None,
+        association: str | None = None,
+        files: str | Sequence[str] | None = None,
+        parameters: str | None = None,
+        constants: Mapping[str, Any] | None = None,
+        layout: str = "auto",
+        shared: Sequence[str] = (),
+        rows: Mapping[str, Any] | None = None,
+        boundary: str | None = None,
+        grid: Sequence[int] | None = None,
+        allow_missing_chunks: Sequence[str] = (),
+        cases: Any = None,
+        manifest: str | Path | None = None,
+        n_train: int | None = None,
+        n_val: int | None = None,
+        n_test: int | None = None,
+        options: ReaderOptions | Mapping[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(options, ReaderOptions):
+            options = ReaderOptions(**(options or {}))
+        root = Path(root).expanduser()
+        patterns = [files] if isinstance(files, str) else files
+        self._files = find_files(root, patterns, layout)
+        self._shared_names = tuple(shared)
+        self._opening = {"boundary": boundary, "allow_missing_chunks": tuple(allow_missing_chunks)}
+        self._rows = dict(rows or {})
+        found = {case: paths[0] for case, paths in self._files.cases.items()}
+        if self._files.whole_set:
+            width = len(str(self._n_cases - 1))
+            found = {f"case_{i:0{width}d}": root for i in range(self._n_cases)}
+        self._positions = {case: i for i, case in enumerate(found)}
+        counts = {"train": n_train, "val": n_val, "test": n_test}
+        chosen = choose_cases(root, split, found, cases, manifest, counts.get(split))
+        names = Names.parse(
+            coordinates=coordinates,
+            features=features,
+            fields=fields,
+            globals=globals,
+            association=association,
+            weights=options.weights,
+            grid=grid,
+        )
+        super().__init__(case_ids=list(chosen), names=names, options=options)
+        self._parameters, told = read_parameters(
+            root, parameters, list(found), self._files.whole_set
+        )
+        self.told = [*self._files.told, *told]
+        self._constants = {n: np.asarray(v, dtype=float) for n, v in (constants or {}).items()}
+
+    @cached_property
+    def _shared(self) -> Contents | None:
+        """What all cases share, or of a whole set, the arrays of all cases."""
+        files = self._files
+        if not files.shared:
+            return None
+        return open_files(files.shared, Wanted(**self._opening), files.array_names)
+
+    @cached_property
+    def _n_cases(self) -> int:
+        """Number of cases of a whole set: the length of its largest array."""
+        arrays = self._shared.arrays
+        several = {n: a for n, a in arrays.items() if a.shape and n not in self._shared_names}
+        if not several:
+            raise ValueError(
+                f"{self._shared.source} holds no array with cases along its first axis; it has "
+                f"{', '.join(f'{n} {tuple(a.shape)}' for n, a in arrays.items()) or 'none'}"
+            )
+        return max(several.values(), key=lambda array: math.prod(array.shape)).shape[0]
+
+    def open_contents(self, index: int, wanted: Wanted) -> Contents:
+        """Return what is in the files of case `index`."""
+        case, files = self.case_ids[index], self._files
+        if files.whole_set:
+            contents = self._case_of_set(self._positions[case])
+        else:
+            chosen = Wanted(wanted.arrays, wanted.sizes, **self._opening)
+            contents = open_files(files.cases[case], chosen, files.array_names)
+            if self._shared is not None:
+                contents = contents.join(self._shared)
+        values = {**self._constants, **self._parameters.get(case, {})}
+        contents = contents.with_values(values)
+        if not self._rows:
+            return contents
+        arrays = {n: self._kept(contents, n, a) for n, a in contents.arrays.items()}
+        return Contents(contents.source, arrays, contents.mesh, contents.values)
+
+    def _case_of_set(self, position: int) -> Contents:
+        arrays = {
+            name: _entry(array, position)
+            if array.shape[:1] == (self._n_cases,) and name not in self._shared_names
+            else array
+            for name, array in self._shared.arrays.items()
+        }
+        return Contents(self._shared.source, arrays, self._shared.mesh, self._shared.values)
+
+    def _kept(self, contents: Contents, name: str, array: Rowwise) -> Rowwise:
+        """Return the rows of an array that `rows` keeps."""
+        if name not in self._rows:
+            return array
+        spans = self._rows[name]
+        spans = [spans] if spans and not isinstance(spans[0], Sequence) else spans
+        n = array.shape[0]
+        kept = np.concatenate([np.arange(n)[slice(*span)] for span in spans])
+        if len(kept) == 0:
+            raise ValueError(
+                f"{contents.source}: data.reader.rows keeps none of the {n} rows of {name}: {spans}"
+            )
+
+        def read(rows: Rows | int) -> np.ndarray:
+            return np.asarray(array[kept[rows]])
+
+        return LazyArray((len(kept), *array.shape[1:]), array.dtype, read)
+
+    def describe_case(self, index: int) -> dict[str, Any]:
+        """Return the files, and the boundary, so that a mesh can be opened again."""
+        case = self.case_ids[index]
+        paths = self._files.cases.get(case, ())
+        return {
+            "source": str(next(iter((*paths, *self._files.shared)))),
+            "layout": "own",
+            "files": [str(path) for path in (*paths, *self._files.shared)],
+            "boundary": self._opening["boundary"],
+        }
+
+    def source_files(self) -> list[Path]:
+        """Return all files of the cases."""
+        listed = [path for case in self.case_ids for path in self._files.cases.get(case, ())]
+        return [*listed, *self._files.shared]
+
+
+def _entry(array: Rowwise, position: int) -> LazyArray:
+    """Return one entry along the first axis, read when it is used."""
+
+    def read(rows: Rows | int) -> np.ndarray:
+        return np.asarray(array[position])[rows]
+
+    return LazyArray(tuple(array.shape[1:]), array.dtype, read)

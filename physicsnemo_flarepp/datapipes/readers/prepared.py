@@ -1,0 +1,188 @@
+"""Cases as ``flarepp prepare`` writes them: columns on disk, rows in random order.
+
+    <root>/manifest.json         splits, statistics of the training cases, force convention
+    <root>/<case>/case.json      what the columns are, their sizes, checksums and statistics
+    <root>/<case>/*.npy          one column each, (N,) or (N, channels)
+    <root>/<case>/order.npy      row i of the columns is row order[i] of the original
+
+Plain ``.npy`` files because a block of rows is one read at a known place, because their header
+tells a cut file (a tensor of PhysicsNeMo's memory-mapped Mesh has none, and is lengthened with
+zeros), because no chunk has to be found and decompressed (zarr), and because they open without
+pickle anywhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from physicsnemo.datapipes import register
+
+from ...files import check_inside, read_checked_json, reading
+from ..checks import check_shape, existing_directory, missing_name
+from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, distinct_names
+from .splits import MANIFEST, CaseChoice, named_split
+
+CASE_FILE = "case.json"
+FORMAT = 1
+# Column of what each token stands for, as a feature; among weights it is called MEASURE.
+AREAS = "areas"
+
+
+def open_column(folder: Path, entry: Mapping[str, Any], n_tokens: int) -> np.ndarray:
+    """Return a column of a prepared case, memory-mapped.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the case.
+    entry : Mapping
+        What ``case.json`` says of the column: ``file`` and ``size``.
+    n_tokens : int
+        Rows that it must have.
+    """
+    check_inside([entry["file"]])
+    path = folder / entry["file"]
+    with reading(path):
+        if path.stat().st_size != entry["size"]:
+            raise EOFError(f"it has {path.stat().st_size} bytes, {entry['size']} were written")
+        column = np.load(path, mmap_mode="r", allow_pickle=False)
+    check_shape(path, "array", column.shape[:1], (n_tokens,))
+    return column
+
+
+def read_case(path: Path) -> dict[str, Any]:
+    """Return what a ``case.json`` says, which is as it was written."""
+    with reading(path):
+        content = read_checked_json(path)
+    if content.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} has format {content.get('format')}, this version reads {FORMAT}; prepare the "
+            "cases again"
+        )
+    return content
+
+
+@register()
+class PreparedReader(CaseReader):
+    """Cases that ``flarepp prepare`` wrote: `n_points` of a case cost as many rows of it.
+
+    Parameters
+    ----------
+    root : str or Path
+        Directory with ``manifest.json`` and a folder for each case.
+    split : str
+        ``train``, ``test`` or another split of the manifest.
+    fields, features, global_names : Sequence[str], optional
+        Columns and values to read; all of them, as they were prepared, by default. ``areas`` among
+        the features is what each token stands for.
+    cases, manifest
+        Which cases belong to the split, instead of what the manifest says; see
+        :func:`~physicsnemo_flarepp.datapipes.readers.splits.named_split`.
+    n_train, n_val, n_test : int, optional
+        Keep the first cases of the split.
+    options : ReaderOptions or Mapping, optional
+        Which tokens of a case are read; see :class:`ReaderOptions`. Draws are blocks.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str = "train",
+        *,
+        fields: Sequence[str] | None = None,
+        features: Sequence[str] | None = None,
+        global_names: Sequence[str] | None = None,
+        cases: CaseChoice | None = None,
+        manifest: str | Path | None = None,
+        n_train: int | None = None,
+        n_val: int | None = None,
+        n_test: int | None = None,
+        options: ReaderOptions | Mapping[str, Any] | None = None,
+    ) -> None:
+        root = existing_directory(root, expected=[MANIFEST], source="flarepp prepare")
+        if not (root / MANIFEST).is_file():
+            raise FileNotFoundError(
+                f"{root / MANIFEST} is missing: the preparation did not finish, or this is another "
+                "folder. Run `flarepp prepare` again with the same arguments; it goes on"
+            )
+        # What a kill left unfinished is in a hidden folder.
+        found = {
+            str(path.parent.relative_to(root)): path
+            for path in root.rglob(CASE_FILE)
+            if not path.parent.name.startswith(".")
+        }
+        self.files = named_split(
+            root,
+            split,
+            found,
+            cases=cases,
+            manifest=manifest,
+            n_cases={"train": n_train, "val": n_val, "test": n_test}.get(split),
+        )
+        super().__init__(case_ids=list(self.files), options=options)
+        asked = {"fields": fields, "features": features, "globals": global_names}
+        self._asked = {
+            group: None if names is None else distinct_names(group, names)
+            for group, names in asked.items()
+        }
+        if self._asked["fields"] == ():
+            raise ValueError("fields is empty; name at least one column to predict")
+
+    def open_case(self, index: int) -> TokenTable:
+        """Return case `index`; its columns are read when rows are."""
+        path = self.files[self.case_ids[index]]
+        content = read_case(path)
+        n_tokens, columns = content["n_tokens"], content["columns"]
+        areas = columns["weights"].get(MEASURE)
+        present = {**columns["features"], **columns["fields"], **columns["weights"]}
+        if areas is not None:
+            present.setdefault(AREAS, areas)
+
+        def opened(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
+            return {name: open_column(path.parent, e, n_tokens) for name, e in entries.items()}
+
+        def chosen(group: str) -> dict[str, np.ndarray]:
+            names = self._asked[group]
+            if names is None:
+                return opened(columns[group])
+            for name in names:
+                if name not in present:
+                    raise missing_name(path, "column", name, present)
+            return opened({name: present[name] for name in names})
+
+        weights = {}
+        if self.options.weights not in (NO_WEIGHTS, MEASURE):
+            if self.options.weights not in present:
+                raise missing_name(path, "column", self.options.weights, present)
+            weights[self.options.weights] = present[self.options.weights]
+        if areas is not None:
+            weights[MEASURE] = areas
+        stored = content["globals"]
+        names = stored if self._asked["globals"] is None else self._asked["globals"]
+        for name in names:
+            if name not in stored:
+                raise missing_name(path, "global value", name, stored)
+        return TokenTable(
+            path,
+            n_tokens,
+            opened(columns["coordinates"]),
+            chosen("fields"),
+            features=chosen("features"),
+            global_values={name: np.asarray(stored[name], dtype=np.float64) for name in names},
+            association=content["association"],
+            weights=opened(weights),
+            shuffled=True,
+        )
+
+    def describe_case(self, index: int) -> dict[str, Any]:
+        """Return the prepared case and what it was made from, so that a mesh can be rebuilt."""
+        path = self.files[self.case_ids[index]]
+        content = read_case(path)
+        order = path.parent / content["order"]["file"]
+        return {
+            "source": str(path),
+            "layout": "prepared",
+            "original": content["original"],
+            "order": str(order),
+        }

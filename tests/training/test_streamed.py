@@ -1,0 +1,344 @@
+"""A streamed training step is the plain one: its loss, every gradient, and nothing upon errors."""
+
+import errno
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from physicsnemo_flarepp import GNOT, LNO, PerceiverIO, SetTransformer
+from physicsnemo_flarepp.ops import plain_operators
+from physicsnemo_flarepp.ops.errors import relative_l2
+from physicsnemo_flarepp.training import streamed_step
+from tests.inference.streaming_cases import (
+    BATCH,
+    MODELS,
+    STORES,
+    TOKENS,
+    make_cloud,
+    make_model,
+    make_weights,
+)
+
+COMPLETE = {cls.__name__: cls for cls in (PerceiverIO, SetTransformer, GNOT, LNO)}
+LENGTHS = torch.tensor([[TOKENS - 4], [3]])
+
+
+def make(name, dtype=torch.float64):
+    if name not in COMPLETE:
+        return make_model(name, dtype)
+    torch.manual_seed(0)
+    sizes = {"n_layers": 2, "n_hidden": 32, "n_head": 4, "embedding_dim": 3}
+    sizes |= {} if name == "GNOT" else {"slice_num": 5}
+    model = COMPLETE[name](4, 2, **sizes)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model.to(dtype).eval()
+
+
+def make_case(dtype=torch.float64, kind="whole"):
+    """Inputs of a model with a target; padding holds NaN."""
+    (fx, embedding), target = make_cloud(dtype), torch.randn(BATCH, TOKENS, 2, dtype=dtype)
+    case = {"fx": fx, "embedding": embedding, "target": target}
+    if kind == "masked":
+        case["token_mask"] = torch.arange(TOKENS)[None] < LENGTHS
+        for value in (fx, embedding, target):
+            value[~case["token_mask"]] = torch.nan
+    if kind == "weighted":
+        case["token_weights"] = make_weights()
+    return case
+
+
+def plain_step(model, case, loss=None):
+    """The loss by plain autograd, with gradients in ``.grad``."""
+    inputs = {key: value for key, value in case.items() if key != "target"}
+    prediction, target = model(**inputs), case["target"].reshape(BATCH, -1, 2)
+    prediction = prediction.reshape(target.shape)
+    if loss is None:
+        loss = relative_l2(prediction, target, token_mask=case.get("token_mask")).mean()
+    else:
+        loss = loss(prediction, target)
+    loss.backward()
+    return loss.detach()
+
+
+def gradients(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def worst_difference(model, expected):
+    """Largest relative difference of a gradient; one that cancels to rounding has none."""
+    found = gradients(model)
+    assert found.keys() == expected.keys()
+    total = max(gradient.norm() for gradient in expected.values())
+    return max(
+        ((found[name] - g).norm() / max(g.norm(), 1e-3 * total)).item()
+        for name, g in expected.items()
+    )
+
+
+def compare(model, case, loss=None, plain_loss=None, **options):
+    """Relative differences of the loss and of the gradients between both steps."""
+    expected = plain_step(model, case, plain_loss)
+    reference = gradients(model)
+    model.zero_grad()
+    found = streamed_step(model, **case, loss=loss, **options)
+    return abs(found / expected - 1).item(), worst_difference(model, reference)
+
+
+@pytest.mark.parametrize("kind", ["whole", "masked", "weighted"])
+@pytest.mark.parametrize("name", [*MODELS, *COMPLETE])
+def test_every_mixer_with_masks_and_weights(name, kind):
+    assert max(compare(make(name), make_case(kind=kind), chunk_size=11)) < 1e-10
+
+
+@pytest.mark.parametrize("chunk_size", [1, 7, TOKENS - 1, TOKENS, TOKENS + 10, "auto"])
+def test_every_chunk_size(chunk_size):
+    assert max(compare(make("flarepp"), make_case(kind="masked"), chunk_size=chunk_size)) < 1e-10
+
+
+@pytest.mark.parametrize("name", ["flarepp", "flare", "transolver3"])
+def test_single_precision(name):
+    assert max(compare(make(name, torch.float32), make_case(torch.float32), chunk_size=7)) < 1e-5
+
+
+def test_time_one_row_for_all_tokens_and_a_frozen_embedding():
+    model = make_model(time_input=True)
+    model.in_projection.requires_grad_(False)
+    case = make_case()
+    case |= {"fx": torch.randn(BATCH, 1, 4).double(), "time": torch.rand(BATCH).double()}
+    assert max(compare(model, case, chunk_size=11)) < 1e-10
+    assert model.in_projection.first.weight.grad is None
+
+
+@pytest.mark.parametrize("unified_pos", [False, True])
+def test_grids(unified_pos):
+    grid = (7, 9)
+    dim = None if unified_pos else 3
+    model = make_model(structured_shape=grid, unified_pos=unified_pos, ref=2, embedding_dim=dim)
+    widths = {"fx": 4, "target": 2} | ({} if unified_pos else {"embedding": 3})
+    case = {key: torch.randn(BATCH, *grid, width).double() for key, width in widths.items()}
+    case.setdefault("embedding", None)
+    assert max(compare(model, case, chunk_size=10)) < 1e-10
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_arrays_of_any_storage_are_read_chunk_by_chunk(store, tmp_path):
+    model, case = make("flarepp"), make_case()
+    expected = plain_step(model, case)
+    reference, longest = gradients(model), []
+
+    class Watched:
+        def __init__(self, key, value):
+            self.array = STORES[store](value.numpy(), tmp_path / f"{key}.npy")
+            self.shape, self.dtype = self.array.shape, self.array.dtype
+
+        def __getitem__(self, key):
+            rows = self.array[key]
+            longest.append(rows.shape[1])
+            return rows
+
+    model.zero_grad()
+    arrays = {key: Watched(key, value) for key, value in case.items()}
+    found = streamed_step(model, **arrays, chunk_size=10)
+    assert max(longest) == 10
+    assert abs(found / expected - 1) < 1e-12 and worst_difference(model, reference) < 1e-10
+
+
+@pytest.mark.parametrize("offload", ["device", "directory"])
+def test_places_where_hidden_states_wait(offload, tmp_path):
+    place = tmp_path if offload == "directory" else offload
+    differences = compare(make("flarepp"), make_case(), chunk_size=10, offload=place)
+    assert max(differences) < 1e-10
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hidden_states_in_bfloat16_cost_digits_and_no_more():
+    differences = compare(make("flarepp"), make_case(), chunk_size=10, stream_dtype=torch.bfloat16)
+    assert 1e-6 < max(differences) < 0.1
+
+
+def test_autocast_is_as_close_to_full_precision_as_the_plain_step():
+    model, case = make("flarepp", torch.float32), make_case(torch.float32)
+    plain_step(model, case)
+    exact = gradients(model)
+    errors = []
+    for step in (plain_step, streamed_step):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            options = {} if step is plain_step else {"chunk_size": 10}
+            loss = step(model, case) if step is plain_step else step(model, **case, **options)
+        errors.append(worst_difference(model, exact))
+        assert loss.dtype == torch.float32
+    assert 1e-4 < errors[1] < 1.5 * errors[0]
+
+
+def test_gradients_add_up_and_a_factor_scales_them_but_not_the_loss():
+    model, case = make("flarepp"), make_case()
+    loss = plain_step(model, case)
+    reference = {name: 0.25 * gradient for name, gradient in gradients(model).items()}
+    model.zero_grad()
+    for _ in range(2):
+        found = streamed_step(model, **case, chunk_size=20, factor=0.125)
+    assert abs(found / loss - 1) < 1e-12
+    assert worst_difference(model, reference) < 1e-10
+
+
+class CubedSum:
+    """The sum of squares to the power 3: a function of one sum, and no mean."""
+
+    def sums(self, prediction, target, rows):
+        return (prediction - target).square().sum()
+
+    def value(self, sums):
+        return sums**3
+
+
+def test_any_loss_over_sums():
+    case = make_case()
+    plain = lambda prediction, target: (prediction - target).square().sum() ** 3  # noqa: E731
+    differences = compare(make("flare"), case, CubedSum(), plain, chunk_size=9)
+    assert max(differences) < 1e-10
+
+
+@pytest.mark.parametrize("case", ["plain operators", "a gather that goes on from attention"])
+def test_gathers_that_cannot_use_the_known_result(case):
+    model = make("flare")
+    mixer = model.blocks[0].mixer
+    original = mixer.gather
+
+    def negated(x, latents, token_weights=None):
+        out, lse = original(x, latents, token_weights)
+        return -out, lse
+
+    if case == "plain operators":
+        with plain_operators():
+            assert max(compare(model, make_case(), chunk_size=9)) < 1e-10
+    else:
+        expected = plain_step(model, make_case())
+        reference = gradients(model)
+        model.zero_grad()
+        mixer.gather, mixer.close = negated, lambda out, lse, latents: -out
+        found = streamed_step(model, **make_case(), chunk_size=9)
+        assert abs(found / expected - 1) < 1e-12 and worst_difference(model, reference) < 1e-10
+
+
+class MeanSquare:
+    def sums(self, prediction, target, rows):
+        return (prediction - target).square().mean()
+
+    def value(self, sums):
+        return sums
+
+
+class Rows:
+    def sums(self, prediction, target, rows):
+        return (prediction - target).square().sum(-1)
+
+    def value(self, sums):
+        return sums.sum()
+
+
+class TwoNumbers(CubedSum):
+    def value(self, sums):
+        return torch.stack((sums, sums))
+
+
+class Full:
+    """A directory without room, as the file system tells it."""
+
+    def __init__(self, monkeypatch):
+        def refuse(*_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "posix_fallocate", refuse)
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        ({"loss": torch.nn.MSELoss()}, TypeError, "no function of sums over tokens"),
+        ({"loss": MeanSquare()}, TypeError, "must add up over tokens, but over none it"),
+        ({"loss": Rows()}, TypeError, "must add up over tokens, but over none it"),
+        ({"loss": TwoNumbers()}, TypeError, "value must be one number"),
+        ({"target": torch.zeros(BATCH, 5, 2)}, ValueError, "a row for each of the 53 tokens"),
+        ({"target": torch.zeros(BATCH, TOKENS, 3)}, ValueError, "must have one shape"),
+        ({"fx": torch.zeros(BATCH, TOKENS, 4, requires_grad=True)}, ValueError, "detach it"),
+        ({"fx": torch.full((BATCH, TOKENS, 4), torch.nan)}, ValueError, "fx holds nan at row 0"),
+        ({"chunk_size": 0}, ValueError, "chunk_size must be a positive number"),
+        ({"model": lambda: make_model(dropout=0.1).train()}, ValueError, "dropout is on"),
+        ({"model": lambda: make("transolver_plus").train()}, ValueError, "draws noise"),
+        ({"model": lambda: make("attention")}, ValueError, "cannot be streamed"),
+        ({"model": lambda: make("flare").requires_grad_(False)}, ValueError, "none of them"),
+        ({"model": lambda: torch.nn.Linear(4, 2)}, TypeError, "must be a FlarePP, a MixerBackbone"),
+        ({"offload": "full"}, OSError, "has no room for .* bytes more of hidden states"),
+    ],
+)
+def test_errors_leave_gradients_alone(change, error, message, monkeypatch, tmp_path):
+    options = {**make_case(), "model": make("flarepp"), **change}
+    if callable(options["model"]) and not isinstance(options["model"], torch.nn.Module):
+        options["model"] = options["model"]()
+    if options.get("offload") == "full":
+        Full(monkeypatch)
+        options["offload"] = tmp_path
+    before = {name: torch.ones_like(p) for name, p in options["model"].named_parameters()}
+    for name, parameter in options["model"].named_parameters():
+        parameter.grad = before[name].clone()
+    with pytest.raises(error, match=message):
+        streamed_step(**options)
+    after = gradients(options["model"])
+    assert all(torch.equal(after[name], gradient) for name, gradient in before.items())
+
+
+def test_an_error_in_the_backward_pass_leaves_gradients_alone(monkeypatch):
+    model = make("flarepp")
+    calls = iter(range(1000))
+
+    def fails_late(x, *rest):
+        if torch.is_grad_enabled() and next(calls) > 7:
+            raise MemoryError("no room")
+        return original(x, *rest)
+
+    original = model.blocks[0].mixer.scatter
+    monkeypatch.setattr(model.blocks[0].mixer, "scatter", fails_late)
+    with pytest.raises(MemoryError):
+        streamed_step(model, **make_case(), chunk_size=5)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_killed_step_leaves_nothing_in_its_directory(tmp_path):
+    class Kill(CubedSum):
+        def sums(self, prediction, target, rows):
+            maps = open("/proc/self/maps").read()
+            os.write(writer, str(maps.count(str(tmp_path))).encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    model, case = make("flare"), make_case()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            streamed_step(model, **case, chunk_size=9, offload=tmp_path, loss=Kill())
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert int(os.read(reader, 100)) >= len(model.blocks) + 1  # files were in use
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_maps_stay_files(tmp_path):
+    """A batch of one without its axis, in another dtype and byte order."""
+    model, case = make("flarepp"), make_case()
+    one = {key: value[:1] for key, value in case.items()}
+    for key, value in one.items():
+        np.save(tmp_path / f"{key}.npy", value[0].numpy().astype(">f8"))
+    maps = {key: np.load(tmp_path / f"{key}.npy", mmap_mode="r") for key in one}
+    inputs = {key: value for key, value in one.items() if key != "target"}
+    relative_l2(model(**inputs), one["target"]).mean().backward()
+    reference = gradients(model)
+    model.zero_grad()
+    streamed_step(model, **maps, chunk_size=13)
+    assert worst_difference(model, reference) < 1e-10
