@@ -183,18 +183,25 @@ def recipe_of(cfg: DictConfig) -> str:
     --------
     >>> from omegaconf import OmegaConf
     >>> cfg = {"model": {}, "data": {"batch_size": 4}, "run_dir": "", "training": {"beta2": 0.99}}
-    >>> recipe_of(OmegaConf.create(cfg)).split(", ")[-3:]
-    ['beta2 0.99', 'fp32', 'weights last']
+    >>> recipe_of(OmegaConf.create(cfg)).split(", ")[1::5]
+    ['AdamW lr 0.001', 'beta2 0.99']
     """
     cfg = check_config(cfg)
     training = cfg.training
     clip = "none" if training.clip_norm is None else f"{training.clip_norm:g}"
+    muon = f"Muon lr {training.muon_learning_rate:.3g}, " if training.optimizer == "muon" else ""
+    schedule = {
+        "one_cycle": f"pct_start {training.pct_start:.3g}, div_factor {training.div_factor:.3g}",
+        "cosine": f"cosine after {training.warmup_steps} steps",
+        "wsd": f"constant, then down over {training.decay_fraction:.0%}",
+    }
+    init = cfg.model.get("init") or "own"
     return (
         f"batch {cfg.data.get('batch_size', 1) * training.accumulate}, "
-        f"lr {training.learning_rate:.3g}, decay {training.weight_decay:.3g}, "
-        f"pct_start {training.pct_start:.3g}, div_factor {training.div_factor:.3g}, "
+        f"{muon}AdamW lr {training.learning_rate:.3g}, decay {training.weight_decay:.3g}, "
+        f"{schedule[training.schedule]}, "
         f"clip {clip}, beta2 {training.beta2:g}, {training.precision}, "
-        f"weights {training.select.replace('_', ' ')}"
+        f"weights {training.select.replace('_', ' ')}, init {init}"
     )
 
 
