@@ -49,6 +49,7 @@ def test_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(make_config, mon
             "model__mixer": "transolver_plus",  # draws noise in every step
         },
         {"data__n_points": 20},
+        {"training__stream": 11},
         {
             "data__n_points": 20,
             "data__weights": "measure",
@@ -56,7 +57,7 @@ def test_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(make_config, mon
             "training__norm": "measure",
         },
     ],
-    ids=["accumulate", "bf16", "fp16", "noise", "drawn points", "drawn by area"],
+    ids=["accumulate", "bf16", "fp16", "noise", "drawn points", "streamed", "drawn by area"],
 )
 def test_killed_run_goes_on_bit_for_bit(make_config, monkeypatch, changes):
     """An exception in place of SIGKILL: nothing is saved beyond the last checkpoint."""
