@@ -249,12 +249,13 @@ class ResidualStream:
             # Page-locked block by block: torch rounds each request up to a power of two.
             return [torch.empty(shape, dtype=dtype, pin_memory=True) for shape in shapes]
         sizes = [shape.numel() for shape in shapes]
-        if isinstance(self.place, Path) and sum(sizes):
+        total = sum(sizes)
+        if isinstance(self.place, Path) and total > 0:
             # One file: a process may map some 65,000.
-            whole = _map_unnamed_file(self.place, sum(sizes), dtype)
+            whole = _map_unnamed_file(self.place, total, dtype)
         else:
             device = self.transfers.device if self.place == "device" else "cpu"
-            whole = torch.empty(sum(sizes), dtype=dtype, device=device)
+            whole = torch.empty(total, dtype=dtype, device=device)
         return [part.view(shape) for part, shape in zip(whole.split(sizes), shapes, strict=True)]
 
 

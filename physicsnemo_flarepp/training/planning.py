@@ -27,7 +27,7 @@ from .losses import relative_l2_loss
 from .streamed import streamed_step
 
 _SMALL, _LARGE = 1024, 2048  # tokens of the clouds that are counted
-_TIMED = 4096  # and of those that are timed
+_TIMED = 2048  # and of those that are timed
 # What may be filled: the rest is for what is not counted, and on the host for other programs.
 _SHARE = {"cuda": 0.9, "cpu": 0.5}
 _SHARE_OF_CHUNK = 0.25
@@ -95,9 +95,9 @@ def plan(
 
     Examples
     --------
-    >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4)
-    >>> [way.name for way in plan(model, 10**6, ranks=(4,), memory=4e9) if way.fits]
-    ['context over 4 ranks', 'streamed, chunks of 262144']
+    >>> model = MixerBackbone(3, 1, n_layers=1, n_hidden=16, n_head=2)
+    >>> [way.name for way in plan(model, 10**7, ranks=(16,), memory=4e9) if way.fits]
+    ['context over 16 ranks', 'streamed, chunks of 262144']
     """
     model = unwrap(model)
     parameter = next(model.parameters())

@@ -40,7 +40,8 @@ def streamed_step(
     ----------
     model : MixerBackbone
         As in :func:`~physicsnemo_flarepp.inference.predict`; without dropout or noise. Runs in the
-        dtype of the model, or under the caller's ``torch.autocast``.
+        dtype of the model, or under the caller's ``torch.autocast``. DDP is unwrapped, and its
+        reduction does not run: use ``sync_gradients``.
     fx, embedding, time, token_mask, token_weights
         As in :func:`~physicsnemo_flarepp.inference.predict`: any storage, of which only chunks are
         read. With a context group each rank passes its own tokens.

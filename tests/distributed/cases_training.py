@@ -1,11 +1,13 @@
 """What the ranks run: losses, optimiser steps, DDP, FSDP2 and checkpoints over a mesh."""
 
+import errno
+import os
 import tempfile
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from cases_model import TOKENS, make_model
+from cases_model import BATCH, TOKENS, bounds, make_inputs, make_model, take
 from physicsnemo.utils import save_checkpoint
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -19,7 +21,9 @@ from physicsnemo_flarepp.parallel import (
     shard_tokens,
     sync_gradients,
 )
+from physicsnemo_flarepp.parallel.gradients import sum_in_buckets
 from physicsnemo_flarepp.training.losses import relative_l2_loss
+from physicsnemo_flarepp.training.streamed import streamed_step
 
 SAMPLES = 4
 
@@ -110,6 +114,56 @@ def wrapped(rank: int) -> dict[str, dict]:
             true = expected[name.removeprefix("module.")]
             results[kind][name] = float((grad - true).norm() / true.norm())
     return results
+
+
+def streamed(rank: int) -> dict[tuple, tuple[float, float]]:
+    """Loss and gradients of streamed shards, some of them empty, against the whole by autograd."""
+    groups = {ranks: dist.new_group(list(range(ranks))) for ranks in (2, 3)}
+    results = {}
+    for name in ("flarepp", "flarepp-anchored", "transolver", "gnot"):
+        for ranks, layout, kind in ((2, "uneven", "whole"), (3, "none", "weighted")):
+            model, inputs = make_model(name), make_inputs(torch.float64, kind=kind)
+            if not model.time_input:
+                del inputs["time"]
+            torch.manual_seed(3)
+            target = torch.randn(BATCH, TOKENS, 2, dtype=torch.float64)
+            mask = inputs.get("token_mask")
+            loss = relative_l2(model(**inputs), target, token_mask=mask).mean()
+            loss.backward()
+            expected = [p.grad for p in model.parameters()]
+            if rank >= ranks:
+                continue
+            enable_context_parallel(model.zero_grad() or model, groups[ranks])
+            rows = bounds(layout, ranks)[rank : rank + 2]
+            local = {**take(inputs, *rows), "target": target[:, slice(*rows)]}
+            got = streamed_step(model, **local, chunk_size=5)
+            found = sum_in_buckets([p.grad for p in model.parameters()], groups[ranks])
+            total = max(g.norm() for g in expected)
+            errors = [
+                float((a - b).norm() / max(b.norm(), 1e-3 * total))
+                for a, b in zip(found, expected, strict=True)
+            ]
+            results[name, ranks] = (abs(float(got / loss.detach()) - 1), max(errors))
+    return results
+
+
+def streamed_failure(rank: int) -> str:
+    """What every rank says when one of them has no room for its hidden states."""
+    model, inputs = make_model("flare"), make_inputs(torch.float64)
+    enable_context_parallel(model, dist.group.WORLD)
+    target = torch.zeros(BATCH, TOKENS, 2)
+    if rank == 1:
+        os.posix_fallocate = _no_room
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            streamed_step(model, **inputs, target=target, chunk_size=9, offload=directory)
+    except (OSError, RuntimeError) as error:
+        return str(error)
+    return "no error"
+
+
+def _no_room(*_) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def losses(rank: int) -> dict[str, float]:

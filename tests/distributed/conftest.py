@@ -25,7 +25,14 @@ CASES = {
         "rows_that_no_rank_sees",
         "tokens",
     ],
-    "cases_training": ["checkpoint", "losses", "three_steps", "wrapped"],
+    "cases_training": [
+        "checkpoint",
+        "losses",
+        "streamed",
+        "streamed_failure",
+        "three_steps",
+        "wrapped",
+    ],
     "cases_shard_tensor": ["equality", "refusals", "served"],
 }
 

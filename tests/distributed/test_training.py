@@ -22,6 +22,20 @@ def test_three_optimiser_steps_equal_one_process_on_the_whole_batch(on_four_rank
         assert result[mesh] < 1e-10
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_streamed_shards_have_loss_and_gradients_of_the_whole(on_four_ranks, ranks):
+    for result in on_four_ranks["cases_training.streamed"][:ranks]:
+        found = {case: errors for case, errors in result.items() if case[1] == ranks}
+        assert len(found) == 4
+        assert max(map(max, found.values())) < 1e-10, found
+
+
+def test_a_rank_without_room_stops_all_ranks_of_a_streamed_step(on_four_ranks):
+    messages = on_four_ranks["cases_training.streamed_failure"]
+    assert "has no room for" in messages[1]
+    assert all("rank 1 of the context group failed" in messages[rank] for rank in (0, 2, 3))
+
+
 @pytest.mark.parametrize("wrapper", ["DDP", "FSDP2"])
 def test_wrappers_give_the_gradient_with_the_loss_times_the_context_size(on_four_ranks, wrapper):
     for result in on_four_ranks["cases_training.wrapped"]:

@@ -5,6 +5,8 @@ import torch
 
 from physicsnemo_flarepp import FlarePP
 from physicsnemo_flarepp.inference import decode_state, encode_state, predict
+from physicsnemo_flarepp.training.losses import relative_l2_loss
+from physicsnemo_flarepp.training.streamed import streamed_step
 
 pytestmark = pytest.mark.gpu
 
@@ -42,3 +44,17 @@ def test_points_are_evaluated_from_the_state_without_copies_of_the_weights(model
     with torch.no_grad():
         expected = model(x)[:, :7]
     torch.testing.assert_close(decode_state(model, x[:, :7], None, state), expected)
+
+
+@pytest.mark.parametrize("offload", ["cpu", "device"])
+def test_streamed_step_has_the_gradients_of_the_plain_one(model, cuda, offload):
+    """Repeated: a race of the side streams would show in some of the calls only."""
+    x = torch.rand(1, 5000, 3, dtype=torch.float64)
+    target = torch.rand(1, 5000, 2, dtype=torch.float64)
+    relative_l2_loss(model(x.to(cuda)), target.to(cuda)).backward()
+    expected = [p.grad for p in model.parameters()]
+    for _ in range(3):
+        model.zero_grad()
+        streamed_step(model, x, None, target, chunk_size=500, offload=offload)
+        for parameter, gradient in zip(model.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-9, atol=1e-12)

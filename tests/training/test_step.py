@@ -8,6 +8,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from physicsnemo_flarepp.training import planning
 from physicsnemo_flarepp.training.assembly import assemble, load_data, start_ranks
 from physicsnemo_flarepp.training.config import check_config
 from physicsnemo_flarepp.training.optimizers import make_average, parameter_groups
@@ -137,6 +138,41 @@ def test_joint_norm_runs_over_all_channels(assembled):
     torch.testing.assert_close(loss.double(), expected.mean(), rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training__accumulate": 2},
+        {"data__weights": "measure", "training__norm": "measure"},
+        {"training__precision": "fp16", "training__field_norms": "joint"},
+    ],
+    ids=["accumulate", "measure", "fp16"],
+)
+def test_streamed_steps_are_plain_steps(assembled, changes):
+    runs = [assembled(training__stream=stream, **changes) for stream in (None, 7)]
+    exact = changes.get("training__precision") != "fp16"
+    size = changes.get("training__accumulate", 1)
+    batches = list(runs[0].loaders.train)
+    losses = [[run.step(batches[i : i + size]).item() for i in range(0, 4, size)] for run in runs]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5 if exact else 1e-2)
+    if exact:
+        for a, b in zip(*(run.average.parameters() for run in runs), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    with torch.no_grad():
+        found, expected = (run.evaluation.predict(batches[0]) for run in runs)
+    assert not found.requires_grad
+    torch.testing.assert_close(found, expected, rtol=1e-3 if exact else 0.1, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "memory, expected", [(1e12, None), (2e6, 256)], ids=["that fits", "that does not"]
+)
+def test_auto_streams_what_does_not_fit(assembled, monkeypatch, memory, expected):
+    monkeypatch.setattr(planning, "total_memory", lambda device: memory)
+    run = assembled(training__stream="auto")
+    choice = run.step.loss.choice
+    assert [choice(2, 48), choice(1, 10**5)] == [None, expected]
+
+
 @pytest.mark.parametrize("name", ["PerceiverIO", "SetTransformer", "GNOT", "LNO"])
 def test_steps_of_complete_architectures_lower_the_loss(assembled, name):
     slices = None if name == "GNOT" else 4
@@ -215,8 +251,15 @@ def test_models_without_weights_say_so_once(assembled):
             {"data__weights": "measure", "data__sampling_density": "area"},
             "training.norm is 'tokens'",
         ),
+        ({"training__stream": 0}, "training.stream is 0; choose a number of tokens"),
+        ({"training__stream": "always"}, "training.stream is 'always'; choose a number"),
+        ({"training__stream": 9, "training__compile": True}, "training.compile is true"),
+        (
+            {"training__stream": 9, "training__derivative_weight": 0.1},
+            "finite differences couple tokens",
+        ),
     ],
 )
-def test_norms_and_draws_that_do_not_fit_the_weights_are_refused(make_config, changes, message):
+def test_settings_that_do_not_fit_each_other_are_refused(make_config, changes, message):
     with pytest.raises(ValueError, match=message):
         check_config(make_config(**changes))

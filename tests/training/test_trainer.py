@@ -74,6 +74,7 @@ def test_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(make_config, mon
             "model__mixer": "transolver_plus",  # draws noise in every step
         },
         {"data__n_points": 20},
+        {"training__stream": 11},
         {
             "data__n_points": 20,
             "data__weights": "measure",
@@ -95,6 +96,7 @@ def test_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(make_config, mon
         "fp16",
         "noise",
         "drawn points",
+        "streamed",
         "drawn by area",
         "muon",
         "muon, cosine, fp16",
