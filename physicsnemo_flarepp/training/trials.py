@@ -180,14 +180,20 @@ def recipe_of(cfg: DictConfig) -> str:
     >>> cfg = {"model": {}, "data": {"batch_size": 4}, "run_dir": "", "training": {"beta2": 0.99}}
     >>> recipe_of(OmegaConf.create(cfg))
     'batch 4, lr 0.001, decay 1e-05, pct_start 0.1, div_factor 1e+04, clip 1, beta2 0.99, fp32'
+    >>> cfg["training"] = {"optimizer": "muon", "schedule": "cosine"}
+    >>> recipe_of(OmegaConf.create(cfg))
+    'batch 4, muon 0.01, lr 0.001, decay 1e-05, cosine after 100 steps, clip 1, beta2 0.999, fp32'
     """
     cfg = check_config(cfg)
     training = cfg.training
     clip = "none" if training.clip_norm is None else f"{training.clip_norm:g}"
+    muon = f"muon {training.muon_learning_rate:.3g}, " if training.optimizer == "muon" else ""
+    schedule = f"{training.schedule} after {training.warmup_steps} steps"
+    if training.schedule == "one_cycle":
+        schedule = f"pct_start {training.pct_start:.3g}, div_factor {training.div_factor:.3g}"
     return (
         f"batch {cfg.data.get('batch_size', 1) * training.accumulate}, "
-        f"lr {training.learning_rate:.3g}, decay {training.weight_decay:.3g}, "
-        f"pct_start {training.pct_start:.3g}, div_factor {training.div_factor:.3g}, "
+        f"{muon}lr {training.learning_rate:.3g}, decay {training.weight_decay:.3g}, {schedule}, "
         f"clip {clip}, beta2 {training.beta2:g}, {training.precision}"
     )
 
