@@ -22,7 +22,7 @@ from .checks import (
     check_token_mask,
     check_tokens,
 )
-from .layers import AnyBlock, Block, InProjection, OutProjection, balance_branches, stack_blocks
+from .layers import AnyBlock, Block, InProjection, OutProjection, balance_outputs, stack_blocks
 from .positions import unified_positions
 from .weights import weigh_tokens
 
@@ -140,6 +140,7 @@ class MixerBackbone(Module):
     """
 
     mixers: tuple[str, ...] = tuple(MIXERS)
+    init: str = "paper"  # of subclasses that have no such argument
     in_projection: nn.Module
     blocks: Sequence[AnyBlock]
     out_projection: nn.Module
@@ -258,8 +259,7 @@ class MixerBackbone(Module):
         for block in self.blocks:
             block.mixer.reset_parameters(self.init)
         if self.init == "balanced":
-            balance_branches(self.blocks)
-            self.out_projection.shrink()
+            balance_outputs(self.blocks, self.out_projection)
 
     @property
     def context_group(self) -> str | None:

@@ -101,11 +101,6 @@ class OutProjection(nn.Sequential):
             nn.Linear(dim, out_dim),
         )
 
-    def shrink(self) -> None:
-        """Make the last layer small, so that a new model predicts next to the mean."""
-        with torch.no_grad():
-            self[-1].weight *= _FIRST_PREDICTION
-
 
 class FeedForward(nn.Sequential):
     """Linear, act, Linear."""
@@ -180,13 +175,20 @@ class BareBlock(nn.Module):
 AnyBlock = Block | BareBlock
 
 
-def balance_branches(blocks: Sequence[Block]) -> None:
-    """Scale the branches of new blocks so that all together add no more than the stream has."""
+def balance_outputs(blocks: Sequence[AnyBlock], out_projection: nn.Module) -> None:
+    """Scale new layers that write to the stream, and the one that reads the prediction off it.
+
+    All branches together then add as much to the stream as it has, whatever the depth, and the
+    first prediction is next to the mean of the fields.
+    """
     share = (2 * len(blocks)) ** -0.5
     with torch.no_grad():
         for block in blocks:
             block.mixer.output.weight *= share
-            block.ffn[-1].weight *= share
+            if isinstance(block, Block):
+                cast(nn.Linear, block.ffn[-1]).weight *= share
+        last = cast(nn.Sequential, out_projection)[-1]
+        cast(nn.Linear, last).weight *= _FIRST_PREDICTION
 
 
 def stack_blocks(blocks: Iterable[AnyBlock]) -> Sequence[AnyBlock]:

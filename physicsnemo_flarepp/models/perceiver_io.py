@@ -50,9 +50,9 @@ class PerceiverMixer(OneGatherMixer):
         self.out = nn.Linear(dim, dim)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
+    def reset_parameters(self, init: str = "paper") -> None:
         """Draw the latents from N(0, 1), other weights from N(0, 0.02)."""
-        super().reset_parameters()
+        super().reset_parameters(init)
         nn.init.normal_(self.latents)
 
     def project_tokens(self, x: Float[Tensor, "B N C"]) -> tuple[Tensor, Tensor, Tensor]:

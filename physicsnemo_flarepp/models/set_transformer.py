@@ -64,9 +64,9 @@ class InducedSetMixer(OneGatherMixer):
         self.rest = AttentionRest(dim, act)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
+    def reset_parameters(self, init: str = "paper") -> None:
         """Draw the inducing points by Xavier's rule for (1, M, C), other weights N(0, 0.02)."""
-        super().reset_parameters()
+        super().reset_parameters(init)
         nn.init.xavier_uniform_(self.inducing)
 
     def project_tokens(self, x: Float[Tensor, "B N C"]) -> tuple[Tensor, Tensor, Tensor]:
