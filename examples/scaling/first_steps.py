@@ -8,7 +8,7 @@ import itertools
 from pathlib import Path
 
 import torch
-from learning_curves import DEFAULTS, config
+from learning_curves import config
 from matplotlib.figure import Figure
 from measuring import write_csv
 from tensordict import TensorDict
@@ -19,6 +19,7 @@ from physicsnemo_flarepp.training.assembly import Assembly, assemble, load_data,
 from physicsnemo_flarepp.training.config import check_config
 
 MODELS = ("FLARE++", "FLARE")
+DEFAULTS = ("old", "new")
 COLORS = {"FLARE++": "C3", "FLARE": "C0"}
 PANELS = {
     "own share": "share of the stream that\ndiffers between tokens, after block 1",
