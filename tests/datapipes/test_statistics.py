@@ -79,7 +79,7 @@ def coordinates_of(points, kinds, **arguments):
 
 
 def test_isotropic_coordinates_do_not_depend_on_units_and_keep_their_shape():
-    points = np.random.default_rng(0).normal(size=(4, 50, 3)) * [4.0, 1.0, 0.5] + [9, -3, 1]
+    points = np.random.default_rng(0).uniform(-1, 1, (4, 50, 3)) * [4.0, 1.0, 0.5] + [9, -3, 1]
     metres = coordinates_of(points, {"coordinates": "isotropic"})
     centred = points - points.mean((0, 1))
     deviation = np.sqrt(centred.var((0, 1), ddof=1).mean())
@@ -87,6 +87,15 @@ def test_isotropic_coordinates_do_not_depend_on_units_and_keep_their_shape():
     for unit in (1e-3, 1e3):
         other = coordinates_of(unit * points, {"coordinates": "isotropic"})
         np.testing.assert_allclose(other, metres, rtol=1e-4, atol=1e-5)
+
+
+def test_a_far_field_leaves_its_scale_to_the_body():
+    rng = np.random.default_rng(0)
+    body, far = rng.uniform(-1, 1, (4, 300, 2)), 40 * rng.uniform(-1, 1, (4, 150, 2))
+    alone = coordinates_of(body, {"coordinates": "isotropic"}).std().item()
+    found = coordinates_of(np.concatenate([body, far], 1), {"coordinates": "isotropic"})
+    assert found[:300].std().item() > 0.5 * alone  # by the deviation it would be 0.04
+    assert found.abs().max() < 100
 
 
 def test_an_axis_that_only_rounds_is_constant_and_does_not_count_for_the_scale():
