@@ -1,6 +1,7 @@
 """What is in files of data, what it would be taken for, and whether all cases fit together."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -229,10 +230,12 @@ def check_cases(cfg: Mapping[str, Any], *, progress: bool = True) -> tuple[int, 
     }
     channels: dict[tuple[str, str], Channel] = {}
     files: dict[str, str] = {}
+    kinds: dict[str, dict[str, Any]] = {}
     listed = [(reader, index) for reader in readers.values() for index in range(len(reader))]
     with progress_bar("check", len(listed), progress) as advance:
         for reader, index in listed:
-            reader.agree_with(train)
+            # Which case is the odd one is told when all were read.
+            reader.forget_common()
             try:
                 sample, metadata = reader[index]
             except (ValueError, OSError) as error:
@@ -240,6 +243,7 @@ def check_cases(cfg: Mapping[str, Any], *, progress: bool = True) -> tuple[int, 
             else:
                 case = metadata["case_id"]
                 files[case] = str(metadata["source"])
+                kinds[case] = _kind(sample, metadata)
                 for key, name, size in _channel_sizes(sample, metadata):
                     channels.setdefault((key, name), Channel()).sizes[case] = size
             advance()
@@ -250,7 +254,7 @@ def check_cases(cfg: Mapping[str, Any], *, progress: bool = True) -> tuple[int, 
                 f"{files[case]}: case {case} has {size:.4g} as the {what} {name}, the median of "
                 f"all cases is {median:.4g}: {_factor(size / median)}. Are its units others?"
             )
-    problems += _different_dimensions(channels, files)
+    problems += [*_different_kinds(kinds, files), *_different_dimensions(channels, files)]
     return len(listed), list(dict.fromkeys(problems))
 
 
@@ -278,6 +282,32 @@ def _channel_sizes(
         values = sample[key].double().reshape(-1, sample[key].shape[-1])
         sizes = values.amax(0) - values.amin(0) if key == "coordinates" else values.abs().amax(0)
         yield from ((key, name, size.item()) for name, size in zip(names, sizes, strict=False))
+
+
+def _kind(sample: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what must be the same in all cases."""
+    named = {key: tuple(metadata[f"{key[:-1]}_names"]) for key in ("fields", "features", "globals")}
+    dimension = sample["coordinates"].shape[-1]
+    return {"association": metadata["association"], "dimension": dimension, **named}
+
+
+def _different_kinds(
+    kinds: Mapping[str, Mapping[str, Any]], files: Mapping[str, str]
+) -> Iterable[str]:
+    """Return the cases that differ from most others in channels, dimension or association."""
+    for what in next(iter(kinds.values()), {}):
+        found = Counter(kind[what] for kind in kinds.values())
+        usual, count = found.most_common(1)[0]
+        for case, kind in kinds.items():
+            if kind[what] != usual:
+                yield (
+                    f"{files[case]}: {what} is {_plain(kind[what])}, but {_plain(usual)} in "
+                    f"{count} of {len(kinds)} cases; all cases of a set need the same"
+                )
+
+
+def _plain(value: Any) -> str:
+    return repr(list(value) if isinstance(value, tuple) else value)
 
 
 def _factor(ratio: float) -> str:

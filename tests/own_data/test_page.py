@@ -79,7 +79,7 @@ def test_every_message_of_the_table_is_one_of_the_code():
     source = " ".join(path.read_text() for path in sorted(root.rglob("*.py")))
     source = re.sub(r'"\s*f?"', "", source)
     words = {
-        "has no array", "data.association is", "for cells and", "was asked for or found",
+        "has no array", "data.association is", "for cells and", "all cases of a set need the same",
         "expected (", "Are its units others?", "NaN or infinite", "meshes of different dimension",
         "holds no array that looks like coordinates", "no column holds the cases", "have no file",
     }  # fmt: skip

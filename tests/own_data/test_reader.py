@@ -143,7 +143,7 @@ def test_columns_are_picked_and_renamed(tmp_path):
         ({"association": "faces"}, "expected 'cells', 'points' or 'auto'"),
         ({"fields": []}, "data.fields is empty"),
         ({"features": ["volumes"]}, "is a mesh of a surface, which has no volumes"),
-        ({"globals": ["Cp"]}, "has no array 'Cp'"),
+        ({"globals": ["Cp"]}, "Cp of data.globals is cell data, expected a value of the whole"),
         ({"options": {"weights": "tau"}}, "tau .of the weights. has shape"),
     ],
 )

@@ -328,13 +328,15 @@ class CaseReader(Reader):
         """Return a hash of each case that is in no file; none for data in files."""
         return {}
 
-    def agree_with(self, other: "CaseReader") -> None:
-        """Hold the cases to channels and association of those of another reader, and vice versa."""
-        self._common = other._common
+    def forget_common(self) -> None:
+        """Hold the next case to nothing that cases read before it have."""
+        self._common = {}
 
     def _check_common(self, table: TokenTable) -> None:
         """Keep what the first case opened says about all cases; raise if this one differs."""
-        for what, found in {"association": table.association, **table.channels()}.items():
+        dimension = sum(math.prod(column.shape[1:]) for column in table.coordinates.values())
+        kind = {"association": table.association, "dimension": dimension}
+        for what, found in {**kind, **table.channels()}.items():
             # Threads open cases at the same time; setdefault looks and sets in one step.
             known = self._common.setdefault(what, found)
             if found != known:

@@ -279,6 +279,11 @@ def _globals(contents: Contents, picks: Mapping[str, Pick]) -> dict[str, np.ndar
     values = {}
     for name, pick in picks.items():
         stored = contents.values.get(pick.array, contents.arrays.get(pick.array))
+        if stored is None and pick.array in contents.names():
+            raise ValueError(
+                f"{contents.source}: {name} of data.globals is {contents.names()[pick.array]}, "
+                "expected a value of the whole case; arrays of tokens belong into data.features"
+            )
         if stored is None:
             raise _missing(contents, pick.array)
         value = np.asarray(stored[...]).reshape(-1)

@@ -38,6 +38,10 @@ SUFFIXES = (*MESH_SUFFIXES, ".npz", ".npy", ".h5", ".hdf5", *STORE_SUFFIXES)
 MESH_FILES = (*MESH_SUFFIXES, ".pmsh", ".pdmsh")
 # VTK's number of the kind of cell with so many corners, of the simplices that PhysicsNeMo has.
 _SIMPLEX_TYPES = {1: 1, 2: 3, 4: 10}
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 @dataclass(frozen=True)
@@ -259,8 +263,9 @@ def _open_npz(path: Path, wanted: Wanted) -> dict[str, LazyArray]:
         for member in archive.namelist():
             with archive.open(member) as file:
                 version = np.lib.format.read_magic(file)
-                header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")(file)
-            shape, _, dtype = header
+                if version not in _HEADERS:  # of structured arrays, which are no numbers
+                    continue
+                shape, _, dtype = _HEADERS[version](file)
             if dtype.kind in "fiub":
                 name = member.removesuffix(".npy")
                 found[name] = lazy(name, shape, dtype)

@@ -30,7 +30,8 @@ _INPUT = re.compile(
 _NUMBERS = re.compile(r".*(ids?|index|indices|rank|partition|ghosttype)", re.IGNORECASE)
 # Of values of a case that are results of it, which would give the answer away.
 _RESULT = re.compile(
-    r"(c_?[dlsm](_?[fr])?|drag|lift|force|moment|coeff|error|loss|runtime|iterations?)(\b|_|[A-Z]|$).*"
+    r"(?i:c_?[dlsm](_?[fr])?|drag|lift|force|moment|coeff(icient)?|error|loss|runtime|iterations?)"
+    r"(\b|_|[A-Z0-9]|s\b)"
 )
 _MOST_VALUES = 64
 
