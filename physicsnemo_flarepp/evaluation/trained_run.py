@@ -32,7 +32,14 @@ from ..inference import predict
 from ..inference.prediction import unwrap
 from ..training.checkpoints.store import CheckpointStore, load_model
 from ..training.feeding import input_adapter
-from ..training.run_directory import CONFIG, MODEL, NORMALIZER, SELECTED, SETTINGS
+from ..training.run_directory import (
+    CONFIG,
+    MODEL,
+    NORMALIZER,
+    RESULT,
+    SELECTED,
+    SETTINGS,
+)
 from ..training.run_manifest import FILE_NAME as MANIFEST
 from ..training.run_manifest import read_run_manifest
 from ..training.training_set import holds_training_files, read_training_set
@@ -286,7 +293,8 @@ def _check_manifest(directory: Path, checkpoint: str) -> None:
         )
     names = dict.fromkeys((*SETTINGS, *manifest.files))
     if checkpoint != "final":
-        names.pop(MODEL, None)  # the checkpoint's own manifest vouches for its weights
+        for name in RESULT:
+            names.pop(name, None)  # the checkpoint's own manifest vouches for its weights
     manifest.verify(names)
 
 

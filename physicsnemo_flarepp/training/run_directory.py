@@ -32,6 +32,8 @@ from .training_set import FILE_NAME as TRAINING_SET
 
 CONFIG, NORMALIZER, MODEL = "config.yaml", "normalizer.safetensors", "model.mdlus"
 SELECTED = "selected.json"
+# What a run that is complete writes again when it is called again.
+RESULT = (MODEL, SELECTED)
 # What a resumed run and predictions depend on, besides the weights.
 SETTINGS = (CONFIG, CHANNELS, NORMALIZER)
 _FILES = (
@@ -178,7 +180,7 @@ class RunDirectory:
             present = [name for name in SETTINGS if (self.path / name).is_file()]
             files = {name: fingerprint(self.path / name) for name in present}
             manifest = RunManifest(self.path, files, _FILES, saved=True).write()
-        extra = [name for name in manifest.files if name not in (*SETTINGS, MODEL)]
+        extra = [name for name in manifest.files if name not in (*SETTINGS, *RESULT)]
         manifest.verify([*SETTINGS, *extra])
         self._manifest = manifest
 
@@ -267,7 +269,7 @@ class RunDirectory:
         manifest, or none.
         """
         self.check_present()
-        files = {name: entry for name, entry in self._manifest.files.items() if name != MODEL}
+        files = {n: entry for n, entry in self._manifest.files.items() if n not in RESULT}
         self._manifest = replace(self._manifest, files=files).write()
         written = save_module(model, self.path / MODEL)
         text = io.StringIO(newline="")
@@ -276,8 +278,9 @@ class RunDirectory:
         writer.writerows([case, *row] for case, row in zip(case_ids, errors, strict=True))
         replace_text(self.path / "errors.csv", text.getvalue())
         replace_text(self.path / "table.md", table)
-        replace_text(self.path / SELECTED, json.dumps(dict(selection), indent=2) + "\n")
-        self._manifest = replace(self._manifest, files={**files, MODEL: written}).write()
+        chosen = json.dumps(dict(selection), indent=2) + "\n"
+        result = {MODEL: written, SELECTED: replace_text(self.path / SELECTED, chosen)}
+        self._manifest = replace(self._manifest, files={**files, **result}).write()
 
 
 def _holds_something(path: Path) -> bool:

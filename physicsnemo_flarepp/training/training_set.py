@@ -156,7 +156,7 @@ def _partial_hash(path: Path) -> str:
 def holds_training_files(root: Path, files: Mapping[str, str]) -> bool:
     """Return whether a directory holds files that a run was trained on, wherever below it.
 
-    Three of them are looked for, by name, size and the hash of their parts.
+    Three of them are looked for by name, and known by size and the hash of their parts.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def holds_training_files(root: Path, files: Mapping[str, str]) -> bool:
     names = list(files)
     asked = {names[i] for i in (0, len(names) // 2, -1)} if names else set()
     return any(
-        path.is_file() and path.as_posix().endswith(name) and _partial_hash(path) == files[name]
+        path.is_file() and _partial_hash(path) == files[name]
         for name in sorted(asked)
         for path in root.rglob(Path(name).name)
     )

@@ -220,7 +220,7 @@ def test_ranges_and_force_convention_are_stored_with_the_run(make_config, surfac
         np.testing.assert_allclose(stored["coordinates"]["max"], points.max(0), rtol=1e-6)
         np.testing.assert_allclose(stored["extent"]["min"], extents.min(0), rtol=1e-6)
         np.testing.assert_allclose(stored["extent"]["max"], extents.max(0), rtol=1e-6)
-        assert stored["cases"] == 10 and len(stored["files"]) == 13
+        assert stored["cases"] == 10 and len(stored["files"]) == 12
         assert force_settings(run).shear_sign == stored["forces"]["shear_sign"] == -1
         run.config.data.builtin = "cars"  # what the run was trained on counts
         assert force_settings(run).shear_sign == -1
@@ -236,6 +236,7 @@ def test_a_run_whose_results_were_cut_off_says_how_to_finish_them(make_config):
         "normalizer.safetensors",
         "training_set.json",
         "model.mdlus",
+        "selected.json",
     }
     found = read_run_manifest(directory)
     replace(found, files={k: v for k, v in found.files.items() if k != "model.mdlus"}).write()

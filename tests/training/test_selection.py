@@ -86,7 +86,7 @@ def test_the_best_on_validation_is_chosen_without_reading_a_test_case(
 
 
 def test_moved_data_keeps_its_splits_and_other_data_has_its_own(make_config, surface_set, tmp_path):
-    splits = {"train": [f"run_{i}" for i in range(4)], "test": ["run_8"]}
+    splits = {"train": [f"run_{i}" for i in range(6)], "test": ["run_8"]}
     run = train(make_config(training__epochs=1, data__splits=splits))
     moved, other = tmp_path / "moved", tmp_path / "other"
     for folder, runs in ((moved, range(10)), (other, range(10, 12))):
