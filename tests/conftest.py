@@ -1,9 +1,14 @@
 import multiprocessing
+import os
 
 import pytest
 import torch
 from physicsnemo.distributed import DistributedManager
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+# Tests share the cores: more threads each, here and in the processes they start, would only wait.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+torch.set_num_threads(1)
 
 # One server, which imports these once, forks the processes of all tests.
 multiprocessing.set_forkserver_preload(
