@@ -56,6 +56,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--global", dest="globals", nargs="+", default=[], metavar="NAME=VALUE",
         help="values of the whole case that the model takes",
     )  # fmt: skip
+    parser.add_argument(
+        "--body", type=Path, help="surface of the body in a domain, for a model of the flow around"
+    )
     add_run_options(parser)
     add_force_options(parser)
 
@@ -81,7 +84,12 @@ def run(options: argparse.Namespace) -> list[Path]:
             if trained.names is None or _is_plain(path):
                 mesh = predict_points(trained, path)
             else:
-                mesh = predict_file(trained, path, global_values=named_numbers(options.globals))
+                mesh = predict_file(
+                    trained,
+                    path,
+                    global_values=named_numbers(options.globals),
+                    body=options.body,
+                )
             written.append(export_mesh(mesh, directory, f"{path.stem}_predicted"))
             print(written[-1])
     for name in options.cases:

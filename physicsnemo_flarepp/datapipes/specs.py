@@ -288,6 +288,20 @@ _SPECS = (
         normalization={"coordinates": "unit_box", "fields": "gaussian"},
         source="built in: physicsnemo_flarepp.datapipes.synthetic.generate('cars')",
     ),
+    BenchmarkSpec(
+        name="car_volumes",
+        reader="OwnReader",
+        files=("run_*/volume_*.vtu", "manifest.json"),
+        inputs=("x", "y", "z", "distance", "direction"),
+        outputs=("pMeanTrim", "UMeanTrim"),
+        n_train=40,
+        n_test=8,
+        pool=None,
+        grid=None,
+        n_tokens=None,
+        normalization={},
+        source="built in: physicsnemo_flarepp.datapipes.synthetic.generate('car_volumes')",
+    ),
 )
 
 BENCHMARKS: Mapping[str, BenchmarkSpec] = {spec.name: spec for spec in _SPECS}

@@ -27,6 +27,7 @@ from ..visualization import (
     with_units,
 )
 from ..visualization.canvases import is_flat
+from ..visualization.slices import is_volume, slice_volume
 from .errors import CHOICES, CaseErrors, stored_errors
 from .predictions import Case, CasePrediction, case_mesh, predict_with_all, read_case
 from .reports import COEFFICIENTS, Report, evaluate_run
@@ -100,7 +101,8 @@ def draw_comparison(
         Where to write; by default ``figures`` of the first run.
     fields : sequence of str, optional
         Fields or single channels; all fields by default. Vectors are shown by their magnitude;
-        above a panel are the errors of both, that of the vector being that of the tables.
+        above a panel are the errors of both, that of the vector being that of the tables. Of a
+        volume the middle slice is drawn; errors of magnitudes and scalars are those of the slice.
     labels : sequence of str, optional
         Names of the runs in the figure.
     errors : CaseErrors, optional
@@ -134,12 +136,19 @@ def draw_comparison(
         shown = {n: c.scalars(field, c.prediction) for n, c in found.items()}
         vector = field not in one.field_names
         vector_errors = {n: c.error(field) for n, c in found.items()} if vector else None
+        drawn_on, cut = mesh, ""
+        if is_volume(mesh):
+            cut = ", middle slice along y"
+            rows = {"of the case": reference, **{f"of {name}": v for name, v in shown.items()}}
+            drawn_on, cuts = slice_volume(mesh, rows, one.association)
+            reference = cuts["of the case"]
+            shown = {name: cuts[f"of {name}"] for name in shown}
         if cameras is None:
-            cameras = None if is_flat(mesh) else preset.cameras
+            cameras = None if is_flat(drawn_on) else preset.cameras
         label = preset.labels.get(field, field)
         try:
             picture = plot_comparison(
-                mesh,
+                drawn_on,
                 reference,
                 shown,
                 field=f"|{label}|" if vector else label,
@@ -148,7 +157,7 @@ def draw_comparison(
                 cameras=cameras,
                 crop=preset.crop,
                 vector_errors=vector_errors,
-                title=f"case {case_id}{reason}",
+                title=f"case {case_id}{reason}{cut}",
                 theme=theme,
                 path=[directory / f"{stem}.{suffix}" for suffix in formats],
             )
@@ -161,7 +170,7 @@ def draw_comparison(
             for name, values in {"reference": reference, **shown}.items():
                 export_html(
                     directory / f"{stem}_{file_name(name)}.html",
-                    mesh,
+                    drawn_on,
                     values,
                     association=one.association,
                     limits=picture.field_limits,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..datapipes.readers.base import MEASURE, NO_WEIGHTS, TokenTable
 from ..datapipes.readers.case_tables import make_table
-from ..datapipes.readers.contents import Contents, Wanted, open_file
+from ..datapipes.readers.contents import Contents, Wanted, open_body, open_file
 from ..datapipes.readers.names import Pick
 from ..datapipes.readers.surfaces import reference_values_beside
 from .trained_run import Run
@@ -41,14 +41,15 @@ def table_sample(run: Run, table: TokenTable, case_id: str) -> dict[str, Tensor]
     return {key: torch.from_numpy(value) for key, value in sample.items()}
 
 
-def open_inputs(run: Run, path: Path) -> Contents:
+def open_inputs(run: Run, path: Path, body: Path | None = None) -> Contents:
     """Return what a run on own files uses of a file; fields that it holds are read as well."""
     names = run.names
     reader = run.data.get("reader") or {}
     volumes = names.weights == MEASURE or "volumes" in names.features
     wanted = Wanted(names.stored(), sizes=volumes, boundary=reader.get("boundary"))
     stored = [pick.array for pick in (names.coordinates or {}).values()]
-    return open_file(path, wanted, stored[0] if stored else None)
+    contents = open_file(path, wanted, stored[0] if stored else None)
+    return contents if body is None else replace(contents, body=open_body(body))
 
 
 def find_globals(

@@ -340,6 +340,7 @@ def predict_file(
     path: str | Path,
     *,
     global_values: GlobalValues | None = None,
+    body: str | Path | None = None,
     progress: bool = True,
 ) -> pv.DataSet:
     """Predict the fields of a run on own files at all tokens of a file of the same kind.
@@ -352,6 +353,8 @@ def predict_file(
         A mesh or arrays, of any format that training reads; fields need not be in it.
     global_values : Mapping[str, float or sequence of float], optional
         Values of the run's globals by name; those not given are taken from the file.
+    body : str or Path, optional
+        Surface of the body in a domain, for runs that take the distance to it.
     progress : bool, optional
         Show a bar if stderr is a terminal.
 
@@ -361,7 +364,7 @@ def predict_file(
         The mesh of the file with its data, a grid, or points, with ``<field>_predicted``.
     """
     path, channels = Path(path), run.channels
-    contents = open_inputs(run, path)
+    contents = open_inputs(run, path, None if body is None else Path(body))
     stored = {**contents.arrays, **contents.values}
     values = find_globals(run, path, stored, global_values or {})
     table = input_table(run, contents, channels.association, values)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from ...meshes import ASSOCIATIONS, CellMesh, PolygonMesh
+from ...meshes.distances import distance_to_body
 from ...meshes.polygons import Rows
 from ..checks import MissingName
 from .base import MEASURE, NO_WEIGHTS, ComputedColumn, Rowwise, TokenTable, point_areas
@@ -14,7 +15,8 @@ from .names import Names, Pick
 from .surface_tables import cell_columns, point_columns
 
 # What is computed of a mesh, by its kind, unless an array of the file has the name.
-GEOMETRY = ("normals", "areas", "volumes")
+TO_BODY = ("distance", "direction")
+GEOMETRY = ("normals", "areas", "volumes", *TO_BODY)
 # A value of the whole case with more numbers is an array of tokens that was named by mistake.
 _MOST_VALUES = 4096
 
@@ -180,7 +182,8 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         geometry, measure = _mesh_geometry(contents.mesh, place)
         coordinates = {"xyz": geometry.pop("coordinates")}
         arrays = contents.columns(place)
-        columns = {**geometry, **token_columns(arrays, n, None)}
+        to_body = _body_columns(contents, coordinates, n)
+        columns = {**to_body, **geometry, **token_columns(arrays, n, None)}
     else:
         place = "point"
         n, grid = token_shape(contents, names)
@@ -188,6 +191,7 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         columns = token_columns(arrays, n, grid)
         coordinates = _coordinates(contents, names, columns, grid)
         measure = None
+        columns = {**_body_columns(contents, coordinates, n), **columns}
         if sum(math.prod(c.shape[1:]) for c in coordinates.values()) == 2:
             measure = point_areas(coordinates, n, grid if grid and len(grid) == 2 else None)
 
@@ -221,6 +225,12 @@ def _column(
 ) -> Rowwise:
     if name in columns:
         return columns[name]
+    if name in TO_BODY and contents.body is None and name not in arrays:
+        raise ValueError(
+            f"{contents.source}: {name} is measured to the surface of a body, which is not known; "
+            "name its files as data.reader.body, such as '{case}/body_*.stl', or, to predict, "
+            "with --body"
+        )
     if name in GEOMETRY and contents.mesh is not None:
         kind = "volume" if isinstance(contents.mesh, CellMesh) else "surface"
         raise ValueError(
@@ -251,6 +261,30 @@ def _mesh_geometry(
         return columns, None
     sizes = mesh.sizes if place == "cell" else mesh.point_sizes
     return {**columns, "volumes": sizes}, sizes
+
+
+def _body_columns(
+    contents: Contents, coordinates: Mapping[str, Rowwise], n: int
+) -> dict[str, Rowwise]:
+    """Return the signed distance of tokens to the body of a case and the direction to it."""
+    if contents.body is None:
+        return {}
+    body = contents.body
+
+    def measured(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        parts = [np.asarray(column[rows]) for column in coordinates.values()]
+        points = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+        if points.shape[1] != 3:
+            raise ValueError(
+                f"{contents.source} has points of dimension {points.shape[1]}; distances to the "
+                "surface of a body need three"
+            )
+        return distance_to_body(points, body)
+
+    return {
+        "distance": ComputedColumn((n,), lambda rows: measured(rows)[0]),
+        "direction": ComputedColumn((n, 3), lambda rows: measured(rows)[1]),
+    }
 
 
 def _coordinates(

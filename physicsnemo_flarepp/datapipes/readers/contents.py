@@ -102,12 +102,15 @@ class Contents:
         Geometry with its cell and point data.
     values : Mapping[str, numpy.ndarray]
         Of the whole case: field data of a mesh, global data, parameters.
+    body : PolygonMesh, optional
+        Surface of the body in a domain, to which distances are measured.
     """
 
     source: Path | str
     arrays: Mapping[str, Rowwise] = field(default_factory=dict)
     mesh: PolygonMesh | CellMesh | None = None
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    body: PolygonMesh | None = None
 
     def join(self, other: "Contents") -> "Contents":
         """Return both together; arrays of a second mesh must be on the same points or cells."""
@@ -118,7 +121,11 @@ class Contents:
         if mesh is not None and two.mesh is not None:
             mesh = _joined_mesh(mesh, two.mesh)
         return Contents(
-            one.source, {**self.arrays, **other.arrays}, mesh, {**self.values, **other.values}
+            one.source,
+            {**self.arrays, **other.arrays},
+            mesh,
+            {**self.values, **other.values},
+            self.body or other.body,
         )
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> "Contents":
@@ -148,6 +155,17 @@ class Contents:
                         f"{found[name]}, {place} data" if name in found else f"{place} data"
                     )
         return found | {name: "value of the case" for name in self.values}
+
+
+def open_body(path: Path) -> PolygonMesh:
+    """Return the surface of a body in a domain."""
+    mesh = read_mesh(path, arrays=())
+    if not isinstance(mesh, PolygonMesh):
+        raise ValueError(
+            f"{path} holds no surface, but data.reader.body names the surface of the body in the "
+            "domain, to which distances are measured; name a .stl, .vtp, .ply or .obj"
+        )
+    return mesh
 
 
 def _refuse_twice(

@@ -1,7 +1,9 @@
 """Your own files: meshes or arrays of any of the known formats, read by the names you give them."""
 
+import glob
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,12 @@ from typing import Any
 import numpy as np
 from physicsnemo.datapipes import register
 
+from ...meshes import PolygonMesh
 from ...meshes.polygons import Rows
 from .base import MEASURE, CaseReader, ReaderOptions, Rowwise, TokenTable
 from .case_files import find_files
-from .case_tables import make_table, token_shape
-from .contents import Contents, LazyArray, Wanted, open_files
+from .case_tables import TO_BODY, make_table, token_shape
+from .contents import Contents, LazyArray, Wanted, open_body, open_files
 from .guesses import complete
 from .names import Names
 from .parameters import read_parameters
@@ -143,8 +146,9 @@ class OwnReader(NamedReader):
     features, fields, globals : list or mapping, optional
         Further inputs at the tokens, what is predicted, and values of the whole case. A list of
         names, or {name: array[columns]} such as {shear: "surface_fields[1:4]"}. The features
-        ``normals`` and ``areas`` of surfaces and ``volumes`` of volumes are computed. What is not
-        given is guessed; see :attr:`guesses`.
+        ``normals`` and ``areas`` of surfaces and ``volumes`` of volumes are computed, and with
+        `body` so are the signed ``distance`` to it and the ``direction``. What is not given is
+        guessed; see :attr:`guesses`.
     association : str, optional
         ``cells`` or ``points`` of a mesh; by default those that hold the fields.
     files : str or list of str, optional
@@ -164,6 +168,9 @@ class OwnReader(NamedReader):
         Rows kept of an array, as [start, stop] or a list of these; stop may be null.
     boundary : str, optional
         Part of a DomainMesh: a boundary, or ``interior``.
+    body : str, optional
+        Pattern of the surface of the body in the domain, below `root`, such as
+        ``{case}/drivaer_*.stl``.
     grid : Sequence[int], optional
         Shape of the grid that the tokens form, if the arrays do not show it.
     allow_missing_chunks : Sequence[str]
@@ -192,6 +199,7 @@ class OwnReader(NamedReader):
         shared: Sequence[str] = (),
         rows: Mapping[str, Any] | None = None,
         boundary: str | None = None,
+        body: str | None = None,
         grid: Sequence[int] | None = None,
         allow_missing_chunks: Sequence[str] = (),
         cases: Any = None,
@@ -209,6 +217,7 @@ class OwnReader(NamedReader):
         self._shared_names = tuple(shared)
         self._opening = {"boundary": boundary, "allow_missing_chunks": tuple(allow_missing_chunks)}
         self._rows = dict(rows or {})
+        self._root, self._body = root, body
         found = {case: paths[0] for case, paths in self._files.cases.items()}
         if self._files.whole_set:
             width = len(str(self._n_cases - 1))
@@ -263,11 +272,25 @@ class OwnReader(NamedReader):
             if self._shared is not None:
                 contents = contents.join(self._shared)
         values = {**self._constants, **self._parameters.get(case, {})}
-        contents = contents.with_values(values)
+        contents = replace(contents.with_values(values), body=self._open_body(case))
         if not self._rows:
             return contents
         arrays = {n: self._kept(contents, n, a) for n, a in contents.arrays.items()}
-        return Contents(contents.source, arrays, contents.mesh, contents.values)
+        return replace(contents, arrays=arrays)
+
+    def _open_body(self, case: str) -> PolygonMesh | None:
+        used = {pick.array for pick in (self._given.features or {}).values()}
+        if self._body is None or used.isdisjoint(TO_BODY):
+            return None
+        pattern = self._body.replace("{case}", glob.escape(case))
+        found = sorted(self._root.glob(pattern))
+        if len(found) != 1:
+            listed = f" ({', '.join(str(path) for path in found[:3])})" if found else ""
+            raise ValueError(
+                f"data.reader.body {self._body!r} matches {len(found)} files{listed} for case "
+                f"{case} below {self._root}; it must match one"
+            )
+        return open_body(found[0])
 
     def _case_of_set(self, position: int) -> Contents:
         arrays = {
