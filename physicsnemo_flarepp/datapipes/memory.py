@@ -156,7 +156,7 @@ def contents_of(mesh: pv.DataSet | Mesh | DomainMesh, source: str, wanted: Wante
         "cell": {name: np.asarray(grid.cell_data[name]) for name in grid.cell_data},
         "point": {name: np.asarray(grid.point_data[name]) for name in grid.point_data},
     }
-    cells = grid.cell_connectivity, grid.offset, grid.celltypes
+    cells = grid.cell_connectivity, grid.cell_offsets, grid.celltypes
     return Contents(
         source,
         mesh=CellMesh(source, np.asarray(grid.points), *cells, data, sizes=sizes),
