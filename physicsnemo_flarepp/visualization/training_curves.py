@@ -79,10 +79,11 @@ def plot_training(
     with styled(theme):
         colors = theme.line_colors()
         key = {name: {"color": colors[i % len(colors)]} for i, name in enumerate(histories)}
+        # Of what the curve shows, and of the result where there is no curve.
+        kinds = {n: {r["kind"] for r in rows} & {"evaluation"} for n, rows in histories.items()}
         floors = [
-            _series(records, kind, "mean_predictor_error")
-            for records in histories.values()
-            for kind in ("evaluation", "result")
+            _series(records, *(kinds[name] or {"result"}), "mean_predictor_error")
+            for name, records in histories.items()
         ]
         # Runs on the same data share it.
         levels = {round(100 * float(floor[-1, 1]), 3) for floor in floors if len(floor)}
@@ -107,7 +108,10 @@ def plot_training(
         for level in levels:
             errors.axhline(level, **mean)
         shown = " and ".join(_SPLIT_NAMES[split] for split in drawn) or "test"
-        for axis, label in ((losses, "training loss"), (errors, f"{shown} error, rel. L2 [%]")):
+        results = {r.get("split") for rows in histories.values() for r in rows}
+        star = "; star: test" if "val" in drawn and "test" in results - {*drawn} else ""
+        shown = f"{shown} error, rel. L2 [%]{star}"
+        for axis, label in ((losses, "training loss"), (errors, shown)):
             log_numbers(axis)
             few_ticks(axis)
             axis.set_xlabel("step")
