@@ -9,7 +9,7 @@ from physicsnemo_flarepp.training.losses import relative_l2_loss
 from physicsnemo_flarepp.training.planning import LiveBytes, StepMemory, plan
 from tests.commands.calling import verb
 
-SIZES = {"n_layers": 2, "n_hidden": 32, "n_head": 4, "slice_num": 8, "embedding_dim": 3}
+SIZES = {"n_layers": 1, "n_hidden": 32, "n_head": 4, "slice_num": 8, "embedding_dim": 3}
 
 
 def saved_bytes(model, *inputs):
@@ -46,14 +46,14 @@ def test_counts_on_small_clouds_hold_for_larger_ones(precision):
 
 
 def test_what_is_recomputed_or_streamed_needs_less():
-    counts = StepMemory(MixerBackbone(4, 2, **SIZES), 1, "fp32")
+    counts = StepMemory(MixerBackbone(4, 2, **{**SIZES, "n_layers": 3}), 1, "fp32")
     plain, recomputed, streamed = (
         counts.plain(10**6),
         counts.recomputed(10**6),
         counts.streamed(10**6, 4096),
     )
     assert plain > 1.5 * recomputed > 10 * (streamed - counts.held(10**6))
-    assert counts.waiting(10**6) == 3 * 10**6 * 32 * 4
+    assert counts.waiting(10**6) == 4 * 10**6 * 32 * 4
 
 
 def test_the_model_and_the_random_state_stay_as_they_were():
@@ -65,7 +65,7 @@ def test_the_model_and_the_random_state_stay_as_they_were():
 
 
 def test_command_says_what_fits(capsys):
-    arguments = "model.n_hidden=32 model.n_layers=2 --tokens 1000000 --memory 1GB --ranks 4"
+    arguments = "model.n_hidden=32 model.n_layers=1 --tokens 1000000 --memory 500MB --ranks 4"
     plans = verb("plan")(arguments.split())
     fits = {way.name.split(",")[0]: way.fits for way in plans[10**6]}
     assert (fits["plain"], fits["streamed"]) == (False, True)

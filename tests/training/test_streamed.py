@@ -42,12 +42,13 @@ def make_case(dtype=torch.float64, kind="whole"):
     """Inputs of a model with a target; padding holds NaN."""
     (fx, embedding), target = make_cloud(dtype), torch.randn(BATCH, TOKENS, 2, dtype=dtype)
     case = {"fx": fx, "embedding": embedding, "target": target}
-    if kind == "masked":
+    if kind != "whole":
         case["token_mask"] = torch.arange(TOKENS)[None] < LENGTHS
         for value in (fx, embedding, target):
             value[~case["token_mask"]] = torch.nan
     if kind == "weighted":
         case["token_weights"] = make_weights()
+        case["token_weights"][1, :2] = 1.0  # the mask leaves three tokens of this sample
     return case
 
 
@@ -88,15 +89,16 @@ def compare(model, case, loss=None, plain_loss=None, **options):
     return abs(found / expected - 1).item(), worst_difference(model, reference)
 
 
-@pytest.mark.parametrize("kind", ["whole", "masked", "weighted"])
+@pytest.mark.parametrize("kind", ["whole", "weighted"])
 @pytest.mark.parametrize("name", [*MODELS, *COMPLETE])
-def test_every_mixer_with_masks_and_weights(name, kind):
+def test_every_mixer_with_a_mask_and_weights(name, kind):
     assert max(compare(make(name), make_case(kind=kind), chunk_size=11)) < 1e-10
 
 
 @pytest.mark.parametrize("chunk_size", [1, 7, TOKENS - 1, TOKENS, TOKENS + 10, "auto"])
 def test_every_chunk_size(chunk_size):
-    assert max(compare(make("flarepp"), make_case(kind="masked"), chunk_size=chunk_size)) < 1e-10
+    model = make_model(n_layers=1)
+    assert max(compare(model, make_case(kind="masked"), chunk_size=chunk_size)) < 1e-10
 
 
 @pytest.mark.parametrize("name", ["flarepp", "flare", "transolver3"])

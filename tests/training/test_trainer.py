@@ -74,7 +74,7 @@ def test_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(make_config, mon
             "model__mixer": "transolver_plus",  # draws noise in every step
         },
         {"data__n_points": 20},
-        {"training__stream": 11},
+        {"training__stream": 24, "training__epochs": 2},
         {
             "data__n_points": 20,
             "data__weights": "measure",
