@@ -47,27 +47,27 @@ class TrainingResult:
     errors : torch.Tensor or None
         Relative L2 errors of the cases of `split`, (cases, fields), with the averaged weights; None
         if the run was stopped before its end.
-    split : str
-        ``test``, or ``val`` of data without a test split.
-    selection : Selection or None
-        Which weights these are; None if the run was stopped.
     mean_predictor_error : float or None
         Mean error of predicting the mean of the training set; None if that is not known, too.
     parameters : int
         Size of the model.
     stopped_by : str or None
         Signal that stopped the run before its end.
+    split : str
+        What the errors are of: ``test``, or ``val`` of data without a test split.
+    selection : Selection or None
+        Which weights they are of; None if the run was stopped.
     """
 
     directory: Path
     is_main: bool
     fields: tuple[str, ...]
     errors: Float[Tensor, "cases F"] | None
-    split: str
-    selection: Selection | None
     mean_predictor_error: float | None
     parameters: int
     stopped_by: str | None = None
+    split: str = "test"
+    selection: Selection | None = None
 
     @property
     def error(self) -> float:
@@ -163,11 +163,11 @@ def _train_in(
         is_main,
         tuple(assembly.fields),
         errors,
-        split,
-        selection,
         trainer.mean_predictor_error(split) if stopped_by is None else None,
         parameters,
         stopped_by,
+        split,
+        selection,
     )
     if stopped_by is not None:
         reporter.say(
