@@ -401,7 +401,10 @@ def test_runs_and_kinds_are_chosen_and_their_size_told_first(hub, tmp_path, caps
     assert visible(tmp_path) == []
     assert main([*command, "--runs", "1-3"]) == 0
     folder = tmp_path / "drivaerml_raw"
-    assert visible(folder) == ["run_1", "run_3"]
+    assert visible(folder) == ["manifest.json", "run_1", "run_3"]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["splits"] == {"train": ["run_1", "run_3"]}
+    assert "none is for test: fetch some of 11, 12" in capsys.readouterr().out
     names = ["boundary_1.vtp", "force_mom_1.csv", "geo_ref_1.csv"]
     assert visible(folder / "run_1") == names
     capsys.readouterr()
