@@ -117,7 +117,7 @@ def measure(run: Run, n_cases: int | None) -> dict[str, float]:
     """Return errors and force errors by change, averaged over a run's first test cases.
 
     Keys are the changes, for the mean relative L2 error over the fields, and, on surfaces with
-    forces, ``|dCd| <change>`` and ``|dCl| <change>`` on the own and on the refined mesh.
+    forces, ``error of Cd, <change>`` and the same of Cl on the own and on the refined mesh.
     """
     rows = []
     for index in range(len(run.case_ids))[:n_cases]:
@@ -141,7 +141,7 @@ def _force_errors(run: Run, case: Case, fields: Mapping[str, np.ndarray]) -> dic
     for change in (OWN, REFINED):
         found = field_forces(surface, fields[change], run.channels, settings).coefficients
         for name in ("Cd", "Cl"):
-            errors[f"|d{name}| {change}"] = abs(found[name] - true[name])
+            errors[f"error of {name}, {change}"] = abs(found[name] - true[name])
     return errors
 
 
@@ -164,7 +164,7 @@ def by_seeds(rows: Mapping[str, dict[str, float]]) -> dict[str, dict[str, np.nda
 
 def draw(errors: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
     """Draw the errors over the changes, one line per group of runs, with the spread of seeds."""
-    figure = Figure(figsize=(7, 3.6), dpi=200, layout="constrained")
+    figure = Figure(figsize=(9, 3.6), dpi=200, layout="constrained")
     axes = figure.add_subplot()
     for name, found in errors.items():
         percent = 100 * np.array([found[change] for change in CHANGES])
@@ -179,7 +179,7 @@ def draw(errors: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
         )
     axes.set_ylabel("relative L2 error, %")
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside right upper", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
 
@@ -242,7 +242,7 @@ def main() -> None:
 
 
 def _mean_and_spread(key: str, values: np.ndarray) -> str:
-    if key.startswith("|"):
+    if key.startswith("error of"):
         return f"{values.mean():.4f} ± {values.std():.4f}"
     return f"{100 * values.mean():.2f} ± {100 * values.std():.2f} %"
 
