@@ -34,8 +34,8 @@ MODELS = {
 }
 _OLD = {"model.init": "paper", "data.normalization": "paper", "training.optimizer": "adamw"}
 DEFAULTS = {"old": _OLD, "weights": _OLD | {"model.init": "balanced"}}
-DEFAULTS["inputs"] = DEFAULTS["weights"] | {"data.normalization": "fit"}
-DEFAULTS["new"] = DEFAULTS["inputs"] | {"training.optimizer": "muon"}
+DEFAULTS["inputs"] = {"model.init": "balanced", "training.optimizer": "adamw"}
+DEFAULTS["new"] = {"model.init": "balanced", "training.optimizer": "muon"}
 SETTING = [
     "threads=1",
     "data.n_points=128",
@@ -168,6 +168,8 @@ def draw(rows: Sequence[dict], path: Path) -> None:
                              for sign in (-1, 1))  # fmt: skip
                 axes.fill_between(seconds, low, high, color=color, alpha=0.15, lw=0)
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
         axes.set_title(data)
         axes.set_xlabel("CPU seconds")
         axes.spines[["top", "right"]].set_visible(False)
