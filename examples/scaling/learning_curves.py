@@ -42,6 +42,8 @@ SETTING = [
     "data.n_points_test=512",
     "data.batch_size=2",
     "data.num_workers=0",
+    "data.weights=none",
+    "training.norm=tokens",
     "training.keep_checkpoints=1",
     "training.log_every=50",
 ]
