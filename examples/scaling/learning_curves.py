@@ -34,14 +34,16 @@ MODELS = {
 }
 _OLD = {"model.init": "paper", "data.normalization": "paper", "training.optimizer": "adamw"}
 DEFAULTS = {"old": _OLD, "weights": _OLD | {"model.init": "balanced"}}
-DEFAULTS["inputs"] = DEFAULTS["weights"] | {"data.normalization": "fit"}
-DEFAULTS["new"] = DEFAULTS["inputs"] | {"training.optimizer": "muon"}
+DEFAULTS["inputs"] = {"model.init": "balanced", "training.optimizer": "adamw"}
+DEFAULTS["new"] = {"model.init": "balanced", "training.optimizer": "muon"}
 SETTING = [
     "threads=1",
     "data.n_points=128",
     "data.n_points_test=512",
     "data.batch_size=2",
     "data.num_workers=0",
+    "data.weights=none",
+    "training.norm=tokens",
     "training.keep_checkpoints=1",
     "training.log_every=50",
 ]
@@ -168,6 +170,8 @@ def draw(rows: Sequence[dict], path: Path) -> None:
                              for sign in (-1, 1))  # fmt: skip
                 axes.fill_between(seconds, low, high, color=color, alpha=0.15, lw=0)
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
         axes.set_title(data)
         axes.set_xlabel("CPU seconds")
         axes.spines[["top", "right"]].set_visible(False)
