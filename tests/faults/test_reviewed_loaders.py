@@ -52,6 +52,8 @@ REVIEWED = {
     "evaluation/trained_run.py load": 1,
     "training/feeding.py create": 1,
     "commands/configs.py create": 1,
+    "commands/inspect.py load": 1,
+    "datapipes/inspection.py create": 1,
     # Weights: weights_only and torch's own list of types; members are never extracted.
     "training/checkpoints/model_files.py ZipFile": 2,
     "training/checkpoints/model_files.py load": 1,
