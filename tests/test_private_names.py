@@ -36,7 +36,11 @@ PRIVATE = {
     "_assert_async": "torch",
     "_c10d_functional": "torch.ops",
     "_flatten": "torch.distributed.DeviceMesh",
+    "_dynamo": "torch",
     "_foreach_add_": "torch",
+    "_foreach_lerp": "torch",
+    "_foreach_lerp_": "torch",
+    "_foreach_mul_": "torch",
     "_get_group_size_by_name": "torch.distributed.distributed_c10d",
     "_modules": "a torch.nn.Module",
     "_opname": "an operator of torch",
@@ -55,6 +59,7 @@ PUBLIC_IN_SPITE_OF_ITS_NAME = {
     "_asdict",
     "_exit",
     "_orig_mod",
+    "_target_",
 }  # of Python, and documented by torch
 # Parts of PhysicsNeMo's models that are served: no underscore, and nowhere promised.
 PARTS = {

@@ -241,7 +241,7 @@ class ResidualStream:
         return block.to(self._written_dtype)
 
     def release(self) -> None:
-        """Give the memory back; the stream can be written anew."""
+        """Free the memory; the stream can be written anew."""
         self._blocks = []
 
     def _new_blocks(self, shapes: list[torch.Size], dtype: torch.dtype) -> list[Tensor]:

@@ -191,7 +191,7 @@ if hasattr(physicsnemo.nn, "FLAREPlusPlus"):  # in no release up to 2.2
 
 
 def give_stages(layer: Any) -> Mixer:
-    """Give an attention layer of PhysicsNeMo's the stages of a mixer, in place.
+    """Put the stages of a mixer on an attention layer of PhysicsNeMo's, in place.
 
     Parameters
     ----------
@@ -245,7 +245,7 @@ def _empty_layer(own: Any, plus: bool) -> ServedLayer:
 
 
 def served_layers(model: nn.Module) -> list[Mixer]:
-    """Give stages to the attention layers of all PhysicsNeMo models inside ``model``; return them.
+    """Put stages on the attention layers of all PhysicsNeMo models inside ``model``; return them.
 
     Examples
     --------

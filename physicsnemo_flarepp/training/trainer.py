@@ -348,7 +348,7 @@ class Trainer:
         return any(row["kind"] == "result" for row in read_metrics(self.directory.path))
 
     def _select(self) -> Selection:
-        """Give the averaged weights the values of the chosen checkpoint, on all ranks."""
+        """Set the averaged weights to those of the chosen checkpoint, on all ranks."""
         if self.settings.select == "last":
             return Selection("last", None, self.epoch, self.step, None)
         outcome: list = [None, None]

@@ -58,6 +58,7 @@ PRESETS: Mapping[str, Preset] = {
     "pipe": Preset(labels={"u_x": "velocity u$_x$"}),
     "plasticity": Preset(source="die"),
     "cars": _VEHICLE,
+    "car_volumes": _VEHICLE,
     **{
         f"drivaerml_{size}": _VEHICLE
         for size in ("10k", "40k", "100k", "200k", "300k", "400k", "500k", "1m")

@@ -54,6 +54,18 @@ def write_presampled(root):
         np.savez(path, **{name: value.astype(np.float32) for name, value in arrays.items()})
 
 
+def write_volumes(root):
+    for run in range(3):
+        (root / f"run_{run}").mkdir()
+        pv.Cube(x_length=2 + run).triangulate().save(root / f"run_{run}" / f"drivaer_{run}.stl")
+        volume = pv.ImageData(dimensions=(4, 5, 4), origin=(4, 0, 0)).cast_to_unstructured_grid()
+        volume.cell_data["pMeanTrim"] = np.random.default_rng(run).random(volume.n_cells)
+        volume.cell_data["UMeanTrim"] = np.random.default_rng(run).random((volume.n_cells, 3))
+        volume.save(root / f"run_{run}" / f"volume_{run}.vtu")
+    runs = [f"run_{run}" for run in range(3)]
+    (root / "manifest.json").write_text(json.dumps({"train": runs[:2], "test": runs[2:]}))
+
+
 def write_cars(root, curated=False):
     for run in range(3):
         mesh = pv.Box((0, 4 + run, -1, 1, 0, 1)).triangulate().subdivide(1)
@@ -88,6 +100,11 @@ CONTENT = {
     "plasticity": (write_plasticity, (2, 2, 0), ["x_deformed", "y_deformed", "u_x", "u_y"]),
     "drivaerml_40k": (write_presampled, (3, 0, 0), ["pMeanTrim"]),
     "cars": (write_cars, (3, 3, 0), CAR_FIELDS),
+    "car_volumes": (
+        write_volumes,
+        (3, 4, 0),
+        ["pMeanTrim", *(f"UMeanTrim_{axis}" for axis in "xyz")],
+    ),
     "own": (write_cars, (3, 3, 0), CAR_FIELDS),
     "drivaerml_raw": (write_cars, (3, 3, 0), CAR_FIELDS),
     "drivaerml_curated": (partial(write_cars, curated=True), (3, 3, 4), CAR_FIELDS),

@@ -14,7 +14,7 @@ def test_a_row_tells_time_and_memory_of_a_finite_prediction(chunk, memmap):
     assert row["finite"] and row["cpu_us_per_token"] > 0
     assert row["peak_mb"] > 100  # the loaded process alone is larger
     # The plain forward holds several states of 20,000 x 32 numbers, a chunk a fortieth of that.
-    assert row["working_mb"] < 40
+    assert row["working_mb"] < 80
 
 
 def test_rows_become_a_plot(tmp_path):
