@@ -28,6 +28,7 @@ from physicsnemo_flarepp.inference import decode_state, encode_state
 from physicsnemo_flarepp.meshes import polygon_mesh
 from physicsnemo_flarepp.meshes.measures import cloud_triangles
 from physicsnemo_flarepp.visualization import plot_comparison
+from physicsnemo_flarepp.visualization.canvases import is_flat
 
 
 def refine_front(mesh: pv.PolyData, halvings: int = 2) -> pv.PolyData:
@@ -40,11 +41,23 @@ def refine_front(mesh: pv.PolyData, halvings: int = 2) -> pv.PolyData:
 
 def decimate(mesh: pv.PolyData) -> pv.PolyData:
     """Remove half of the triangles."""
-    return mesh.decimate(0.5)
+    return _thin_plane(mesh, 0.5) if is_flat(mesh) else mesh.decimate(0.5)
+
+
+def _thin_plane(mesh: pv.PolyData, share: float) -> pv.PolyData:
+    """Remove a share of the triangles of a planar mesh, none of them at the cost of its outline."""
+    thin = mesh.decimate_pro(share, boundary_vertex_deletion=False, feature_angle=180.0)
+    return thin.clean()
 
 
 def remesh(mesh: pv.PolyData) -> pv.PolyData:
-    """Make triangles of about one size: cut those that are larger, then merge nearby corners."""
+    """Make triangles of about one size: cut those that are larger, then merge nearby corners.
+
+    In a plane merging would move the outline, so there as many triangles as before are left of four
+    times as many.
+    """
+    if is_flat(mesh):
+        return _thin_plane(mesh.subdivide(1, "linear"), 0.75)
     area = mesh.compute_cell_sizes(length=False, volume=False)["Area"].mean()
     edge = float(np.sqrt(4 / np.sqrt(3) * area))
     fine = mesh.subdivide_adaptive(max_edge_len=edge, max_n_passes=10)
