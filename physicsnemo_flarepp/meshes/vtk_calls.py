@@ -133,15 +133,20 @@ def ask_vtk(
         "memory": min(psutil.virtual_memory().available, _MEMORY + _EXPANSION * size),
     }
     seconds = _SECONDS + size / _BYTES_PER_SECOND
-    late = threading.Timer(seconds, process.child.kill)
+    ended: list[bool] = []
+
+    def end() -> None:
+        ended.append(True)  # before the kill, for the reader notices that at once
+        process.child.kill()
+
+    late = threading.Timer(seconds, end)
     late.daemon = True
     late.start()
     try:
         answer = process.ask(request)
     except (EOFError, ConnectionError) as error:
-        in_time = late.is_alive()
         code, said = _last_words(process)
-        if not in_time:
+        if ended:
             raise ValueError(f"VTK did not finish within {math.ceil(seconds)} s") from error
         if code >= 0:
             raise RuntimeError(
