@@ -24,6 +24,13 @@ def test_usage_example_runs():
     assert all(p.grad is not None for p in namespace["model"].parameters())
 
 
+@pytest.mark.slow
+def test_own_meshes_are_trained_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(next(block for block in blocks("python") if "from_meshes" in block), {})
+    assert (tmp_path / "outputs" / "mine" / "model.mdlus").is_file()
+
+
 def test_first_two_commands_are_what_ci_runs():
     train, test = (block.strip().split(" && ") for block in blocks("bash")[:2])
     assert train[0] == "pip install -e ." and f"\n{train[1]} " in CI
