@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,8 @@ def start_elsewhere():
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # Where tests run in the background of a shell, interrupts are ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     return start
