@@ -8,6 +8,7 @@ import pyvista as pv
 import torch
 from omegaconf import OmegaConf
 
+from physicsnemo_flarepp.commands import main
 from physicsnemo_flarepp.datapipes import build_dataloaders
 from physicsnemo_flarepp.datapipes.published_splits import (
     SPLITS,
@@ -133,6 +134,27 @@ def test_a_set_in_its_owners_layout_trains_with_its_config(name, tmp_path):
         # Shear comes from a file with another order of points.
         expected = np.column_stack([part.reshape(len(part), -1) for part in last])
         assert np.array_equal(sample["fields"].numpy(), expected)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_named_set_goes_from_the_file_to_the_figure(name, tmp_path, monkeypatch):
+    root, run = tmp_path / "set", tmp_path / "run"
+    root.mkdir()
+    WRITERS[name][0](root)
+    if name in SPLITS:
+        write_manifest(name, root)
+    monkeypatch.chdir(tmp_path)
+    tiny = "model.n_layers=1 model.n_hidden=16 model.n_head=2 model.slice_num=4".split()
+    few = "training.epochs=4 training.schedule=cosine training.warmup_steps=1".split()
+    few += "data.n_points=20 threads=1".split()
+    data = [f"data={name}", "experiment=none", f"data.root={root}", f"run_dir={run}"]
+    assert main(["train", *data, *tiny, *few]) == 0
+    assert main(["evaluate", str(run)]) == 0
+    assert main(["predict", str(run), "--cases", "0"]) == 0
+    assert main(["plot", str(run)]) == 0
+    assert list((run / "predictions").iterdir())
+    assert list((run / "figures").glob("comparison_*.png"))
 
 
 def test_files_that_hold_other_points_are_refused(tmp_path):
