@@ -40,10 +40,12 @@ SETTING = [
     "threads=1",
     "data.n_points=128",
     "data.n_points_test=512",
+    "data.n_val=0",
     "data.batch_size=2",
     "data.num_workers=0",
     "data.weights=none",
     "training.norm=tokens",
+    "training.watch_test=true",  # nothing is chosen by it
     "training.keep_checkpoints=1",
     "training.log_every=50",
 ]
@@ -97,7 +99,7 @@ def curve(data: str, model: str, defaults: str, seed: int, runs: Path) -> list[d
             "test error": row["error"],
         }
         for row in read_metrics(result.directory)
-        if row["kind"] == "evaluation"
+        if row["kind"] == "evaluation" and row["split"] == "test"
     ]
 
 

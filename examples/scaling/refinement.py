@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from measuring import print_row, write_csv
 
 from physicsnemo_flarepp.evaluation import Case, Run, load_run, read_case, relative_l2
+from physicsnemo_flarepp.evaluation.figures import preset_of
 from physicsnemo_flarepp.evaluation.force_conventions import force_settings
 from physicsnemo_flarepp.evaluation.forces import field_forces, force_surface
 from physicsnemo_flarepp.evaluation.surfaces import surface_sample
@@ -71,6 +72,7 @@ def remesh(mesh: pv.PolyData) -> pv.PolyData:
     return pv.wrap(merging.GetOutput())
 
 
+WEIGHTED = "-weights"
 OWN = "own mesh"
 REFINED = "front third x16"
 CHANGES: dict[str, Callable[[pv.PolyData], pv.PolyData]] = {
@@ -176,13 +178,18 @@ def by_seeds(rows: Mapping[str, dict[str, float]]) -> dict[str, dict[str, np.nda
 
 
 def draw(errors: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
-    """Draw the errors over the changes, one line per group of runs, with the spread of seeds."""
+    """Draw the errors over the changes, one line per group of runs, with the spread of seeds.
+
+    Groups whose names differ in ``-weights`` share a colour.
+    """
     figure = Figure(figsize=(9, 3.6), dpi=200, layout="constrained")
     axes = figure.add_subplot()
+    models = list(dict.fromkeys(name.removesuffix(WEIGHTED) for name in errors))
     for name, found in errors.items():
         percent = 100 * np.array([found[change] for change in CHANGES])
-        style = "o-" if "weight" in name else "o--"
-        (line,) = axes.plot(list(CHANGES), percent.mean(axis=1), style, label=name)
+        style = "o-" if name.endswith(WEIGHTED) else "o--"
+        color = f"C{models.index(name.removesuffix(WEIGHTED))}"
+        (line,) = axes.plot(list(CHANGES), percent.mean(axis=1), style, color=color, label=name)
         axes.fill_between(
             list(CHANGES),
             percent.min(axis=1),
@@ -201,17 +208,19 @@ def draw_case(plain: Run, weighted: Run, index: int, path: Path) -> None:
     """Draw the first field of a test case as both runs predict it from its refined mesh."""
     case = read_case(plain, index)
     field = next(iter(plain.channels.fields))
+    preset = preset_of(plain, case)
     fields = {run: fields_on_changed_meshes(run, case) for run in (plain, weighted)}
     shown = {
-        "own mesh": fields[plain][OWN],
-        f"{REFINED}, unweighted": fields[plain][REFINED],
-        f"{REFINED}, weighted": fields[weighted][REFINED],
+        "unweighted, own mesh": fields[plain][OWN],
+        "unweighted, front x16": fields[plain][REFINED],
+        "weighted, front x16": fields[weighted][REFINED],
     }
     plot_comparison(
         _triangles(case),
         case.scalars(field, case.target),
         {name: case.scalars(field, values) for name, values in shown.items()},
-        field=field,
+        field=preset.labels.get(field, field),
+        units=preset.units.get(field),
         association=case.association,
         cameras=["three-quarter"] if case.channels.coordinates == 3 else None,
         title=f"case {case.case_id}",

@@ -310,7 +310,7 @@ def device():
     ("members", "reason"),
     [
         ({"FNO/../../outside": b"x"}, "leaves the folder"),
-        ({"/tmp/outside": b"x"}, "leaves the folder"),
+        ({"/outside": b"x"}, "leaves the folder"),
         ({"FNO/a": link("/etc/passwd")}, "a link"),
         ({"FNO/a": link("FNO/b", tarfile.LNKTYPE)}, "a link"),
         ({"FNO/a": device()}, "no plain file"),

@@ -2,6 +2,7 @@
 
 import glob
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -56,9 +57,9 @@ class NamedReader(CaseReader):
         self._given = names
         self.told: list[str] = []
 
+    @abstractmethod
     def open_contents(self, index: int, wanted: Wanted) -> Contents:
         """Return what is in the files of case `index`; at least what is wanted."""
-        raise NotImplementedError
 
     @cached_property
     def _completed(self) -> tuple[Names, list[str], Contents]:
