@@ -96,7 +96,12 @@ class DataSource:
         taken = inspect.signature(reader).parameters
         accepted = [*(name for name in taken if name not in _SET_BY_DATA), *self._names()]
         unknown = [name for name in arguments if name not in accepted]
-        choice = {"cases": self.splits.get(split), "manifest": self.splits.get("manifest")}
+        # Where some splits are listed, another is what the data says it is, never a share of all.
+        unlisted = SplitName(split) if any(name in SPLITS for name in self.splits) else None
+        choice = {
+            "cases": self.splits.get(split, unlisted),
+            "manifest": self.splits.get("manifest"),
+        }
         choice = {name: value for name, value in choice.items() if value is not None}
         if any(name not in taken for name in choice):
             raise ValueError(

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from physicsnemo_flarepp.datapipes import GeoFNOReader, build_dataloaders
+from physicsnemo_flarepp.datapipes import GeoFNOReader, build_dataloaders, from_arrays
 from physicsnemo_flarepp.datapipes.readers.base import CaseReader
 from physicsnemo_flarepp.datapipes.readers.splits import SplitFraction
 from physicsnemo_flarepp.datapipes.synthetic.sets import load_set
@@ -150,6 +150,24 @@ def test_validation_cases_of_built_in_sets_leave_the_others_as_they_are(name, tm
     found = [reader[i][0]["fields"].ravel() for reader in readers for i in range(len(reader))]
     expected = [case["sol" if name == "darcy" else "stress"].ravel() for case in cases]
     np.testing.assert_allclose(np.stack(found), np.stack(expected), rtol=1e-6)
+
+
+@pytest.mark.parametrize("where", ["files", "memory"])
+def test_own_data_with_listed_cases_gives_none_of_the_others_away(flat_set, where):
+    lists = {"train": RUNS[:14], "test": RUNS[14:18]}
+    names = {"coordinates": "surface_mesh_centers", "fields": ["surface_fields"]}
+    cfg = {"reader": {"_target_": "OwnReader"}, "root": str(flat_set), "num_workers": 0, **names}
+    data = None
+    if where == "memory":
+        cfg = {"num_workers": 0}
+        rng = np.random.default_rng(0)
+        points, values = rng.random((20, 6, 3)), rng.random((20, 6))
+        data = from_arrays(points, fields={"T": values}, case_ids=RUNS)
+    loaders = build_dataloaders({**cfg, "splits": lists}, data=data)
+    assert loaders.train.dataset.reader.case_ids == lists["train"]
+    assert loaders.test.dataset.reader.case_ids == lists["test"] and loaders.val is None
+    with pytest.raises(FileNotFoundError, match="does not say which cases are for test"):
+        build_dataloaders({**cfg, "splits": {"train": RUNS[:14]}}, data=data)
 
 
 def test_only_training_cases_are_read_before_a_loader_is_used(flat_set, monkeypatch):

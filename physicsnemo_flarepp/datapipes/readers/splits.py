@@ -261,8 +261,8 @@ def named_split(
         where, ids = "the list of cases", [str(case) for case in cases]
         check_unique(ids, where)
     else:
-        names = _NAMES.get(split, (split,)) if cases is None else (cases.name,)
-        where, ids = _listed(root, names, found, manifest)
+        name = split if cases is None else cases.name
+        where, ids = _listed(root, _NAMES.get(name, (name,)), found, manifest)
     if not ids:
         raise ValueError(f"{where}: split {split!r} is empty; it needs at least 1 case")
     absent = [case for case in ids if case not in found]
