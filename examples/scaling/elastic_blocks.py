@@ -43,6 +43,8 @@ RANGES = {
 CELLS = 10  # along each edge: 1,331 nodes
 CORNERS = np.array(list(itertools.product((0, 1), repeat=3)))
 N_TRAIN, N_TEST = 400, 100
+# No paper says how these are normalised; version 0.2 put coordinates into the unit box.
+NORMALIZATION = {"paper": "{coordinates: unit_box}"}
 STEPS, BATCH, POINTS = 1_000, 4, 256
 
 
@@ -168,7 +170,10 @@ def config(folder: Path, model: str, defaults: str, seed: int, runs: Path) -> Di
             [
                 "data=own",
                 *MODELS[model],
-                *(f"{key}={value}" for key, value in DEFAULTS[defaults].items()),
+                *(
+                    f"{key}={NORMALIZATION.get(value, value) if 'data' in key else value}"
+                    for key, value in DEFAULTS[defaults].items()
+                ),
                 f"data.root={folder}",
                 "data.fields=[displacement]",
                 f"data.globals=[{','.join(RANGES)}]",

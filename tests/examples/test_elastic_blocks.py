@@ -61,5 +61,6 @@ def test_a_small_set_is_written_as_files_and_trains_as_own_data(tmp_path, monkey
     moved = np.linalg.norm(block.point_data["displacement"], axis=1)
     assert not moved[bottom].any() and moved[~bottom].all()
     assert 0 < elastic_blocks.linear_error(tmp_path / "set") < 10
-    rows = elastic_blocks.curve(tmp_path / "set", "FLARE++", "new", 0, tmp_path / "runs")
-    assert rows[-1]["step"] == 6 and np.isfinite(rows[-1]["test error"])
+    for defaults in ("old", "new"):
+        rows = elastic_blocks.curve(tmp_path / "set", "FLARE++", defaults, 0, tmp_path / "runs")
+        assert rows[-1]["step"] == 6 and np.isfinite(rows[-1]["test error"])
