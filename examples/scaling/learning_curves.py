@@ -38,7 +38,6 @@ DEFAULTS["inputs"] = {"model.init": "balanced", "training.optimizer": "adamw"}
 DEFAULTS["new"] = {"model.init": "balanced", "training.optimizer": "muon"}
 SETTING = [
     "threads=1",
-    "data.n_points=128",
     "data.n_points_test=512",
     "data.n_val=0",
     "data.batch_size=2",
@@ -50,10 +49,13 @@ SETTING = [
     "training.log_every=50",
 ]
 STEPS = 300
+TOKENS = 128
 COLORS = {"FLARE++": "C3", "FLARE": "C0", "Transolver": "C2", "FLARE++ anchored": "C4"}
 
 
-def config(data: str, model: str, defaults: str, seed: int, runs: Path) -> DictConfig:
+def config(
+    data: str, model: str, defaults: str, seed: int, runs: Path, tokens: int = TOKENS
+) -> DictConfig:
     """Return the config of one run: a quick experiment, made smaller."""
     n_train = 40 if data == "cars" else 100
     epochs = STEPS * 2 // n_train
@@ -68,6 +70,7 @@ def config(data: str, model: str, defaults: str, seed: int, runs: Path) -> DictC
                 *(f"{key}={value}" for key, value in DEFAULTS[defaults].items()),
                 *SETTING,
                 *sizes,
+                f"data.n_points={tokens}",
                 f"seed={seed}",
                 f"label={data}",
                 f"run_dir={runs / name}",
@@ -78,13 +81,15 @@ def config(data: str, model: str, defaults: str, seed: int, runs: Path) -> DictC
         )
 
 
-def curve(data: str, model: str, defaults: str, seed: int, runs: Path) -> list[dict]:
+def curve(
+    data: str, model: str, defaults: str, seed: int, runs: Path, tokens: int = TOKENS
+) -> list[dict]:
     """Train one run and return a row for each of its evaluations.
 
     The CPU time of the whole run, with reading, evaluation and checkpoints, is spread over its
     steps: neither depends on who else uses the machine.
     """
-    cfg = config(data, model, defaults, seed, runs)
+    cfg = config(data, model, defaults, seed, runs, tokens)
     begin = time.process_time()
     result = run_trial(Trial(model, seed, cfg))
     seconds = (time.process_time() - begin) / STEPS
@@ -190,6 +195,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--defaults", nargs="+", choices=DEFAULTS, default=["old", "new"])
     parser.add_argument("--seeds", nargs="*", type=int, default=(0, 1, 2), help="none: only draw")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="drawn from each case of a step")
     parser.add_argument("--runs", type=Path, default=Path("outputs/learning_curves"))
     parser.add_argument("--out", type=Path, default=Path("learning_curves"), help="for .csv, .png")
     chosen = parser.parse_args()
@@ -201,7 +207,7 @@ def main() -> None:
     ):
         published = model != "FLARE++ anchored"
         if (data, model, defaults, seed) not in done and (published or defaults == "new"):
-            rows += curve(data, model, defaults, seed, chosen.runs)
+            rows += curve(data, model, defaults, seed, chosen.runs, chosen.tokens)
             write_csv(rows, table)
     draw(rows, chosen.out.with_suffix(".png"))
     tabulate(rows)

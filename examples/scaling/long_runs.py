@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from hydra import compose, initialize_config_module
-from learning_curves import SETS, SETTING
+from learning_curves import SETS, SETTING, TOKENS
 from matplotlib.figure import Figure
 from measuring import print_row, write_csv
 from omegaconf import DictConfig
@@ -39,6 +39,7 @@ def config(data: str, precision: str, steps: int, runs: Path) -> DictConfig:
                 f"experiment=quick/{data}",
                 *SETTING,
                 *sizes,
+                f"data.n_points={TOKENS}",
                 f"label={data}",
                 f"run_dir={runs / f'{data}-{precision}'}",
                 f"training.precision={precision}",
