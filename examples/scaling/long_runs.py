@@ -1,9 +1,9 @@
 """Whether long runs at the default learning rates have spikes, on every set and in every precision.
 
-FLARE++ (2 blocks, C=64, M=32) takes 10,000 steps of 2 cases x 128 tokens and writes down the loss
-of each. A run whose row is in the CSV file is not repeated; one that was stopped goes on.
+A model (2 blocks, C=64, M=32) takes 10,000 steps of 2 cases x 128 tokens, and the loss of each is
+written down. A run whose row is in the CSV file is not repeated; one that was stopped goes on.
 
-    python examples/scaling/long_runs.py --precisions fp32 bf16 fp16 --out long_runs
+    python examples/scaling/long_runs.py --models FLARE++ --precisions fp32 bf16 fp16 --seeds 0
 """
 
 import argparse
@@ -11,10 +11,11 @@ import csv
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from hydra import compose, initialize_config_module
-from learning_curves import SETS, SETTING, TOKENS
+from learning_curves import MODELS, SETS, SETTING, TOKENS
 from matplotlib.figure import Figure
 from measuring import print_row, write_csv
 from omegaconf import DictConfig
@@ -24,25 +25,47 @@ from physicsnemo_flarepp.training.metrics import read_metrics
 from physicsnemo_flarepp.training.trials import Trial, run_trial
 
 PRECISIONS = ("fp32", "bf16", "fp16")
+IDENTITY = ("set", "model", "precision", "seed")
 WINDOW = 200
 
 
-def config(data: str, precision: str, steps: int, runs: Path) -> DictConfig:
-    """Return the config of one run: a quick experiment, made small and long."""
-    n_train = 40 if data == "cars" else 100
-    sizes = [] if data == "cars" else [f"data.n_train={n_train}", "data.n_test=20"]
+class Run(NamedTuple):
+    """Which run: its set, model, precision and seed."""
+
+    data: str
+    model: str
+    precision: str
+    seed: int
+
+    def directory(self, runs: Path) -> Path:
+        """Return its place among `runs`."""
+        model = self.model.lower().replace("+", "p").replace(" ", "-")
+        return runs / f"{self.data}-{model}-{self.precision}-seed{self.seed}"
+
+    def losses(self, runs: Path) -> np.ndarray:
+        """Return the loss of every step."""
+        rows = read_metrics(self.directory(runs))
+        return np.array([row["loss"] for row in rows if row["kind"] == "step"])
+
+
+def config(run: Run, steps: int, runs: Path) -> DictConfig:
+    """Return the config of a run: a quick experiment, made small and long."""
+    n_train = 40 if run.data == "cars" else 100
+    sizes = [] if run.data == "cars" else [f"data.n_train={n_train}", "data.n_test=20"]
     epochs = steps * 2 // n_train
     with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
         return compose(
             "train",
             [
-                f"experiment=quick/{data}",
+                f"experiment=quick/{run.data}",
+                *MODELS[run.model],
                 *SETTING,
                 *sizes,
                 f"data.n_points={TOKENS}",
-                f"label={data}",
-                f"run_dir={runs / f'{data}-{precision}'}",
-                f"training.precision={precision}",
+                f"seed={run.seed}",
+                f"label={run.data}",
+                f"run_dir={run.directory(runs)}",
+                f"training.precision={run.precision}",
                 f"training.epochs={epochs}",
                 f"training.evaluate_every={epochs}",
                 "training.checkpoint_every=2000",
@@ -73,45 +96,38 @@ def spikes(losses: np.ndarray) -> dict[str, float]:
     }
 
 
-def losses_of(data: str, precision: str, runs: Path) -> np.ndarray:
-    """Return the loss of every step of a run."""
-    rows = read_metrics(runs / f"{data}-{precision}")
-    return np.array([row["loss"] for row in rows if row["kind"] == "step"])
-
-
-def skipped_updates(run: Path, steps: int) -> int:
+def skipped_updates(directory: Path, steps: int) -> int:
     """Return in how many steps the gradient scaler found an overflow: AdamW counts the others."""
-    newest = CheckpointStore(run / "checkpoints").entries()[-1]
+    newest = CheckpointStore(directory / "checkpoints").entries()[-1]
     adamw, _ = load_training_state(newest)["optimizer"]["optimizers"]
     return steps - int(adamw["state"][0]["step"])
 
 
-def measure(data: str, precision: str, steps: int, runs: Path) -> dict:
+def measure(run: Run, steps: int, runs: Path) -> dict:
     """Train one run and return its row."""
-    result = run_trial(Trial("FLARE++", 0, config(data, precision, steps, runs)))
-    losses = losses_of(data, precision, runs)
+    result = run_trial(Trial(run.model, run.seed, config(run, steps, runs)))
+    losses = run.losses(runs)
     found = spikes(losses)
     return {
-        "set": data,
-        "precision": precision,
+        **dict(zip(IDENTITY, run, strict=True)),
         "steps": len(losses),
         "test error, %": round(100 * result.error, 2),
         "not finite": int((~np.isfinite(losses)).sum()),
-        "updates skipped": skipped_updates(Path(result.directory), len(losses)),
+        "updates skipped": skipped_updates(run.directory(runs), len(losses)),
         **{name: round(value, 2) for name, value in found.items()},
     }
 
 
-def draw(rows: Sequence[dict], runs: Path, path: Path) -> None:
-    """Draw the median loss of 200 steps, one line per precision, and the range of the losses."""
+def draw(found: Sequence[Run], runs: Path, path: Path) -> None:
+    """Draw FLARE++'s median loss of 200 steps, one line per precision, and the range of losses."""
     figure = Figure(figsize=(13, 3.0), dpi=120, layout="constrained")
     for axes, data in zip(figure.subplots(1, len(SETS)), SETS, strict=True):
-        for row in (row for row in rows if row["set"] == data):
-            losses = losses_of(data, row["precision"], runs)
-            color = f"C{PRECISIONS.index(row['precision'])}"
+        for run in (run for run in found if run[:2] == (data, "FLARE++") and run.seed == 0):
+            losses = run.losses(runs)
+            color = f"C{PRECISIONS.index(run.precision)}"
             parts = losses[: len(losses) // WINDOW * WINDOW].reshape(-1, WINDOW)
             steps = WINDOW * (1 + np.arange(len(parts)))
-            axes.plot(steps, np.median(parts, axis=1), color=color, label=row["precision"], lw=1.2)
+            axes.plot(steps, np.median(parts, axis=1), color=color, label=run.precision, lw=1.2)
             low, high = parts.min(axis=1), parts.max(axis=1)
             axes.fill_between(steps, low, high, color=color, alpha=0.12, lw=0)
         axes.set_yscale("log")
@@ -128,7 +144,9 @@ def main() -> None:
     """Train what is missing, then write the CSV file, the figure and the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
-    parser.add_argument("--precisions", nargs="*", choices=PRECISIONS, default=PRECISIONS)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=["FLARE++"])
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
+    parser.add_argument("--seeds", nargs="*", type=int, default=(0,), help="none: only draw")
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--runs", type=Path, default=Path("outputs/long_runs"))
     parser.add_argument("--out", type=Path, default=Path("long_runs"), help="for .csv, .png")
@@ -137,14 +155,18 @@ def main() -> None:
         parser.error(f"--steps is {chosen.steps}, expected more than two windows of {WINDOW}")
     table = chosen.out.with_suffix(".csv")
     rows = list(csv.DictReader(table.open())) if table.is_file() else []
-    done = {(row["set"], row["precision"]) for row in rows}
-    for precision, data in itertools.product(chosen.precisions, chosen.sets):
-        if (data, precision) not in done:
-            rows.append(measure(data, precision, chosen.steps, chosen.runs))
+    done = [Run(row["set"], row["model"], row["precision"], int(row["seed"])) for row in rows]
+    for precision, seed, data, model in itertools.product(
+        chosen.precisions, chosen.seeds, chosen.sets, chosen.models
+    ):
+        run = Run(data, model, precision, seed)
+        if run not in done:
+            rows.append(measure(run, chosen.steps, chosen.runs))
+            done.append(run)
             write_csv(rows, table)
     for row in rows:
         print_row(row, header=row is rows[0])
-    draw(rows, chosen.runs, chosen.out.with_suffix(".png"))
+    draw(done, chosen.runs, chosen.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":
