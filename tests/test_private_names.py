@@ -41,6 +41,8 @@ PRIVATE = {
     "_foreach_lerp": "torch",
     "_foreach_lerp_": "torch",
     "_foreach_mul_": "torch",
+    "_fused_rms_norm": "torch.ops.aten",
+    "_fused_rms_norm_backward": "torch.ops.aten",
     "_get_group_size_by_name": "torch.distributed.distributed_c10d",
     "_modules": "a torch.nn.Module",
     "_opname": "an operator of torch",

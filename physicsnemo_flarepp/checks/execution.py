@@ -24,11 +24,12 @@ _COMPILED_TOKENS = (5003, 6007, 8011)
 _SLOWER = 1.2  # parts that take this much longer than the whole are worth a word
 
 
-def small_model(device: torch.device, n_layers: int = 2) -> FlarePP:
+def small_model(device: torch.device, n_layers: int = 2, norm: str = "layer") -> FlarePP:
     """Return a model of a few blocks, the same at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = FlarePP(3, 2, n_layers=n_layers, n_hidden=32, n_head=4, slice_num=8)
+        sizes = {"n_layers": n_layers, "n_hidden": 32, "n_head": 4, "slice_num": 8}
+        model = FlarePP(3, 2, norm=norm, **sizes)
     return model.to(device)
 
 
@@ -48,8 +49,11 @@ def value_and_gradient(forward: Callable, model: FlarePP, x: Tensor) -> list[Ten
 
 
 def autocast_findings(device: torch.device) -> Iterator[Finding]:
-    """Yield, for each half precision, how far a model under autocast is from fp64."""
-    model, x = small_model(device), points(501, device)
+    """Yield, for each half precision, how far a model under autocast is from fp64.
+
+    With the norm that trainings in mixed precision choose.
+    """
+    model, x = small_model(device, norm="rms"), points(501, device)
     exact = copy.deepcopy(model).cpu().double()
     reference = value_and_gradient(exact, exact, x.cpu().double())
     for dtype, limit in _AUTOCAST_LIMITS.items():

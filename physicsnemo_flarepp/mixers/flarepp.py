@@ -111,7 +111,7 @@ class FlarePPMixer(Mixer):
 
     def routing_key(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
         """Return :math:`k` from its projection."""
-        # Under autocast the norm returns fp32.
+        # Under CUDA's autocast LayerNorm returns fp32.
         return self.key_norm(key).to(key.dtype) if self.anchored_queries else key
 
     def seed_queries(self, like: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H M D"]:

@@ -3,9 +3,20 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..ops import unit_scale
+from ..ops import rms_norm, unit_scale
 
 EPSILON = {"layer": 1e-5, "rms": 1e-6}
+
+
+class RMSNorm(nn.RMSNorm):
+    """torch's RMSNorm in the dtype of its input, under autocast too."""
+
+    eps: float
+    weight: nn.Parameter
+
+    def forward(self, x: Float[Tensor, "*rows C"]) -> Float[Tensor, "*rows C"]:
+        """Normalise and scale each row."""
+        return rms_norm(x, self.weight, self.eps)
 
 
 def make_norm(kind: str, width: int) -> nn.Module:
@@ -18,7 +29,7 @@ def make_norm(kind: str, width: int) -> nn.Module:
     """
     if kind not in EPSILON:
         raise ValueError(f"norm must be one of {sorted(EPSILON)}, got {kind!r}")
-    cls = nn.LayerNorm if kind == "layer" else nn.RMSNorm
+    cls = nn.LayerNorm if kind == "layer" else RMSNorm
     return cls(width, eps=EPSILON[kind])
 
 

@@ -160,6 +160,14 @@ def check_rows(x: Tensor, eps: float) -> None:
         raise ValueError(f"eps must be finite and at least 0, got {eps!r}")
 
 
+def check_scales(x: Tensor, weight: Tensor) -> None:
+    """Raise unless ``weight`` (D) scales the channels of x (*, D)."""
+    if weight.shape != x.shape[-1:]:
+        raise ValueError(f"weight must have shape {tuple(x.shape[-1:])}, got {tuple(weight.shape)}")
+    check_floats(weight=weight)
+    check_devices(x=x, weight=weight)
+
+
 def check_reduction(x: Tensor, op: str) -> None:
     """Raise unless ``op`` is a reduction that merges need, and ``x`` a tensor it can reduce."""
     if op not in ("sum", "max"):

@@ -1,6 +1,6 @@
-"""Per-token projections and normalisation that keep and move less than autograd's own.
+"""Per-token projections and normalisations that keep and move less than autograd's own.
 
-Both are once differentiable, unless inside
+All are once differentiable, unless inside
 :func:`~physicsnemo_flarepp.ops.plain_operators`.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .checks import check_linear, check_rows
+from .checks import check_linear, check_rows, check_scales
 from .plain import is_plain
 
 
@@ -177,3 +177,73 @@ class _UnitScale(Function):
             wide, grad = unit.to(scale.dtype), grad.to(scale.dtype)
             along = torch.linalg.vecdot(grad, wide).unsqueeze(-1) / unit.shape[-1]
             return ((grad - wide * along) * scale).to(unit.dtype), None, None
+
+
+def rms_norm(
+    x: Float[Tensor, "*rows D"], weight: Float[Tensor, " D"], eps: float
+) -> Float[Tensor, "*rows D"]:
+    r"""Normalise rows to unit mean square and scale their channels.
+
+    ``F.rms_norm`` for inputs of another dtype than the weights, which is what autocast makes of
+    them: in half precision the sum runs in fp32, weights are not rounded, and the result is, once.
+    There torch leaves its fused kernel with a warning, or keeps the input in fp32 and returns fp32,
+    by device and version; here the input is kept in its own dtype, and is that of the result.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        Shape :math:`(*, D)`.
+    weight : torch.Tensor
+        Shape :math:`(D)`.
+    eps : float
+        Added to the mean square.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape :math:`(*, D)`, of the dtype of ``x``.
+
+    Examples
+    --------
+    >>> large = torch.tensor([[30_000.0, -30_000.0]], dtype=torch.float16)
+    >>> rms_norm(large, torch.tensor([1.0, 2.0]), 1e-6)
+    tensor([[ 1., -2.]], dtype=torch.float16)
+    """
+    if not torch.compiler.is_compiling():
+        check_rows(x, eps)
+        check_scales(x, weight)
+    if x.dtype != weight.dtype and not is_plain():
+        return _RmsNorm.apply(x, weight, eps)
+    dtype = torch.promote_types(x.dtype, weight.dtype)
+    with without_autocast(x):
+        return F.rms_norm(x.to(dtype), x.shape[-1:], weight.to(dtype), eps).to(x.dtype)
+
+
+class _RmsNorm(Function):
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        dtype = torch.promote_types(x.dtype, weight.dtype)
+        with without_autocast(x):
+            y, scale = torch.ops.aten._fused_rms_norm(
+                x.to(dtype), x.shape[-1:], weight.to(dtype), eps
+            )
+        ctx.save_for_backward(x, weight, scale)
+        return y.to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        x, weight, scale = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:2]
+        wide, grad, factor = (t.to(scale.dtype) for t in (x, grad, weight))
+        with without_autocast(x):
+            if x.device.type == "cuda":
+                dx, dw = torch.ops.aten._fused_rms_norm_backward(
+                    *(grad, wide, x.shape[-1:], scale, factor, list(needs))
+                )
+            else:  # torch has that kernel for GPUs only
+                unit, inner = wide * scale, grad * factor
+                along = torch.linalg.vecdot(inner, unit).unsqueeze(-1) / x.shape[-1]
+                dx = (inner - unit * along) * scale
+                dw = (grad * unit).reshape(-1, x.shape[-1]).sum(0)
+        return dx.to(x.dtype) if needs[0] else None, dw.to(weight.dtype) if needs[1] else None, None

@@ -1,8 +1,18 @@
 import pytest
 import torch
 
-from physicsnemo_flarepp.checks import FAILED, Check, Finding, execution, machine, ranks, run_checks
-from physicsnemo_flarepp.checks.findings import PASSED
+from physicsnemo_flarepp.checks import (
+    FAILED,
+    Check,
+    Finding,
+    costs,
+    execution,
+    machine,
+    ranks,
+    run_checks,
+)
+from physicsnemo_flarepp.checks.findings import NOTED, PASSED
+from physicsnemo_flarepp.mixers import MIXERS
 from physicsnemo_flarepp.visualization.rendering import RenderingUnavailable
 
 CPU = torch.device("cpu")
@@ -48,6 +58,50 @@ def test_streaming_passes_and_a_lost_chunk_does_not(monkeypatch):
     assert set(statuses(execution.streaming_findings(CPU)).values()) == {PASSED}
     monkeypatch.setattr(execution, "predict", lambda model, x, **_: torch.rand(*x.shape[:2], 2))
     assert set(statuses(execution.streaming_findings(CPU)).values()) == {FAILED}
+
+
+def test_costs_say_what_they_are_and_compare_every_mixer_with_flare(monkeypatch):
+    calls, ticks = [], iter(range(1000))
+    seconds = {"flare": 1, "flarepp": 2, "attention": 5}
+    monkeypatch.setattr(
+        costs, "make_step", lambda mixer, n, layers, device: lambda: calls.append((n, mixer))
+    )
+    clock = {"now": 0.0}
+
+    def now():
+        # Every second reading is after a step.
+        if next(ticks) % 2:
+            clock["now"] += seconds.get(calls[-1][1], 3)
+        return clock["now"]
+
+    monkeypatch.setattr(costs.time, "perf_counter", now)
+    head, *rows = costs.cost_findings(CPU)
+    assert "2 blocks, C=128, H=8, M=64" in head.figures and "times that of flare" in head.figures
+    assert f"{torch.get_num_threads()} threads" in head.figures
+    assert {row.status for row in rows} == {NOTED}
+    found = {row.name: row.figures.split() for row in rows}
+    assert found["cost, N=1,000 flarepp"] == ["2.0000", "s", "2.00", "x"]
+    assert found["cost, N=10,000 attention"] == ["5.0000", "s", "5.00", "x"]
+    assert len(rows) == 2 * len(MIXERS) and len(calls) == 8 * len(MIXERS)
+
+
+def test_a_step_of_each_mixer_runs():
+    for mixer in MIXERS:
+        costs.make_step(mixer, 50, 1, CPU)()
+
+
+def test_a_mixer_that_does_not_fit_is_told_and_the_others_are_timed(monkeypatch):
+    def make(mixer, n_tokens, layers, device):
+        def step():
+            if mixer == "flare":
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+        return step
+
+    monkeypatch.setattr(costs, "make_step", make)
+    found = {row.name: row.figures for row in costs.cost_findings(CPU)}
+    assert found["cost, N=1,000 flare"] == "does not fit into the memory of the device"
+    assert found["cost, N=1,000 flarepp"].endswith(" s")
 
 
 @pytest.mark.distributed

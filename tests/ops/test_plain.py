@@ -8,7 +8,13 @@ from torch.func import functional_call, hessian, jacfwd, jacrev, jvp
 
 from physicsnemo_flarepp import FlarePP, MixerBackbone
 from physicsnemo_flarepp.inference import decode_state, encode_state
-from physicsnemo_flarepp.ops import attention_with_lse, plain_operators, split_linear, unit_scale
+from physicsnemo_flarepp.ops import (
+    attention_with_lse,
+    plain_operators,
+    rms_norm,
+    split_linear,
+    unit_scale,
+)
 from physicsnemo_flarepp.ops.plain import is_plain
 
 B, H, M, N, D = 2, 1, 2, 3, 3
@@ -38,6 +44,10 @@ OPERATORS = {
     "rms norm": (
         lambda x: unit_scale(x, 1e-5, center=False),
         lambda: [torch.randn(4, 3, dtype=torch.float64)],
+    ),
+    "rms norm with weights": (
+        lambda x, weight: rms_norm(x, weight, 1e-5),
+        lambda: [torch.randn(*shape, dtype=torch.float64) for shape in ((4, 3), (3,))],
     ),
 }
 
