@@ -53,8 +53,17 @@ def test_every_mesh_gives_the_same_training_curve(one_process, make_config, worl
 
 
 def test_ranks_that_share_weighted_tokens_give_the_curve_of_one_process(make_config, tmp_path):
-    """With Muon, whose steps have the size of the rate however small a gradient is."""
+    """With Muon, whose steps have the size of the rate however small a gradient is.
+
+    The transforms need the centre of the whole draw.
+    """
+    centre = {"coords_key": "coordinates", "output_key": "centre"}
+    shift = {"input_keys": ["coordinates"], "center_key_or_value": "centre", "subtract": True}
     changes = {
+        "data__transforms": [
+            {"_target_": "CenterOfMass", **centre},
+            {"_target_": "Translate", **shift},
+        ],
         "training__optimizer": "muon",
         "data__n_points": 30,
         "data__weights": "measure",
