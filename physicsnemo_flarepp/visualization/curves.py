@@ -124,4 +124,4 @@ def log_numbers(axis: Axes) -> None:
 
 def few_ticks(axis: Axes) -> None:
     """Keep the numbers of the x axis apart."""
-    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))

@@ -101,7 +101,9 @@ def plot_training(
             for split, series in found.items():
                 errors.plot(*(series * (1, 100)).T, **key[name], **_STYLES[split])
                 drawn[split] = None
-            errors.plot(*(result * (1, 100)).T, **key[name], marker="*", linestyle="")
+            # Open, so that it hides no dot.
+            hollow = {"marker": "*", "markersize": 9, "markerfacecolor": "none", "linestyle": ""}
+            errors.plot(*(result * (1, 100)).T, **key[name], **hollow)
             for series in [*found.values(), result][:1]:
                 if len(series):
                     final[name], best[name] = float(series[-1, 1]), float(series[:, 1].min())
