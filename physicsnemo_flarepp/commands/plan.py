@@ -12,6 +12,7 @@ import argparse
 import math
 
 from ..training.planning import Way, parse_bytes
+from .configs import compose_config
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,16 +30,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[int, list[Way]]:
     """Print a table for each number of tokens and return what is in them."""
     import torch
-    from hydra import compose, initialize_config_module
     from omegaconf import OmegaConf
 
     from ..training.config import check_config
     from ..training.feeding import InputLayout, build_model
     from ..training.planning import plan
 
-    with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
-        cfg = compose("train", [*options.overrides, "run_dir=none", "label=plan"])
-    cfg = check_config(cfg)
+    overrides = [*options.overrides, "run_dir=none", "label=plan"]
+    cfg = check_config(compose_config("train", overrides))
     arguments = OmegaConf.to_container(cfg.model)
     arguments |= {"structured_shape": None, "unified_pos": None}  # a grid is a cloud, too
     layout = InputLayout(options.inputs, 0, 0, options.outputs)

@@ -93,7 +93,8 @@ def run(options: argparse.Namespace) -> list[Path]:
             written.append(export_mesh(mesh, directory, f"{path.stem}_predicted"))
             print(written[-1])
     for name in options.cases:
-        case = predict_case(trained, int(name) if name.lstrip("-").isdigit() else name)
+        is_position = name.lstrip("-").isdigit() and name not in trained.case_ids
+        case = predict_case(trained, int(name) if is_position else name)
         written.append(export_mesh(case_mesh({trained.name: case}), directory, case.case_id))
         print(written[-1])
     return written

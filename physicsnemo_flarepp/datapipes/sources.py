@@ -140,11 +140,6 @@ class DataSource:
     def _transforms(self) -> tuple[Transform, ...]:
         """Return new transforms of the config, each with a state of its own."""
         given = OmegaConf.to_container(self.cfg, resolve=True)["transforms"] or ()
-        if given and self.cfg.parallel.context_size > 1:
-            raise ValueError(
-                "data.transforms act on whole samples, but with parallel.context="
-                f"{self.cfg.parallel.context_size} a rank reads a part of each; set it to 1"
-            )
         return tuple(make_transform(entry, self.trust) for entry in given)
 
     def with_names(self, reader: CaseReader) -> "DataSource":

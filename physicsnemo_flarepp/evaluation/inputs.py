@@ -1,4 +1,4 @@
-"""From what lies in a file to the inputs of a run, as training made them of its own files."""
+"""From what lies in a file of cases or points to the inputs of a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from ..datapipes.readers.base import MEASURE, NO_WEIGHTS, TokenTable
+from ..datapipes.channels import Channels
+from ..datapipes.readers.base import MEASURE, NO_WEIGHTS, TokenTable, point_areas
 from ..datapipes.readers.case_tables import make_table
 from ..datapipes.readers.contents import Contents, Wanted, open_body, open_file
 from ..datapipes.readers.names import Pick
 from ..datapipes.readers.surfaces import reference_values_beside
+from ..files import reading
 from .trained_run import Run
 
 GlobalValues = Mapping[str, float | Sequence[float]]
@@ -100,3 +103,71 @@ def find_globals(
                 f"{wanted[name]}; give a vector as --global {name}=1,0,0"
             )
     return arrays
+
+
+def read_points(path: str | Path, channels: Channels) -> dict[str, Tensor]:
+    """Return the inputs in a ``.npz`` (coordinates, features, globals) or ``.npy`` file.
+
+    Parameters
+    ----------
+    path : str or Path
+        ``.npz`` with the arrays ``coordinates`` (N, d) and, as in training, ``features`` (N, f)
+        and ``globals`` (g,); ``.npy`` with the coordinates alone. A model with weighted tokens
+        takes their ``weights`` (N,), or else the areas that points of a plane stand for.
+    channels : Channels
+        What the model was trained on.
+    """
+    path = Path(path)
+    if path.suffix not in (".npy", ".npz"):
+        raise ValueError(f"{path} must end in .npy or .npz")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; give a file of points")
+    with reading(path):
+        loaded = np.load(path, allow_pickle=False)
+        arrays = {"coordinates": loaded} if path.suffix == ".npy" else dict(loaded)
+    names = {"features": channels.feature_names, "globals": channels.global_names}
+    widths = {"coordinates": channels.coordinates, **{key: len(n) for key, n in names.items()}}
+    sample = {}
+    for key, width in widths.items():
+        if width == 0:
+            continue
+        if key not in arrays:
+            raise ValueError(
+                f"{path} has no array {key!r}, which the model needs"
+                f"{f' ({chr(44).join(names[key])})' if key in names else ''}; it has "
+                f"{', '.join(arrays)}. Add it to a .npz file"
+            )
+        values = np.asarray(arrays[key], dtype=np.float32)
+        expected = (width,) if key == "globals" else (len(arrays["coordinates"]), width)
+        if values.shape != expected:
+            raise ValueError(f"{path}: {key} has shape {values.shape}, expected {expected}")
+        if not np.isfinite(values).all():
+            raise ValueError(f"{path}: {key} holds NaN or infinite values; remove them")
+        sample[key] = torch.from_numpy(values)
+    if channels.weights != NO_WEIGHTS:
+        sample["weights"] = torch.from_numpy(_point_weights(path, channels, arrays))
+    return sample
+
+
+def _point_weights(
+    path: Path, channels: Channels, arrays: Mapping[str, np.ndarray]
+) -> Float[np.ndarray, " N"]:
+    """Return the weights in a file of points, or the areas of its points."""
+    points = arrays["coordinates"]
+    columns = {name: arrays[name] for name in ("weights",) if name in arrays}
+    if not columns and channels.weights == MEASURE and channels.coordinates == 2:
+        columns = {MEASURE: point_areas({"": points}, len(points), whole_grid(channels, points))}
+    if not columns:
+        raise ValueError(
+            f"{path} has no array 'weights', but the model weighs tokens by {channels.weights!r}; "
+            "add what each point stands for to a .npz file"
+        )
+    table = TokenTable(path, len(points), {}, {}, weights=columns)
+    name = next(iter(columns))
+    return table.read_weights(name, slice(0, len(points)), path.stem).astype(np.float32)
+
+
+def whole_grid(channels: Channels, points: Float[np.ndarray, "N d"]) -> tuple[int, ...] | None:
+    """Return the grid of the run if there are as many points."""
+    whole = channels.grid is not None and len(points) == np.prod(channels.grid)
+    return channels.grid if whole else None

@@ -7,19 +7,24 @@ from typing import Any
 
 import numpy as np
 import pyvista as pv
-import torch
 from jaxtyping import Float
 from tensordict import TensorDict
-from torch import Tensor
 
 from ..datapipes import plot_mesh
 from ..datapipes.channels import Channels
-from ..datapipes.readers.base import MEASURE, NO_WEIGHTS, TokenTable, point_areas
-from ..files import reading
 from ..meshes import PolygonMesh, polygon_mesh
 from ..meshes.export import add_arrays, prediction_arrays
+from ..training.reporting import SPLIT_NAMES
 from .errors import relative_l2
-from .inputs import GlobalValues, find_globals, input_table, open_inputs, table_sample
+from .inputs import (
+    GlobalValues,
+    find_globals,
+    input_table,
+    open_inputs,
+    read_points,
+    table_sample,
+    whole_grid,
+)
 from .trained_run import Run
 
 
@@ -128,17 +133,18 @@ class CasePrediction(Case):
 
 def find_case(run: Run, case: int | str) -> int:
     """Return the position of a test case given by position (negative from the end) or id."""
-    ids = run.case_ids
+    ids, kind = run.case_ids, SPLIT_NAMES[run.split]
     if isinstance(case, str):
         if case not in ids:
             shown = ", ".join(ids[:10]) + (", ..." if len(ids) > 10 else "")
             raise ValueError(
-                f"run {run.name} has no test case {case!r}; its {len(ids)} test cases are {shown}"
+                f"run {run.name} has no {kind} case {case!r}; its {len(ids)} {kind} cases are "
+                f"{shown}"
             )
         return ids.index(case)
     if not -len(ids) <= case < len(ids):
         raise ValueError(
-            f"case is {case}, but run {run.name} has {len(ids)} test cases; choose 0 to "
+            f"case is {case}, but run {run.name} has {len(ids)} {kind} cases; choose 0 to "
             f"{len(ids) - 1}, or an id such as {ids[0]!r}"
         )
     return case % len(ids)
@@ -250,76 +256,8 @@ def case_mesh(predictions: Mapping[str, CasePrediction]) -> pv.DataSet:
     return add_arrays(one.mesh, arrays, one.association)
 
 
-def read_points(path: str | Path, channels: Channels) -> dict[str, Tensor]:
-    """Return the inputs in a ``.npz`` (coordinates, features, globals) or ``.npy`` file.
-
-    Parameters
-    ----------
-    path : str or Path
-        ``.npz`` with the arrays ``coordinates`` (N, d) and, as in training, ``features`` (N, f)
-        and ``globals`` (g,); ``.npy`` with the coordinates alone. A model with weighted tokens
-        takes their ``weights`` (N,), or else the areas that points of a plane stand for.
-    channels : Channels
-        What the model was trained on.
-    """
-    path = Path(path)
-    if path.suffix not in (".npy", ".npz"):
-        raise ValueError(f"{path} must end in .npy or .npz")
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; give a file of points")
-    with reading(path):
-        loaded = np.load(path, allow_pickle=False)
-        arrays = {"coordinates": loaded} if path.suffix == ".npy" else dict(loaded)
-    names = {"features": channels.feature_names, "globals": channels.global_names}
-    widths = {"coordinates": channels.coordinates, **{key: len(n) for key, n in names.items()}}
-    sample = {}
-    for key, width in widths.items():
-        if width == 0:
-            continue
-        if key not in arrays:
-            raise ValueError(
-                f"{path} has no array {key!r}, which the model needs"
-                f"{f' ({chr(44).join(names[key])})' if key in names else ''}; it has "
-                f"{', '.join(arrays)}. Add it to a .npz file"
-            )
-        values = np.asarray(arrays[key], dtype=np.float32)
-        expected = (width,) if key == "globals" else (len(arrays["coordinates"]), width)
-        if values.shape != expected:
-            raise ValueError(f"{path}: {key} has shape {values.shape}, expected {expected}")
-        if not np.isfinite(values).all():
-            raise ValueError(f"{path}: {key} holds NaN or infinite values; remove them")
-        sample[key] = torch.from_numpy(values)
-    if channels.weights != NO_WEIGHTS:
-        sample["weights"] = torch.from_numpy(_point_weights(path, channels, arrays))
-    return sample
-
-
-def _point_weights(
-    path: Path, channels: Channels, arrays: Mapping[str, np.ndarray]
-) -> Float[np.ndarray, " N"]:
-    """Return the weights in a file of points, or the areas of its points."""
-    points = arrays["coordinates"]
-    columns = {name: arrays[name] for name in ("weights",) if name in arrays}
-    if not columns and channels.weights == MEASURE and channels.coordinates == 2:
-        columns = {MEASURE: point_areas({"": points}, len(points), _whole_grid(channels, points))}
-    if not columns:
-        raise ValueError(
-            f"{path} has no array 'weights', but the model weighs tokens by {channels.weights!r}; "
-            "add what each point stands for to a .npz file"
-        )
-    table = TokenTable(path, len(points), {}, {}, weights=columns)
-    name = next(iter(columns))
-    return table.read_weights(name, slice(0, len(points)), path.stem).astype(np.float32)
-
-
-def _whole_grid(channels: Channels, points: np.ndarray) -> tuple[int, ...] | None:
-    """Return the grid of the run if there are as many points."""
-    whole = channels.grid is not None and len(points) == np.prod(channels.grid)
-    return channels.grid if whole else None
-
-
 def predict_points(run: Run, path: str | Path, *, progress: bool = True) -> pv.DataSet:
-    """Predict the fields of a run at points of a file; see :func:`read_points`.
+    """Predict the fields of a run at points of a file; see :func:`~.inputs.read_points`.
 
     Returns
     -------
@@ -331,7 +269,7 @@ def predict_points(run: Run, path: str | Path, *, progress: bool = True) -> pv.D
     sample = read_points(path, channels)
     values = run.predict(run.transform(sample), progress=progress)
     coordinates = sample["coordinates"].numpy()
-    mesh = plot_mesh({"grid": _whole_grid(channels, coordinates)}, coordinates)
+    mesh = plot_mesh({"grid": whole_grid(channels, coordinates)}, coordinates)
     return add_arrays(mesh, prediction_arrays(channels.fields, {run.name: values}), "point")
 
 
@@ -372,7 +310,7 @@ def predict_file(
     predicted = run.predict(run.transform(sample), progress=progress)
     if contents.mesh is None:
         coordinates = sample["coordinates"].numpy()
-        mesh = plot_mesh({"grid": _whole_grid(channels, coordinates)}, coordinates)
+        mesh = plot_mesh({"grid": whole_grid(channels, coordinates)}, coordinates)
     else:
         mesh = plot_mesh({"layout": "own", "files": [path], "boundary": _boundary(run)}, None)
     arrays = prediction_arrays(channels.fields, {run.name: predicted})

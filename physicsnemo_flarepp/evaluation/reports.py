@@ -136,7 +136,9 @@ def evaluate_run(
         notes = [no_forces] if table is None else [*described, *notes]
     if (selected := run.selected) is not None and selected["select"] != "last":
         chosen = Selection(**{name: selected[name] for name in Selection.__dataclass_fields__})
-        notes = [chosen.describe(run.config.training.epochs), *notes]
+        # A prolonged run has more epochs than the config that it began with.
+        epochs = selected.get("epochs", run.config.training.epochs)
+        notes = [chosen.describe(epochs, run.split), *notes]
     return Report(
         run.name,
         CaseErrors.of_rows(ids, errors),

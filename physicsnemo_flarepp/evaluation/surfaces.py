@@ -99,13 +99,14 @@ def predict_surface(
     polygons = polygon_mesh(surface, path)
     association = association or channels.association
     sample = surface_sample(run, polygons, association, global_values or {})
+    sample = run.transform(sample)
     warnings = mesh_warnings(run, polygons, association)
     known = training_ranges(run)
     size = SizeComparison()
     if known is not None:
         size = compare_size(known, sample["coordinates"].numpy(), path, scale=scale)
     warnings += [size.warning] if size.warning else []
-    values = run.predict(run.transform(sample), progress=progress)
+    values = run.predict(sample, progress=progress)
     add_arrays(surface, prediction_arrays(channels.fields, {run.name: values}), association)
     if warnings:
         surface.field_data[WARNINGS] = warnings

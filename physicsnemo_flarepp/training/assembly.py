@@ -19,8 +19,9 @@ from ..datapipes.readers.base import NO_WEIGHTS
 from ..parallel import enable_context_parallel, initialize, make_mesh
 from .config import TrainingConfig
 from .feeding import InputLayout, build_model, input_adapter, takes_weights
-from .optimizers import make_average, make_optimizer, make_schedule
+from .optimizers import make_average, make_optimizer
 from .planning import StreamChoice
+from .schedules import make_schedule
 from .step import FieldLoss, StreamedLoss, TrainStep
 
 

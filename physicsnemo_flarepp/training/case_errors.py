@@ -23,6 +23,7 @@ def case_errors(
     norm: str = "tokens",
     context_group: Group | None = None,
     data_group: dist.ProcessGroup | None = None,
+    advance: Callable[[], None] = lambda: None,
 ) -> Float[Tensor, "cases F"]:
     """Return the errors of all cases of a split, in its order and the same on all ranks.
 
@@ -40,6 +41,8 @@ def case_errors(
         The ranks that hold parts of the same cases.
     data_group : ProcessGroup, optional
         The ranks that hold different cases.
+    advance : Callable, optional
+        Called after each batch.
 
     Returns
     -------
@@ -51,6 +54,7 @@ def case_errors(
         found = batch_errors(predict(batch), batch, widths, norm, context_group)
         errors.append(found.cpu())
         cases.append(batch["case_index"].cpu())
+        advance()
     own = torch.cat(cases), torch.cat(errors)
     everyones = [own]
     if data_group is not None and dist.get_world_size(data_group) > 1:

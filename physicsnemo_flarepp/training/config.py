@@ -236,6 +236,11 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
     for name in ("learning_rate", "muon_learning_rate"):
         if not training[name] > 0:
             raise ValueError(f"training.{name} is {training[name]}, expected a positive rate")
+    if training.clip_norm is not None and not training.clip_norm > 0:
+        raise ValueError(
+            f"training.clip_norm is {training.clip_norm}, expected a positive norm, or null to "
+            "clip nothing"
+        )
     if not 0 <= training.ema_decay < 1:
         raise ValueError(
             f"training.ema_decay is {training.ema_decay}, expected at least 0 and below 1"
@@ -289,7 +294,8 @@ def config_difference(
 ) -> list[str]:
     """List the values that would make a resumed run another run, one line each.
 
-    With the schedule ``wsd`` the number of epochs may differ: the run is prolonged, or cut.
+    With the schedule ``wsd`` the number of epochs may differ: the run is prolonged, or cut. Where
+    the weights are chosen by their errors, ``evaluate_every`` may not: it says which can be chosen.
 
     Parameters
     ----------
@@ -313,6 +319,8 @@ def config_difference(
     """
     before, now = (_leaves(_plain(config)) for config in (saved, current))
     free = FREE | {"training.epochs"} if now.get("training.schedule") == "wsd" else FREE
+    if now.get("training.select", "last") != "last":  # among the epochs that are evaluated
+        free = free - {"training.evaluate_every"}
     return [
         f"{name}: {_shown(before, name)} in the checkpoint, {_shown(now, name)} now"
         for name in sorted((before.keys() | now.keys()) - free)

@@ -3,6 +3,8 @@
 import ctypes
 import gc
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -166,7 +168,7 @@ class Reporter:
         self._first: tuple[int, float] | None = None
         self._last_line = time.monotonic()
         self._bar = Progress(
-            TextColumn("epoch {task.fields[epoch]}"),
+            TextColumn("{task.fields[name]}"),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[text]}"),
             TimeRemainingColumn(),
@@ -193,17 +195,27 @@ class Reporter:
             f"loss {status.loss:.4f}{self._error}  lr {status.learning_rate:.1e}  "
             f"{status.tokens_per_second:,.0f} tokens/s  {status.memory_mb:,.0f} MB"
         )
-        epoch = f"{status.epoch + 1}/{self.epochs}"
+        epoch = f"epoch {status.epoch + 1}/{self.epochs}"
         if self._task is None:
-            self._task = self._bar.add_task("", total=self.total_steps, epoch=epoch, text=text)
-        self._bar.update(self._task, completed=status.step, epoch=epoch, text=text)
+            self._task = self._bar.add_task("", total=self.total_steps, name=epoch, text=text)
+        self._bar.update(self._task, completed=status.step, name=epoch, text=text)
         now = time.monotonic()
         if self._first is None:
             self._first = (status.step, now)
         if not self.console.is_terminal and now - self._last_line > QUIET_SECONDS:
             self._last_line = now
             left = self._seconds_left(status.step, now)
-            self.say(f"epoch {epoch}  step {status.step}/{self.total_steps}  {text}  {left} left")
+            self.say(f"{epoch}  step {status.step}/{self.total_steps}  {text}  {left} left")
+
+    @contextmanager
+    def evaluating(self, split: str, batches: int) -> Iterator[Callable[[], None]]:
+        """Show a second bar on a terminal; gives what is called after each batch."""
+        name = f"{SPLIT_NAMES[split]} cases"
+        task = self._bar.add_task("", total=batches, name=name, text="")
+        try:
+            yield lambda: self._bar.advance(task)
+        finally:
+            self._bar.remove_task(task)
 
     def evaluated(self, epoch: int, split: str, error: float, mean_predictor: float | None) -> None:
         """Show the error after an epoch, beside that of the training mean if it is known."""

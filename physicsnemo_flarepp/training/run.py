@@ -175,7 +175,7 @@ def _train_in(
             f"{directory.checkpoints}. The same command goes on from there"
         )
     elif is_main:
-        table = error_table(result, cfg.training.epochs)
+        table = error_table(result, cfg)
         case_ids = getattr(loaders, split).dataset.reader.case_ids
         directory.write_results(
             assembly.average.module,
@@ -183,7 +183,7 @@ def _train_in(
             result.fields,
             result.errors.tolist(),
             table,
-            {**asdict(selection), "measured_on": split},
+            {**asdict(selection), "measured_on": split, "epochs": cfg.training.epochs},
         )
         reporter.say(table)
         reporter.say(f"results in {directory.path}")
@@ -250,8 +250,8 @@ def _on_first_rank(function: Callable[[], T], ranks: Ranks) -> T:
     return outcome[0]
 
 
-def error_table(result: TrainingResult, epochs: int) -> str:
-    """Return the errors of a run of so many epochs as a Markdown table, in percent."""
+def error_table(result: TrainingResult, cfg: DictConfig) -> str:
+    """Return the errors of a run as a Markdown table, in percent, and how they were measured."""
     percent = 100 * result.errors
     rows = [("field", "mean", "median", "worst")]
     columns = [*zip(result.fields, percent.unbind(1), strict=True)]
@@ -265,8 +265,12 @@ def error_table(result: TrainingResult, epochs: int) -> str:
     mean = result.mean_predictor_error
     beside = "" if mean is None else f" (predicting the training mean: {100 * mean:.2f})"
     name = SPLIT_NAMES[result.split].capitalize()
-    head = f"{name} error over {len(percent)} cases, relative L2 in percent{beside}"
-    return "\n".join([head, "", *lines, "", result.selection.describe(epochs), ""])
+    norm = " as an integral" if cfg.training.norm == "measure" else ""
+    drawn = cfg.data.get("n_points_test")
+    at = "" if drawn is None else f", at {drawn:,} points of each"
+    head = f"{name} error over {len(percent)} cases{at}, relative L2{norm} in percent{beside}"
+    chosen = result.selection.describe(cfg.training.epochs, result.split)
+    return "\n".join([head, "", *lines, "", chosen, ""])
 
 
 def _check_choice(trainer: Trainer) -> None:

@@ -236,10 +236,15 @@ class RunDirectory:
         if not self._manifest.saved:
             self._manifest = replace(self._manifest, saved=True).write()
 
-    def forget_after(self, step: int) -> None:
-        """Drop metrics of steps that a resumed run does again, and lines that are no metrics."""
+    def forget_after(self, step: int, *, result: bool = False) -> None:
+        """Drop metrics of steps that a resumed run does again, and lines that are no metrics.
+
+        With `result` the row of the result, too: a run that is prolonged will have another.
+        """
         if self.metrics.path.exists():
             kept = [row for row in read_metrics(self.path) if row["step"] <= step]
+            if result:
+                kept = [row for row in kept if row["kind"] != "result"]
             self.metrics.replace(kept, step + 1)
 
     def log(self, rows: Sequence[Mapping[str, object]]) -> None:

@@ -183,7 +183,8 @@ class TrainStep:
     model : torch.nn.Module
         The bare model.
     optimizer, schedule, scaler, average
-        What :mod:`.optimizers` makes, and torch's gradient scaler (disabled but for fp16).
+        What :mod:`.optimizers` and :mod:`.schedules` make, and torch's gradient scaler (disabled
+        but for fp16).
     clip_norm : float or None
         Largest norm of the gradient.
     mesh : torch.distributed.DeviceMesh

@@ -48,22 +48,22 @@ class Selection:
     step: int
     error: float | None
 
-    def describe(self, epochs: int) -> str:
-        """Return the choice in a sentence, for tables.
+    def describe(self, epochs: int, measured_on: str) -> str:
+        """Return the choice in a sentence, for tables of errors on the split `measured_on`.
 
         Examples
         --------
-        >>> Selection("best", "val", 40, 800, 0.1134).describe(60)
-        'Weights: best on validation cases, epoch 40 of 60 (error there 11.34).'
+        >>> Selection("best", "val", 40, 800, 0.1134).describe(60, "test")
+        'Weights: best on validation cases, epoch 40 of 60 (error there 11.34 %).'
         """
         if self.split is None:
             return f"Weights: those of the last epoch ({self.epoch})."
         text = (
             f"Weights: best on {SPLIT_NAMES[self.split]} cases, epoch {self.epoch} of {epochs} "
-            f"(error there {100 * self.error:.2f})."
+            f"(error there {100 * self.error:.2f} %)."
         )
-        if self.split == "test":
-            text += " They were chosen by the cases that they are tested on: too good a figure."
+        if self.split == measured_on:
+            text += " They were chosen by the cases that they are measured on: too good a figure."
         return text
 
 
@@ -171,7 +171,7 @@ class Trainer:
         self.epoch, self.step_in_epoch = state["epoch"], state["step_in_epoch"]
         restore_own_random_state(state["random"])
         if self.ranks.rank == 0:
-            self.directory.forget_after(self.step)
+            self.directory.forget_after(self.step, result=not self.is_complete)
 
     def _state(self) -> dict:
         step = self.assembly.step
@@ -407,14 +407,17 @@ class Trainer:
     def _split_errors(
         self, split: str, predict: Callable[[TensorDict], Float[Tensor, "B N O"]]
     ) -> Float[Tensor, "cases F"]:
-        return case_errors(
-            predict,
-            getattr(self.assembly.loaders, split),
-            tuple(self.assembly.fields.values()),
-            norm=self.assembly.evaluation.norm,
-            context_group=self.ranks.context_group,
-            data_group=self.ranks.data_group,
-        )
+        loader = getattr(self.assembly.loaders, split)
+        with self.reporter.evaluating(split, len(loader)) as advance:
+            return case_errors(
+                predict,
+                loader,
+                tuple(self.assembly.fields.values()),
+                norm=self.assembly.evaluation.norm,
+                context_group=self.ranks.context_group,
+                data_group=self.ranks.data_group,
+                advance=advance,
+            )
 
     def _flush(self) -> None:
         """Read the losses of the last steps from the device: the run's only wait for it."""

@@ -19,6 +19,7 @@ from ..files import replace_text
 from ..progress import progress_bar
 from .config import check_config
 from .metrics import read_metrics
+from .reporting import SPLIT_NAMES
 from .run import train
 
 
@@ -68,7 +69,7 @@ class TrialResult:
     seed : int
         Its seed.
     error : float
-        Mean relative L2 error over test cases and fields.
+        Mean relative L2 error over the cases of `split` and fields.
     parameters : int
         Size of the model.
     step_seconds : float
@@ -79,6 +80,8 @@ class TrialResult:
         The run.
     recipe : str
         How it was optimised; see :func:`recipe_of`.
+    split : str, optional
+        What the error is of: ``test``, or ``val`` of data without a test split.
     """
 
     model: str
@@ -89,6 +92,7 @@ class TrialResult:
     memory_mb: float
     directory: str
     recipe: str
+    split: str = "test"
 
 
 def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> str:
@@ -173,6 +177,7 @@ def run_trial(trial: Trial) -> TrialResult:
         max(row["memory_mb"] for row in rows if "memory_mb" in row),
         str(run.directory),
         recipe_of(trial.config),
+        run.split,
     )
 
 
@@ -239,12 +244,13 @@ def comparison_table(results: Sequence[TrialResult]) -> str:
     for result in results:
         models[result.model].append(result)
     first = next(iter(models))
+    kind = SPLIT_NAMES[results[0].split]  # of all: they have the same data
     recipes = dict.fromkeys(result.recipe for result in results)
     letters = dict(zip(recipes, string.ascii_uppercase, strict=False))
     means = {name: statistics.mean(o.error for o in runs) for name, runs in models.items()}
     steps = {name: statistics.median(o.step_seconds for o in runs) for name, runs in models.items()}
     lines = [
-        f"| model | test error, % | by seed | / {first} | parameters | step, ms | / {first} "
+        f"| model | {kind} error, % | by seed | / {first} | parameters | step, ms | / {first} "
         "| peak, MB | recipe |",
         "|---" * 9 + "|",
     ]
@@ -262,7 +268,7 @@ def comparison_table(results: Sequence[TrialResult]) -> str:
     seeds = ", ".join(str(seed) for seed in sorted({result.seed for result in results}))
     lines += [
         "",
-        f"Mean and standard deviation over seeds ({seeds}) of the relative L2 error on the test "
+        f"Mean and standard deviation over seeds ({seeds}) of the relative L2 error on the {kind} "
         "set.",
         "Peak: of the memory that training added.",
         "",

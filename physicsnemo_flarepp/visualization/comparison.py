@@ -85,8 +85,8 @@ def plot_comparison(
     is an emptier panel; grey where there is no data; true aspect ratio. Limits are those of the
     tokens in the picture, relative L2 errors those of all tokens with data.
 
-    With one view the fields are above and the errors below. With several views each is a row, and
-    fields and errors are columns.
+    Views are rows, fields and errors columns. One view of several models has the fields above and
+    the errors below.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def plot_comparison(
     >>> small = Theme(dpi=50, panel_width=1.0)
     >>> drawn = plot_comparison(grid, truth, {"FLARE++": truth + 0.1}, field="u", theme=small)
     >>> round(drawn.error_limits[1], 6), [(p.kind, p.row, p.column) for p in drawn.panels]
-    (0.1, [('field', 0, 0), ('field', 0, 1), ('error', 1, 1)])
+    (0.1, [('field', 0, 0), ('field', 0, 1), ('error', 0, 2)])
     """
     paths = check_paths(path)
     if not predictions:

@@ -17,8 +17,10 @@ from matplotlib.ticker import (
 from .sheets import Sheet
 from .theme import Theme
 
-# Inches around axes for tick labels and titles, of a line of text, and of the sample of a curve.
-_LEFT, _RIGHT, _TOP, _BOTTOM = 0.62, 0.22, 0.32, 0.46
+# Inches above axes that have a title of their own, and without one.
+TITLED, UNTITLED = 0.32, 0.14
+# Inches around axes for tick labels, of a line of text, and of the sample of a curve.
+_LEFT, _RIGHT, _BOTTOM = 0.62, 0.22, 0.46
 _LINE, _MARGIN, _SAMPLE = 0.17, 0.12, 0.28
 _FEWEST_TICKS, _MOST_TICKS = 4, 10
 _WIDEST_GAP = 0.3  # of a logarithmic axis without a number
@@ -30,7 +32,7 @@ def axes_in_a_row(
     *,
     width: float = 3.0,
     height: float = 2.2,
-    above: float = 0.0,
+    above: float = TITLED,
     title: str | None = None,
     key: Mapping[str, Mapping[str, Any]] | None = None,
     notes: Sequence[str] = (),
@@ -48,7 +50,7 @@ def axes_in_a_row(
     width, height : float
         Size of axes in inches.
     above : float
-        Further inches above the axes.
+        Inches between the words and the axes.
     title : str, optional
         First line of the page.
     key : Mapping[str, Mapping], optional
@@ -59,7 +61,7 @@ def axes_in_a_row(
     inch, key = theme.dpi, key or {}
     cell = (_LEFT + width + _RIGHT) * inch
     lines = len(key) + (title is not None)
-    top = _TOP + above + (_MARGIN + _LINE * lines if lines else 0)
+    top = above + (_MARGIN + _LINE * lines if lines else 0)
     below = _BOTTOM + (_MARGIN + _LINE * len(notes) if notes else 0)
     sheet = Sheet(round(n * cell), round((top + height + below) * inch), theme)
     page, small = sheet.width / inch, theme.font_size - 1
@@ -122,4 +124,4 @@ def log_numbers(axis: Axes) -> None:
 
 def few_ticks(axis: Axes) -> None:
     """Keep the numbers of the x axis apart."""
-    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))

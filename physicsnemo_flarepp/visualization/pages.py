@@ -20,6 +20,7 @@ _CONVENTION = """error = prediction − reference,
 one scale for all models,
 limits: 99.5th percentile
 of the largest |error|"""
+_IN_A_LINE = "error = prediction − reference; limits: 99.5th percentile of the largest |error|"
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ class Panel:
 
 
 class ComparisonPage:
-    """Places panels, titles and colour bars; one view goes in two rows, more in one row each.
+    """Places panels, titles and colour bars.
+
+    Views are rows, with errors beside the fields; one view of several models has its errors below.
 
     Parameters
     ----------
@@ -76,13 +79,13 @@ class ComparisonPage:
         self.views, self.models, self.theme, self.title = views, models, theme, title
         self.panels: list[Panel] = []
         inch = theme.dpi
-        self.stacked = len(views) == 1
+        self.stacked = len(views) == 1 and len(models) > 1
         self.gap, self.line = round(GAP * inch), round(LINE * inch)
         self.head = self.line * max(len(lines) for lines in headings.values())
         self.strip = round((BAR_STRIP + GAP) * inch)
         self.per_unit = pixels_per_unit(views, theme)
         self.cell = round(theme.panel_width * inch)
-        self.left = round(MARGIN * inch) + (0 if self.stacked else self.line)
+        self.left = round(MARGIN * inch) + (self.line if len(views) > 1 else 0)
         self.top = round(MARGIN * inch) + (0 if title is None else self.line)
         self.heights = [view.pixels(self.per_unit)[1] for view in views]
         if self.stacked:  # the words beside the errors need as much
@@ -93,6 +96,7 @@ class ComparisonPage:
             height = self.top + self.line + self.head + 2 * (self.heights[0] + self.strip)
         else:
             height = self.top + self.head + sum(self.heights) + self.gap * len(views) + self.strip
+            height += round(0.6 * self.line)
         self.sheet = Sheet(width, height, theme)
         if title is not None:
             middle = self.left, self.top - self.line / 2
@@ -138,7 +142,16 @@ class ComparisonPage:
                         valign="baseline",
                     )
         if not self.stacked:
-            for view, top, height in zip(self.views, rows, self.heights, strict=True):
+            self.sheet.text(
+                _IN_A_LINE,
+                self.left,
+                self.sheet.height - 0.6 * self.line,
+                room=self.sheet.width - 2 * self.left,
+                size=self.theme.font_size - 1,
+                align="left",
+            )
+            named = zip(self.views, rows, self.heights, strict=True) if len(self.views) > 1 else ()
+            for view, top, height in named:
                 self.sheet.text(
                     view.camera.name,
                     self.left - self.line / 2,

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from ..ops.errors import r_squared
-from .curves import axes_in_a_row
+from .curves import TITLED, UNTITLED, axes_in_a_row
 from .files import Paths, check_paths
 from .sheets import Sheet, styled
 from .theme import LIGHT, Theme
@@ -73,7 +73,8 @@ def plot_parity(
     truth = {name: _checked(f"true {name}", values, None) for name, values in truth.items()}
     scores: dict[str, dict[str, float]] = {}
     with styled(theme):
-        above = _LINE * len(predictions)
+        names = _LINE * len(predictions)
+        above = names + (UNTITLED if title is None else TITLED)
         sheet, axes = axes_in_a_row(len(truth), theme, width=_SIDE, height=_SIDE, above=above)
         colors = theme.line_colors()
         for axis, (quantity, true) in zip(axes, truth.items(), strict=True):
@@ -104,7 +105,7 @@ def plot_parity(
             axis.set_ylabel(f"predicted {quantity}")
             for direction in (axis.xaxis, axis.yaxis):
                 direction.set_major_locator(MaxNLocator(5))
-        axes[0].set_title(title or "", loc="left", pad=72 * above + 6)
+        axes[0].set_title(title or "", loc="left", pad=72 * names + 6)
         image, paths = sheet.finish(paths)
     return Parity(image, scores, paths)
 

@@ -106,7 +106,8 @@ def plot_query_change(
         for edge in range(1, n_blocks):
             axis.axhline(edge * n_heads - 0.5, color=theme.background, linewidth=1.5)
         axis.set_xlabel("routes of each head (a row each), most changed first")
-        words = [f"change of the queries from {cases[0]} to {cases[1]}"]
+        none = "" if change.any() else ": none, they are fixed"
+        words = [f"change of the queries from {cases[0]} to {cases[1]}{none}"]
         for number, line in enumerate(words if title is None else [title, *words]):
             middle = head / 2 + number * 0.2 * inch
             room = 0.95 * page[0]

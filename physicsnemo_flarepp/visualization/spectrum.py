@@ -112,7 +112,7 @@ def plot_spectrum(
             axis.set_ylim(min(0.5, max(lowest, _FLOOR)) * 0.7, 1.5)
             log_numbers(axis)
             axis.set_title(f"block {block + 1}")
-            axis.set_xlabel("number / M")
+            axis.set_xlabel("index of the value / M")
         axes[0].set_ylabel("singular value / largest")
         image, paths = sheet.finish(paths)
     return Spectrum(image, ranks, paths)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from .curves import axes_in_a_row, few_ticks, log_numbers
+from .curves import UNTITLED, axes_in_a_row, few_ticks, log_numbers
 from .files import Paths, check_paths
 from .sheets import styled
 from .theme import LIGHT, Theme
@@ -89,7 +89,7 @@ def plot_training(
         levels = {round(100 * float(floor[-1, 1]), 3) for floor in floors if len(floor)}
         mean = {"color": theme.foreground, "linestyle": ":", "linewidth": 0.8}
         named = key | ({"predicting the training mean": mean} if levels else {})
-        sheet, (losses, errors) = axes_in_a_row(2, theme, title=title, key=named)
+        sheet, (losses, errors) = axes_in_a_row(2, theme, above=UNTITLED, title=title, key=named)
         for name, records in histories.items():
             steps = _series(records, "step", "loss")
             found = {s: _series(records, "evaluation", "error", s) for s in _STYLES}
@@ -101,13 +101,21 @@ def plot_training(
             for split, series in found.items():
                 errors.plot(*(series * (1, 100)).T, **key[name], **_STYLES[split])
                 drawn[split] = None
-            errors.plot(*(result * (1, 100)).T, **key[name], marker="*", linestyle="")
+            # Open, so that it hides no dot.
+            hollow = {"marker": "*", "markersize": 9, "markerfacecolor": "none", "linestyle": ""}
+            errors.plot(*(result * (1, 100)).T, **key[name], **hollow)
             for series in [*found.values(), result][:1]:
                 if len(series):
                     final[name], best[name] = float(series[-1, 1]), float(series[:, 1].min())
         for level in levels:
             errors.axhline(level, **mean)
+        # One evaluation alone would be drawn on a range of a few steps around it.
+        ranges = np.array([axis.get_xlim() for axis in (losses, errors) if axis.has_data()])
+        losses.set_xlim(ranges[:, 0].min(), ranges[:, 1].max())
+        errors.sharex(losses)
+        drawn = [split for split in _STYLES if split in drawn]
         shown = " and ".join(_SPLIT_NAMES[split] for split in drawn) or "test"
+        shown += " (dashed)" if len(drawn) > 1 else ""
         results = {r.get("split") for rows in histories.values() for r in rows}
         star = "; star: test" if "val" in drawn and "test" in results - {*drawn} else ""
         shown = f"{shown} error, rel. L2 [%]{star}"

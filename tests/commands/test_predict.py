@@ -10,6 +10,7 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.commands import main
+from physicsnemo_flarepp.evaluation import Run
 from tests.commands.calling import verb
 from tests.evaluation import making
 
@@ -103,6 +104,14 @@ def test_grids_are_evaluated_and_predicted(darcy_run, tmp_path, capsys):
     np.testing.assert_allclose(
         pv.read(again)["u_predicted"], mesh["u_predicted"], rtol=1e-3, atol=1e-3
     )
+
+
+def test_a_number_that_is_an_id_is_no_position(darcy_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "case_ids", property(lambda run: ["2", "0", "1"]))
+    files = verb("predict")([str(darcy_run), "--cases", "1", "-1", "--output", str(tmp_path)])
+    assert [path.name for path in files] == ["darcy_test_0002.vts"] * 2
+    (file,) = verb("predict")([str(darcy_run), "--cases", "2", "--output", str(tmp_path)])
+    assert file.name == "darcy_test_0000.vts"
 
 
 def test_a_prediction_stands_without_forces(car_run, tmp_path, capsys):

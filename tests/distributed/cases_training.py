@@ -22,7 +22,12 @@ from physicsnemo_flarepp.parallel import (
     sync_gradients,
 )
 from physicsnemo_flarepp.parallel.gradients import sum_in_buckets
+from physicsnemo_flarepp.training.config import TrainingConfig
 from physicsnemo_flarepp.training.losses import relative_l2_loss
+from physicsnemo_flarepp.training.optimizers import make_average
+from physicsnemo_flarepp.training.optimizers import make_optimizer as recipe_optimizer
+from physicsnemo_flarepp.training.schedules import make_schedule
+from physicsnemo_flarepp.training.step import TrainStep
 from physicsnemo_flarepp.training.streamed import streamed_step
 
 SAMPLES = 4
@@ -88,6 +93,48 @@ def three_steps(rank: int) -> dict[str, float]:
         train(model, make_optimizer(model), range(3), mesh)
         results[f"{4 // context} x {context}"] = worst_difference(model, reference)
     return results
+
+
+class OverflowsOnce:
+    """A loss whose first gradient is infinite on one rank."""
+
+    def __init__(self, model, rank: int) -> None:
+        self.model, self.last = model, rank == 3
+        self.calls = 0
+
+    def backward(self, batch: None, weigh) -> torch.Tensor:
+        self.calls += 1
+        loss = sum(p.square().sum() for p in self.model.parameters())
+        weigh(loss * (torch.inf if self.last and self.calls == 2 else 1.0)).backward()
+        return loss.detach()
+
+
+def overflow(rank: int) -> dict[str, list[float]]:
+    """Weights, average and scale after steps of two batches, in the first of which rank 3 fails."""
+    settings = TrainingConfig(optimizer="muon", schedule="cosine", warmup_steps=0)
+    model = make_model("flarepp").float()
+    optimizer = recipe_optimizer(model, settings)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    step = TrainStep(
+        OverflowsOnce(model, rank),
+        model,
+        optimizer,
+        make_schedule(optimizer, settings, 10),
+        scaler,
+        make_average(model, 0.9),
+        1.0,
+        make_mesh(2),
+    )
+
+    def look() -> list[float]:
+        weights = [*model.parameters(), *step.average.parameters()]
+        return [scaler.get_scale(), *(float(p.detach().double().sum()) for p in weights)]
+
+    found = {"before": look()}
+    for name in ("skipped", "done"):
+        step([None, None])
+        found[name] = look()
+    return found
 
 
 def wrapped(rank: int) -> dict[str, dict]:

@@ -28,6 +28,7 @@ CASES = {
     "cases_training": [
         "checkpoint",
         "losses",
+        "overflow",
         "streamed",
         "streamed_failure",
         "three_steps",

@@ -36,6 +36,15 @@ def test_a_rank_without_room_stops_all_ranks_of_a_streamed_step(on_four_ranks):
     assert all("rank 1 of the context group failed" in messages[rank] for rank in (0, 2, 3))
 
 
+def test_an_overflow_on_one_rank_skips_the_update_on_all(on_four_ranks):
+    """fp16's scaler with accumulated batches on 2 x 2 ranks, Muon beside AdamW."""
+    results = on_four_ranks["cases_training.overflow"]
+    for result in results:
+        assert result["skipped"] == [8.0, *result["before"][1:]], "weights and average as before"
+        assert result["done"][0] == 8.0 and result["done"] != result["skipped"]
+        assert result == results[0]
+
+
 @pytest.mark.parametrize("wrapper", ["DDP", "FSDP2"])
 def test_wrappers_give_the_gradient_with_the_loss_times_the_context_size(on_four_ranks, wrapper):
     for result in on_four_ranks["cases_training.wrapped"]:

@@ -174,6 +174,16 @@ def test_forces_of_another_size_are_doubtful_and_the_file_says_so(loaded, tmp_pa
     )
 
 
+def test_the_size_is_compared_after_the_transforms_of_training(loaded, tmp_path, monkeypatch):
+    def in_metres(run, sample):
+        return {**sample, "coordinates": sample["coordinates"] / 1000}
+
+    making.body(3).scale(1000.0).save(tmp_path / "millimetres.stl")
+    assert "millimetres" in predict_surface(loaded, tmp_path / "millimetres.stl").warnings[0]
+    monkeypatch.setattr(trained_run.Run, "transform", in_metres)
+    assert predict_surface(loaded, tmp_path / "millimetres.stl").warnings == ()
+
+
 def test_polygons_and_degenerate_cells_are_predicted(loaded, tmp_path):
     box = pv.Box((-1, 1, -0.5, 0.5, -0.3, 0.3)).clean()
     faces = [*box.irregular_faces, np.array([0, 1, 1]), np.array([0, 1, 2, 3, 4])]

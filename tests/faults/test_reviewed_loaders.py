@@ -66,7 +66,7 @@ REVIEWED = {
     "datapipes/readers/prepared.py load": 1,
     "datapipes/readers/surfaces.py load": 1,
     "datapipes/synthetic/workers.py load": 1,
-    "evaluation/predictions.py load": 1,
+    "evaluation/inputs.py load": 1,
     "inference/outputs.py load": 1,
     "inference/outputs.py open_memmap": 1,
     # Members of an archive: looked through first, then copied as bytes to names below the target.

@@ -21,24 +21,12 @@ from tests.training.conftest import (  # noqa: F401
     one_thread,
     surface_set,
 )
+from tests.training.run_cases import killed_at
 
 pytestmark = pytest.mark.slow
 
 # Fixtures are imported by name: F811 is about arguments of that name.
 # ruff: noqa: F811
-
-
-def killed_at(monkeypatch, number):
-    """Let the step `number` fail as a kill would: nothing further is saved."""
-    original, calls = TrainStep.__call__, []
-
-    def step(self, batches):
-        calls.append(None)
-        if len(calls) == number:
-            raise MemoryError
-        return original(self, batches)
-
-    monkeypatch.setattr(TrainStep, "__call__", step)
 
 
 def names(directory):
@@ -62,10 +50,8 @@ def test_a_finished_run_without_its_weights_is_not_empty(make_config, kept):
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again_unasked(make_config, monkeypatch):
-    with monkeypatch.context() as patch:
-        killed_at(patch, 3)
-        with pytest.raises(MemoryError):
-            train(make_config(training__epochs=1))
+    with monkeypatch.context() as patch, killed_at(patch, 3):
+        train(make_config(training__epochs=1))
     assert train(make_config(training__epochs=1)).error > 0
 
 
@@ -165,10 +151,8 @@ def test_other_data_under_the_same_names_is_noticed(
 ):
     root = copy_data(surface_set, tmp_path)
     cfg = make_config(data__root=str(root))
-    with monkeypatch.context() as patch:
-        killed_at(patch, 8)
-        with pytest.raises(MemoryError):
-            train(cfg)
+    with monkeypatch.context() as patch, killed_at(patch, 8):
+        train(cfg)
     path = root / "train" / "run_3.npz"
     whole = path.read_bytes()
     with np.load(path) as file:

@@ -14,6 +14,7 @@ from physicsnemo_flarepp.datapipes import (
 )
 from physicsnemo_flarepp.datapipes.channels import Channels
 from physicsnemo_flarepp.datapipes.memory import MemoryReader
+from physicsnemo_flarepp.datapipes.readers.base import TokenTable
 
 from .making import STRETCH, cloud, surface, volume
 
@@ -134,6 +135,51 @@ def test_what_a_transform_draws_depends_on_the_case_alone():
     first, again = reader[1][0], (reader[0], reader[1])[1][0]
     torch.testing.assert_close(first["tokens"], again["tokens"])
     assert first["fields"].shape == (7, 1)
+
+
+CENTRE = [
+    {"_target_": "CenterOfMass", "coords_key": "coordinates", "output_key": "centre"},
+    {"_target_": "Translate", "input_keys": ["coordinates"], "center_key_or_value": "centre",
+     "subtract": True},
+]  # fmt: skip
+SUBSAMPLE = {"_target_": "SubsamplePoints", "input_keys": ["coordinates", "fields", "tokens"],
+             "n_points": 7, "algorithm": "uniform"}  # fmt: skip
+DOUBLE = {"_target_": "Scale", "input_keys": ["coordinates"], "scale": [2.0, 2.0]}
+
+
+@pytest.mark.parametrize(
+    "transforms, rows_read",
+    [([DOUBLE], [5, 5, 5]), (CENTRE, [15] * 3), ([SUBSAMPLE, DOUBLE], [15] * 3)],
+    ids=["pointwise", "of the whole draw", "fewer tokens"],
+)
+def test_shards_of_transformed_samples_are_the_sample_of_one_process(
+    transforms, rows_read, monkeypatch
+):
+    whole = reader_with(*transforms, n_points=15)
+    read, original = [], TokenTable.read
+
+    def watch(table, name, rows):
+        values = original(table, name, rows)
+        read.extend([len(values)] if name == "fields" else [])
+        return values
+
+    shards = [
+        reader_with(*transforms, n_points=15, parallel={"context_rank": r, "context_size": 3})
+        for r in range(3)
+    ]
+    monkeypatch.setattr(TokenTable, "read", watch)
+    parts = [shard[1][0] for shard in shards]
+    assert read == rows_read
+    for name in ("coordinates", "fields", "tokens"):
+        together = torch.cat([part[name] for part in parts])
+        torch.testing.assert_close(together, whole[1][0][name], rtol=0, atol=0)
+
+
+def test_transforms_that_leave_entries_of_different_length_are_refused_on_shards():
+    short = {**SUBSAMPLE, "input_keys": ["coordinates", "fields"]}
+    reader = reader_with(short, parallel={"context_rank": 0, "context_size": 2})
+    with pytest.raises(ValueError, match=r"\(SubsamplePoints\) leave 7 rows .* but 40 of tokens"):
+        reader[0]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,32 @@
-"""What tests of runs look at: rows of metrics, and the weights of the newest checkpoint."""
+"""What tests of runs share: a kill in a step, rows of metrics, weights of the newest checkpoint."""
 
+from contextlib import contextmanager
+
+import pytest
 import torch
 
 from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
 from physicsnemo_flarepp.training.metrics import read_metrics
+from physicsnemo_flarepp.training.step import TrainStep
+
+
+@contextmanager
+def killed_at(monkeypatch, number):
+    """Training dies in its step `number`, once; gives the list of the steps begun.
+
+    An exception in place of SIGKILL: nothing is saved beyond the last checkpoint.
+    """
+    original, calls = TrainStep.__call__, []
+
+    def step(self, batches):
+        calls.append(None)
+        if len(calls) == number:
+            raise MemoryError
+        return original(self, batches)
+
+    monkeypatch.setattr(TrainStep, "__call__", step)
+    with pytest.raises(MemoryError):
+        yield calls
 
 
 def rows(directory, kind):

@@ -97,6 +97,14 @@ def test_what_changes_no_number_may_differ(name):
     check_same_config(CONFIG, changed(name, "other"))
 
 
+def test_how_often_a_run_is_evaluated_counts_where_that_chooses_the_weights():
+    saved = changed("training.select", "best")
+    current = saved.copy()
+    current.training.evaluate_every = 3
+    line = "training.evaluate_every: 1 in the checkpoint, 3 now"
+    assert config_difference(saved, current) == [line]
+
+
 def test_several_differences_come_in_order():
     current = changed("seed", 5)
     current.model.n_hidden = 32

@@ -1,4 +1,4 @@
-"""Weight decay acts on the distance of residual projections from the identity; Muon; schedules."""
+"""Weight decay acts on the distance of residual projections from the identity; Muon."""
 
 import pytest
 import torch
@@ -10,7 +10,6 @@ from physicsnemo_flarepp.training.optimizers import (
     ResidualAdamW,
     block_matrices,
     make_optimizer,
-    make_schedule,
     orthogonal_factors,
     parameter_groups,
 )
@@ -126,40 +125,6 @@ def test_muon_takes_the_matrices_of_the_blocks_and_adamw_all_else():
     }
     with pytest.raises(ValueError, match="Linear has no `blocks`.*set it to 'adamw'"):
         block_matrices(torch.nn.Linear(2, 2))
-
-
-def rates(steps, **settings):
-    """The rates of both groups that a schedule gives to the steps of a run."""
-    weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
-    groups = [{"params": [weights[0]], "lr": 1.0}, {"params": [weights[1]], "lr": 10.0}]
-    schedule = make_schedule(torch.optim.SGD(groups), TrainingConfig(**settings), steps)
-    found = []
-    for _ in range(steps):
-        found.append(schedule.get_last_lr())
-        schedule.optimizer.step()
-        schedule.step()
-    assert all(b == pytest.approx(10 * a) for a, b in found)
-    return [a for a, _ in found]
-
-
-def test_cosine_rises_over_the_warm_up_and_falls_to_zero():
-    found = rates(104, schedule="cosine", warmup_steps=4)
-    assert found[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert found[54] == pytest.approx(0.5) and found[-1] == pytest.approx(0, abs=1e-3)
-    assert found[4:] == sorted(found[4:], reverse=True)
-
-
-def test_wsd_is_constant_between_warm_up_and_decay():
-    found = rates(100, schedule="wsd", warmup_steps=9, decay_fraction=0.2)
-    assert found[:10] == pytest.approx([0.1 * i for i in range(1, 11)])
-    assert found[9:81] == [1.0] * 72
-    assert found[80:] == pytest.approx([1 - 0.05 * i for i in range(20)])
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
-def test_a_warm_up_longer_than_the_run_is_refused(schedule):
-    with pytest.raises(ValueError, match="has 5 optimisation steps, of which .*warmup_steps takes"):
-        rates(5, schedule=schedule)
 
 
 def test_optimizer_states_of_plain_adamw_go_on():

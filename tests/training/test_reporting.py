@@ -31,6 +31,16 @@ def test_terminal_has_one_live_line():
     assert all(part in shown for part in (*SHOWN, "epoch 5/10"))
 
 
+def test_a_long_evaluation_has_a_bar_of_its_own_that_goes():
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=150)
+    with Reporter(10, True, console) as reporter:
+        with reporter.evaluating("val", 4) as advance:
+            advance()
+            reporter._bar.refresh()
+        assert "validation cases" in text.getvalue() and reporter._bar.tasks == []
+
+
 def test_elsewhere_lines_are_few_and_whole(monkeypatch):
     monkeypatch.setattr(reporting, "QUIET_SECONDS", 0.0)
     lines = run(terminal=False).splitlines()

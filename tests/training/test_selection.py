@@ -76,10 +76,11 @@ def test_the_best_on_validation_is_chosen_without_reading_a_test_case(
         "step": 10,
         "error": 0.125,
         "measured_on": "test",
+        "epochs": 4,
     }
     table = (run.directory / "table.md").read_text()
     assert "Test error over 3 cases" in table
-    assert "Weights: best on validation cases, epoch 2 of 4 (error there 12.50)." in table
+    assert "Weights: best on validation cases, epoch 2 of 4 (error there 12.50 %)." in table
     assert [row["split"] for row in rows(run.directory, "evaluation")] == ["val"] * 4
     (result,) = rows(run.directory, "result")
     assert (result["split"], result["selected_epoch"]) == ("test", 2)

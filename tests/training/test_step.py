@@ -251,6 +251,7 @@ def test_models_without_weights_say_so_once(assembled):
             {"data__weights": "measure", "data__sampling_density": "area"},
             "training.norm is 'tokens'",
         ),
+        ({"training__clip_norm": 0.0}, "training.clip_norm is 0.0, expected a positive norm"),
         ({"training__stream": 0}, "training.stream is 0; choose a number of tokens"),
         ({"training__stream": "always"}, "training.stream is 'always'; choose a number"),
         ({"training__stream": 9, "training__compile": True}, "training.compile is true"),

@@ -1,13 +1,13 @@
 """How a training stops, goes on and fails."""
 
+import json
 import os
 import signal
 import time
-from contextlib import contextmanager
 
 import pytest
 import torch
-from run_cases import compare_runs, rows, weights
+from run_cases import compare_runs, killed_at, rows, weights
 
 from physicsnemo_flarepp.datapipes import build_dataloaders
 from physicsnemo_flarepp.training import metrics, train, trainer
@@ -16,30 +16,6 @@ from physicsnemo_flarepp.training.step import TrainStep
 from physicsnemo_flarepp.training.trainer import NonFiniteLoss
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def stop_at(monkeypatch):
-    """A context in which training dies in a step, once; it gives the list of the steps begun.
-
-    An exception in place of SIGKILL: nothing is saved beyond the last checkpoint.
-    """
-
-    @contextmanager
-    def stop(number):
-        original, calls = TrainStep.__call__, []
-
-        def step(self, batches):
-            calls.append(None)
-            if len(calls) == number:
-                raise MemoryError
-            return original(self, batches)
-
-        monkeypatch.setattr(TrainStep, "__call__", step)
-        with pytest.raises(MemoryError):
-            yield calls
-
-    return stop
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
@@ -103,21 +79,23 @@ def test_signal_saves_and_stops_and_the_run_goes_on_bit_for_bit(make_config, mon
         "muon, wsd",
     ],
 )
-def test_killed_run_goes_on_bit_for_bit(make_config, stop_at, changes):
+def test_killed_run_goes_on_bit_for_bit(make_config, monkeypatch, changes):
     changes |= {"training__checkpoint_every": 3}
     whole = train(make_config(run_dir=f"{make_config().run_dir}_whole", **changes))
     total = len(rows(whole.directory, "step"))
-    with stop_at(9) as calls:
+    with killed_at(monkeypatch, 9) as calls:
         train(make_config(**changes))
     resumed = train(make_config(**changes))
     assert total < len(calls) < total + 9, "it took up a checkpoint and repeated a few steps"
     compare_runs(whole.directory, resumed.directory)
 
 
-def test_prolonged_run_with_wsd_is_the_long_run_and_decays_only_at_its_end(make_config, stop_at):
+def test_prolonged_run_with_wsd_is_the_long_run_and_decays_only_at_its_end(
+    make_config, monkeypatch
+):
     changes = {"training__schedule": "wsd", "training__warmup_steps": 2}
     whole = train(make_config(run_dir=f"{make_config().run_dir}_whole", **changes))
-    with stop_at(9):  # of 15; the decay would begin after 12
+    with killed_at(monkeypatch, 9):  # of 15; the decay would begin after 12
         train(make_config(training__epochs=3, training__checkpoint_every=3, **changes))
     prolonged = train(make_config(training__epochs=4, training__checkpoint_every=3, **changes))
     compare_runs(whole.directory, prolonged.directory)
@@ -129,6 +107,9 @@ def test_prolonged_run_with_wsd_is_the_long_run_and_decays_only_at_its_end(make_
     rates = [row["learning_rate"] for row in rows(again.directory, "step")]
     falling = [1e-3 * left / 5 for left in (5, 4, 3, 2, 1)]
     assert len(rates) == 25 and rates[20:] == pytest.approx(falling)
+    (result,) = rows(again.directory, "result")
+    assert result["step"] == 25 and result["error"] == pytest.approx(again.error)
+    assert json.loads((again.directory / "selected.json").read_text())["epochs"] == 5
     with pytest.raises(ValueError, match="training.epochs is 2, but the run has begun epoch 5"):
         train(make_config(training__epochs=2, **changes))
 

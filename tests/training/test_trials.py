@@ -9,7 +9,13 @@ import pytest
 
 from physicsnemo_flarepp.training.metrics import read_metrics
 from physicsnemo_flarepp.training.step import TrainStep
-from physicsnemo_flarepp.training.trials import Trial, TrialStopped, compare
+from physicsnemo_flarepp.training.trials import (
+    Trial,
+    TrialResult,
+    TrialStopped,
+    compare,
+    comparison_table,
+)
 
 
 @pytest.fixture
@@ -52,6 +58,13 @@ def test_table_holds_what_the_runs_reported(make_trials, tmp_path, jobs):
     assert (tmp_path / "table" / "comparison.md").read_text() == table
     assert (tmp_path / "flare0" / "log.txt").exists() == (jobs > 1)
     assert table.count("- Recipe ") == 1 and f"- Recipe A: {rows[0]['recipe']}" in table
+
+
+def test_errors_on_validation_cases_are_not_called_test_errors():
+    result = TrialResult("flare", 0, 0.2, 1000, 0.1, 80, "", "batch 2", split="val")
+    table = comparison_table([result])
+    assert "| validation error, % |" in table and "on the validation set" in table
+    assert "test" not in table
 
 
 def test_failing_trial_starts_no_further_one(make_trials, tmp_path):

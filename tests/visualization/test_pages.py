@@ -20,7 +20,21 @@ def assert_panels_apart(drawn):
     assert taken.max() == 1
 
 
-def test_one_view_has_fields_above_and_errors_below(grid, small):
+def test_one_view_of_one_model_is_one_row_with_its_convention_below(grid, small, sheets):
+    truth = np.linspace(0, 1, 77)
+    drawn = plot_comparison(grid, truth, {"a": truth + 0.1}, field="u", theme=small)
+    assert [(p.kind, p.row, p.column) for p in drawn.panels] == [
+        ("field", 0, 0),
+        ("field", 0, 1),
+        ("error", 0, 2),
+    ]
+    assert_panels_apart(drawn)
+    words = {text.get_text(): text.get_window_extent() for text in sheets[0].figure.texts}
+    (note,) = (box for text, box in words.items() if text.startswith("error = prediction"))
+    assert 0 <= note.y0 and note.y1 < min(b.y0 for b in words.values() if b is not note)
+
+
+def test_one_view_of_several_models_has_fields_above_and_errors_below(grid, small):
     truth = np.linspace(0, 1, 77)
     models = {"a": truth + 0.1, "b": truth}
     drawn = plot_comparison(grid, truth, models, field="u", theme=small)

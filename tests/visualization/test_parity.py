@@ -35,5 +35,5 @@ def test_names_of_a_parity_are_above_its_axes_and_keep_their_scores():
     assert (drawn.image[:, -4:] == 255).all()
     blue, orange = (np.array([0x00, 0x72, 0xB2]), np.array([0xD5, 0x5E, 0x00]))
     for color, line in ((blue, 0), (orange, 1)):
-        row = drawn.image[32 + 8 + 16 * line - 10 : 32 + 8 + 16 * line + 2, 60:78].astype(int)
+        row = drawn.image[14 + 8 + 16 * line - 10 : 14 + 8 + 16 * line + 2, 60:78].astype(int)
         assert (np.abs(row - color).max(-1) < 40).any()

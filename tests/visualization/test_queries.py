@@ -6,10 +6,11 @@ from physicsnemo_flarepp.visualization import (
 )
 
 
-def test_query_change_is_relative_to_the_length(small):
+def test_query_change_is_relative_to_the_length(small, sheets):
     first = np.random.default_rng(0).normal(size=(2, 3, 5, 4))
     drawn = plot_query_change(first, first, cases=("a", "b"), theme=small)
     assert (drawn.change == 0).all()
+    assert sheets[0].figure.texts[0].get_text().endswith("to b: none, they are fixed")
     drawn = plot_query_change(first, -first, cases=("a", "b"), theme=small)
     np.testing.assert_allclose(drawn.change, 2)
     with pytest.raises(ValueError, match=r"shapes \(2, 3, 5, 4\) and \(2, 3, 4, 4\)"):

@@ -21,6 +21,15 @@ def test_the_error_of_the_mean_is_drawn_only_where_it_is_known(tmp_path, small):
     assert "training mean" not in (tmp_path / "t.svg").read_text()
 
 
+def test_both_curves_share_their_steps_and_a_dashed_line_is_told(tmp_path, small):
+    rows = [{"kind": "step", "step": step, "loss": 1 / step} for step in range(1, 801)]
+    rows += [{"kind": "evaluation", "split": s, "step": 800, "error": 0.1} for s in ("test", "val")]
+    plot_training({"a": rows}, theme=small, path=tmp_path / "t.svg")
+    text = (tmp_path / "t.svg").read_text()
+    assert text.count(">400<") == 2, "the one evaluation is not alone on its axis"
+    assert "validation and test (dashed) error" in text
+
+
 def test_runs_without_numbers_are_named():
     with pytest.raises(ValueError, match="run 'a' has logged neither a loss nor an error"):
         plot_training({"a": []})

@@ -15,7 +15,9 @@ from tensordict import TensorDict
 
 from ...files import reading
 from ...meshes.measures import cloud_areas, grid_areas
+from ...parallel.tokens import split_bounds
 from ..checks import check_finite, check_range, check_unique, check_weights, missing_name
+from ..collate import TOKEN_KEYS
 from ..sampling import Rows, check_shard, token_rows, weighted_rows
 
 SAMPLING_MODES = ("fixed", "epoch")
@@ -23,8 +25,15 @@ DENSITIES = ("cells", "area")
 # Choices of `weights` that are no names of arrays.
 NO_WEIGHTS, MEASURE = "none", "measure"
 _COLUMN_GROUPS = ("coordinates", "features", "fields")
+# Transforms of PhysicsNeMo that change a token by itself, whatever their arguments.
+_POINTWISE = {"BroadcastGlobalFeatures", "Normalize", "Purge", "Rename", "Scale", "Translate"}
 # Of cells without area: they are tokens like others, and 0 would remove them.
 _TINY = float(np.finfo(np.float32).tiny)
+
+
+def _is_pointwise(transform: Transform) -> bool:
+    kind = type(transform)
+    return kind.__name__ in _POINTWISE and kind.__module__.startswith("physicsnemo.")
 
 
 class Rowwise(Protocol):
@@ -297,6 +306,7 @@ class CaseReader(Reader):
         self.grid = grid
         self.options = options
         self._seed_base = options.seed
+        # Those that look at other tokens get all of a draw, of which the shard is kept after them.
         self.transforms: tuple[Transform, ...] = ()
         self._transforming = threading.Lock()
 
@@ -350,7 +360,8 @@ class CaseReader(Reader):
         table = self.open_case(index)
         self._check_common(table)
         channels = table.channels()
-        rows, weights = self._draw(index, table)
+        whole = not all(map(_is_pointwise, self.transforms))
+        rows, weights = self._draw(index, table, (0, 1) if whole else self.options.shard)
         sample = {} if weights is None else {"weights": torch.from_numpy(weights)}
         for name in _COLUMN_GROUPS:
             if getattr(table, name):
@@ -369,7 +380,9 @@ class CaseReader(Reader):
         if isinstance(rows, slice):
             rows = np.arange(rows.start, rows.stop)
         sample["tokens"] = torch.from_numpy(rows)
-        return self._transform(sample, index) if self.transforms else sample
+        if self.transforms:
+            sample = self._transform(sample, index)
+        return self._keep_shard(sample) if whole and self.options.shard[1] > 1 else sample
 
     def _transform(self, sample: dict[str, torch.Tensor], index: int) -> dict[str, torch.Tensor]:
         """Return what the transforms make of a sample; what they draw depends on the case alone."""
@@ -389,10 +402,28 @@ class CaseReader(Reader):
                 )
         return changed
 
-    def _draw(self, index: int, table: TokenTable) -> tuple[Rows, np.ndarray | None]:
+    def _keep_shard(self, sample: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the part of a whole sample that this rank of the context group owns."""
+        rank, size = self.options.shard
+        count = len(sample["coordinates"])
+        kept = slice(*split_bounds(count, size, rank))
+        for name in TOKEN_KEYS:
+            if name in sample and len(sample[name]) != count:
+                names = ", ".join(type(transform).__name__ for transform in self.transforms)
+                raise ValueError(
+                    f"data.transforms ({names}) leave {count} rows of coordinates, but "
+                    f"{len(sample[name])} of {name}: with parallel.context={size} a rank keeps its "
+                    f"part of them. Let the transform that drops tokens change {name!r} alike"
+                )
+        return {key: value[kept].clone() if key in TOKEN_KEYS else value
+                for key, value in sample.items()}  # fmt: skip
+
+    def _draw(
+        self, index: int, table: TokenTable, shard: tuple[int, int]
+    ) -> tuple[Rows, np.ndarray | None]:
         """Return which tokens are read, and their weights as float32 if there are any."""
         options, name = self.options, self.options.weights
-        draw = (options.n_points, options.shard, self._index_generator(index).initial_seed())
+        draw = (options.n_points, shard, self._index_generator(index).initial_seed())
         if name == NO_WEIGHTS:
             return token_rows(table.n_tokens, *draw, table.shuffled), None
         if options.density == "area":
