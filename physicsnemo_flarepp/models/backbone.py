@@ -112,7 +112,7 @@ class MixerBackbone(Module):
         and norm, Linear(C, out). ``io_layers`` is not used then.
     init : str, optional, default="balanced"
         How the first weights are drawn. "balanced" keeps the scale of unit inputs through every
-        layer and lets all branches together add as much to the stream as it has, so that training
+        layer and lets all branches together add less to the stream than it has, so that training
         starts at once, for any number of channels and blocks. "paper" draws every weight from
         N(0, 0.02), as the published runs do. Checkpoints hold their weights, so this concerns new
         models only.

@@ -178,8 +178,8 @@ AnyBlock = Block | BareBlock
 def balance_outputs(blocks: Sequence[AnyBlock], out_projection: nn.Module) -> None:
     """Scale new layers that write to the stream, and the one that reads the prediction off it.
 
-    All branches together then add as much to the stream as it has, whatever the depth, and the
-    first prediction is next to the mean of the fields.
+    All branches together then add less to the stream than it has, whatever the depth, and the first
+    prediction is next to the mean of the fields.
     """
     share = (2 * len(blocks)) ** -0.5
     with torch.no_grad():

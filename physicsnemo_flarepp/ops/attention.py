@@ -289,6 +289,7 @@ def _attention(
     if q.numel() == 0 or k.numel() == 0:
         out, lse = _empty_result(q, v)
         return _head_inner(out), lse
+    q, k, v = map(_channel_inner, (q, k, v))
     backend = select_backend(q, k, v, weights)
     n_parts = _splits(q, k, backend, False, splits)
 
@@ -360,6 +361,7 @@ def _attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     if q.numel() == 0 or k.numel() == 0:
         return _zeros_head_inner(q), _zeros_head_inner(k), _zeros_head_inner(v)
+    grad_out, q, k, v, out = map(_channel_inner, (grad_out, q, k, v, out))
     backend = select_backend(q, k, v, weights)
     n_parts = _splits(q, k, backend, True, splits)
     # exp(S - inf) = 0 where exp(S + inf) would be NaN: rows that saw no key have no gradient.
@@ -386,6 +388,11 @@ def _attention_backward(
 @_attention_backward.register_fake
 def _(grad_out, q, k, v, out, lse, weights, scale, splits):
     return _zeros_head_inner(q), _zeros_head_inner(k), _zeros_head_inner(v)
+
+
+def _channel_inner(x: Tensor) -> Tensor:
+    """Store the channels of a row side by side, as kernels expect; the CPU's do not look."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _head_inner(x: Tensor) -> Tensor:

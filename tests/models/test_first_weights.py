@@ -53,26 +53,31 @@ def test_the_papers_weights_are_all_drawn_from_one_normal_distribution():
             assert torch.equal(parameter, torch.full_like(parameter, float("bias" not in name)))
 
 
-def scales(model, inputs):
-    """Root mean squares of the stream before and after the blocks, and of the prediction."""
-    with torch.no_grad():
-        entering = leaving = model.embed(inputs)
-        for block in model.blocks:
-            leaving = block(leaving)
-        return [x.square().mean().sqrt().item() for x in (entering, leaving, model(inputs))]
+def scale(x):
+    return x.detach().square().mean().sqrt().item()
 
 
 @pytest.mark.parametrize("mixer", DIGESTS)
 @pytest.mark.parametrize(
-    "channels, width, depth", [(2, 64, 2), (2, 256, 2), (40, 64, 2), (6, 64, 24)]
+    "channels, width, depth, latents",
+    [(1, 64, 2, 8), (64, 64, 2, 128), (3, 32, 16, 32), (8, 512, 1, 64), (3, 256, 4, 16)],
 )
-def test_balanced_models_keep_the_scale_of_their_inputs(mixer, channels, width, depth):
+def test_balanced_models_keep_the_scale_of_their_inputs(mixer, channels, width, depth, latents):
     torch.manual_seed(0)
-    model = MixerBackbone(channels, 3, n_layers=depth, n_hidden=width, mixer=mixer)
-    entering, leaving, prediction = scales(model, torch.randn(2, 200, channels))
-    assert 0.5 < entering < 2
-    assert entering < leaving < 2 * entering
-    assert prediction < 0.5  # of the standard deviation of the fields: next to their mean
+    sizes = {"n_layers": depth, "n_hidden": width, "slice_num": latents}
+    model = MixerBackbone(channels, 3, mixer=mixer, **sizes)
+    entering = leaving = model.embed(torch.randn(2, 100, channels))
+    for block in model.blocks:
+        leaving = block(leaving)
+    prediction = model.read_out(leaving)
+    assert 1 < scale(entering) < 2.5 and 1 < scale(leaving) < 2.5
+    assert 0.2 < scale(leaving - entering) / scale(entering) < 1
+    assert scale(prediction) < 0.5  # of the standard deviation of the fields: next to their mean
+    (prediction - torch.randn(2, 100, 3)).square().mean().backward()
+    gradients = [
+        torch.cat([p.grad.flatten() for p in block.parameters()]).norm() for block in model.blocks
+    ]
+    assert max(gradients) < 2.5 * min(gradients)  # no block waits for the others
 
 
 def test_in_the_papers_models_the_first_mixer_drowns_its_tokens():
