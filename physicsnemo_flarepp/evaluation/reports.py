@@ -281,11 +281,12 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_comparison(reports: Sequence[Report]) -> str:
-    """Return one line per run: mean error over cases and fields, and R^2 of drag and lift.
+    """Return one line per run: its cases, mean error over cases and fields, R^2 of drag and lift.
 
     Columns that no run has numbers for are left out.
     """
-    columns = {"mean error, %": [f"{100 * report.errors.mean:.2f}" for report in reports]}
+    columns = {"cases": [f"{len(r.errors.case_ids)} {SPLIT_NAMES[r.split]}" for r in reports]}
+    columns["mean error, %"] = [f"{100 * report.errors.mean:.2f}" for report in reports]
     columns["training mean, %"] = [
         "-" if r.mean_errors is None else f"{100 * r.mean_errors.mean:.2f}" for r in reports
     ]

@@ -2,6 +2,7 @@
 
 import csv
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -178,6 +179,9 @@ def test_only_a_fitted_mean_is_called_the_training_mean(
     assert (report.mean_errors is not None) == has_mean
     assert ("training mean" in format_report(report)) == has_mean
     assert ("training mean" in format_comparison([report, report])) == has_mean
+    both = format_comparison([report, replace(report, split="val")]).splitlines()
+    count = len(report.errors.case_ids)
+    assert f" {count} test " in both[1] and f" {count} validation " in both[2]
     if has_mean:
         meshes = [pv.read(surfaces / f"run_{i}" / f"boundary_{i}.vtp") for i in range(3)]
         # Of the tokens drawn in training, which are some of each case.
