@@ -1,6 +1,7 @@
 """What is in files of data, what it would be taken for, and whether all cases fit together."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from omegaconf import OmegaConf
 
 from ..meshes import ASSOCIATIONS, PolygonMesh
 from ..progress import progress_bar
+from .checks import printable
 from .readers import CaseReader, OwnReader
 from .readers.base import Rowwise
 from .readers.contents import SUFFIXES, Contents, Wanted, open_file
@@ -22,6 +24,8 @@ from .sources import DataSource, open_source
 
 # A channel of a case that is so many times larger or smaller than that of the median case.
 _OUT_OF_SCALE = 300
+# Texts that stand for themselves on a command line of Hydra, which has words for other values.
+_PLAIN = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/.][A-Za-z0-9_./-]*")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ def describe_contents(contents: Contents, names: Names | None) -> list[Found]:
         found.append(_found(name, "array", array, _role(names, name)))
     for name, value in contents.values.items():
         found.append(_found(name, "value of the case", value, _role(names, name)))
+    for name, reason in contents.unreadable.items():
+        found.append(Found(printable(name), "array", "-", "-", printable(reason), "not read"))
     return found
 
 
@@ -68,7 +74,7 @@ def _found(name: str, place: str, array: Rowwise, role: str) -> Found:
     if missing := values.size - finite.size:
         text += f", {missing} NaN or infinite"
     shape = " x ".join(map(str, values.shape)) or "1"
-    return Found(name, place, shape, str(values.dtype), text, role)
+    return Found(printable(name), place, shape, str(values.dtype), text, role)
 
 
 def _role(names: Names | None, name: str) -> str:
@@ -119,7 +125,7 @@ class Inspection:
 
     def as_yaml(self) -> str:
         """Return the config as a file of the group ``data``."""
-        return "defaults:\n  - own\n\n" + OmegaConf.to_yaml(OmegaConf.create(dict(self.config)))
+        return "defaults:\n  - own\n\n" + OmegaConf.to_yaml(OmegaConf.create(_literal(self.config)))
 
     def overrides(self) -> list[str]:
         """Return the config as arguments of ``flarepp train``."""
@@ -135,8 +141,22 @@ def _as_override(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ",".join(map(_as_override, value)) + "]"
     text = str(value)
-    plain = all(letter.isalnum() or letter in "_-./" for letter in text)
-    return text if plain and text else f'"{text}"'
+    if _PLAIN.fullmatch(text):
+        return text
+    # Hydra reads backslashes as such, but before a quote and at the end.
+    quoted = re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + found[2].replace('"', '\\"'), text)
+    return f'"{_literal(quoted)}"'
+
+
+def _literal(value: Any) -> Any:
+    """Return a value in which no text is a reference of OmegaConf; names are what files say."""
+    if isinstance(value, Mapping):
+        return {_literal(key): _literal(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_literal(entry) for entry in value]
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + "\\${", value)
 
 
 def inspect_data(path: str | Path) -> Inspection:
@@ -151,7 +171,7 @@ def inspect_data(path: str | Path) -> Inspection:
     if path.is_file() or path.suffix.lower() in SUFFIXES:
         contents = open_file(path, Wanted())
         names, guesses = _guess(Names(), [contents])
-        lines = (f"{path}: {describe_geometry(contents)}",)
+        lines = (f"{printable(path)}: {describe_geometry(contents)}",)
         return Inspection(path, lines, tuple(describe_contents(contents, names)), tuple(guesses))
     reader = OwnReader(path)
     first = reader.open_contents(0, Wanted())
@@ -160,7 +180,7 @@ def inspect_data(path: str | Path) -> Inspection:
     except ValueError as error:
         names, guesses = None, [*reader.told, f"no guess: {error}"]
     lines = (
-        f"{path}: first case {reader.case_ids[0]}: {describe_geometry(first)}",
+        f"{printable(path)}: first case {reader.case_ids[0]}: {describe_geometry(first)}",
         _describe_splits(path),
     )
     config = {}

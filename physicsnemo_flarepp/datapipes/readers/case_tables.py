@@ -8,7 +8,7 @@ import numpy as np
 from ...meshes import ASSOCIATIONS, CellMesh, PolygonMesh
 from ...meshes.distances import distance_to_body
 from ...meshes.polygons import Rows
-from ..checks import MissingName
+from ..checks import MissingName, printable
 from .base import MEASURE, NO_WEIGHTS, ComputedColumn, Rowwise, TokenTable, point_areas
 from .contents import Contents
 from .names import Names, Pick
@@ -62,10 +62,13 @@ def _column_names(contents: Contents, place: str) -> Collection[str]:
 
 def _missing(contents: Contents, name: str) -> MissingName:
     """Return the error for a name that a case does not hold, with what it holds."""
+    if name in contents.unreadable:
+        return MissingName(f"{contents.unreadable[name]}. Repair the file, or name another array")
     present = []
     for other, where in contents.names().items():
         array = contents.arrays.get(other)
-        present.append(f"{other} ({where if array is None else f'array {tuple(array.shape)}'})")
+        kind = where if array is None else f"array {tuple(array.shape)}"
+        present.append(f"{printable(other)} ({kind})")
     n_tokens = ""
     if contents.mesh is not None:
         n_tokens = f" for {contents.count('cell')} cells and {contents.count('point')} points"

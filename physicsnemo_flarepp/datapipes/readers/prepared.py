@@ -19,12 +19,14 @@ import numpy as np
 from physicsnemo.datapipes import register
 
 from ...files import check_inside, read_checked_json, reading
+from ...meshes import ASSOCIATIONS
 from ..checks import check_shape, existing_directory, missing_name
 from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, distinct_names
 from .splits import MANIFEST, CaseChoice, named_split
 
 CASE_FILE = "case.json"
 FORMAT = 1
+COLUMN_GROUPS = ("coordinates", "features", "fields", "weights")
 # Column of what each token stands for, as a feature; among weights it is called MEASURE.
 AREAS = "areas"
 
@@ -41,12 +43,13 @@ def open_column(folder: Path, entry: Mapping[str, Any], n_tokens: int) -> np.nda
     n_tokens : int
         Rows that it must have.
     """
-    check_inside([entry["file"]])
     path = folder / entry["file"]
     with reading(path):
         if path.stat().st_size != entry["size"]:
             raise EOFError(f"it has {path.stat().st_size} bytes, {entry['size']} were written")
         column = np.load(path, mmap_mode="r", allow_pickle=False)
+        if column.dtype.kind not in "fiub":
+            raise ValueError(f"it holds {column.dtype}, no numbers")
     check_shape(path, "array", column.shape[:1], (n_tokens,))
     return column
 
@@ -55,12 +58,40 @@ def read_case(path: Path) -> dict[str, Any]:
     """Return what a ``case.json`` says, which is as it was written."""
     with reading(path):
         content = read_checked_json(path)
+        if content.get("format") == FORMAT:
+            _check_case(content)
     if content.get("format") != FORMAT:
         raise ValueError(
             f"{path} has format {content.get('format')}, this version reads {FORMAT}; prepare the "
             "cases again"
         )
     return content
+
+
+def _check_case(content: Mapping[str, Any]) -> None:
+    """Raise ValueError unless everything that a ``case.json`` must say is there, and of its type.
+
+    A checksum tells what was changed, not what was never right.
+    """
+    try:
+        columns = content["columns"]
+        entries = [entry for group in COLUMN_GROUPS for entry in columns[group].values()]
+        check_inside(entry["file"] for entry in (*entries, content["order"]))
+        sound = (
+            content["n_tokens"] >= 1
+            and isinstance(content["n_tokens"], int)
+            and content["association"] in ASSOCIATIONS
+            and columns["coordinates"]
+            and isinstance(content["original"]["source"], str)
+            and all(isinstance(entry["size"], int) for entry in (*entries, content["order"]))
+            and isinstance(content["seen"], list)
+        )
+        for values in content["globals"].values():
+            np.asarray(values, dtype=np.float64)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"it does not describe a case: {type(error).__name__} {error}") from error
+    if not sound:
+        raise ValueError("it does not describe a case: a number or a name in it is of another kind")
 
 
 @register()
