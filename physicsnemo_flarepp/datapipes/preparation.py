@@ -29,6 +29,7 @@ from ..files import (
 )
 from ..progress import progress_bar
 from .checks import check_finite, check_range
+from .loaders import check_disjoint
 from .readers import CaseReader
 from .readers.base import MEASURE, NO_WEIGHTS, TokenTable
 from .readers.case_files import some
@@ -282,6 +283,7 @@ def _readers(data: DataSource) -> dict[str, CaseReader]:
         if reader is not None:
             data = data.with_names(reader)
             readers[split] = reader
+    check_disjoint(readers)
     return readers
 
 

@@ -62,9 +62,6 @@ REVIEWED = {
     # Arrays: allow_pickle is False, by argument or by default.
     "datapipes/case_meshes.py load": 1,
     "datapipes/readers/array_files.py load": 2,
-    "datapipes/readers/geofno.py load": 1,
-    "datapipes/readers/prepared.py load": 1,
-    "datapipes/readers/surfaces.py load": 1,
     "datapipes/synthetic/workers.py load": 1,
     "evaluation/predictions.py load": 1,
     "inference/outputs.py load": 1,

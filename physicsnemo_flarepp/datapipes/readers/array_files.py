@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 import zarr
 
-from ...files import reading
+from ...files import damaged, reading
 from ...meshes.polygons import Rows
 from ..checks import check_fits
 from .stores import check_chunks, own_dataset
@@ -53,6 +53,9 @@ class LazyArray:
 
     def __getitem__(self, rows: Part) -> np.ndarray:
         return self.read(rows)
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self[...], dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def _npy_header(file: BinaryIO, size: int) -> tuple[tuple[int, ...], np.dtype] |
     """
     version = np.lib.format.read_magic(file)
     if version not in _NPY_HEADERS:
-        return "an array of records"
+        return "of records; save it as numbers"
     shape, _, dtype = _NPY_HEADERS[version](file)
     if dtype.kind not in _NUMBERS:
         return _no_numbers(dtype)
@@ -122,6 +125,14 @@ def _no_numbers(dtype: np.dtype) -> str:
     if dtype.kind == "O":
         return "of objects, which are pickles or words; save it as numbers"
     return f"of the type {dtype}, which is no real number"
+
+
+def map_npy(path: Path) -> np.ndarray:
+    """Return the array of numbers in a ``.npy`` file, memory-mapped."""
+    found = _open_npy(path, path.stem)
+    if found.unreadable:
+        raise damaged(path, f"it holds an array {found.unreadable[path.stem]}")
+    return found.arrays[path.stem]
 
 
 def _open_npy(path: Path, name: str) -> FoundArrays:

@@ -75,7 +75,7 @@ def _missing(contents: Contents, name: str) -> MissingName:
     return MissingName(
         f"{contents.source} has no array {name!r}{n_tokens}; present: "
         f"{', '.join(sorted(present)) or 'none'}. Name one of these in data.fields, data.features, "
-        "data.globals, data.coordinates or data.weights"
+        "data.globals, data.coordinates or data.weights, or leave the case out of data.splits"
     )
 
 
@@ -192,7 +192,7 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         n, grid = token_shape(contents, names)
         arrays = contents.arrays
         columns = token_columns(arrays, n, grid)
-        coordinates = _coordinates(contents, names, columns, grid)
+        coordinates = _coordinates(contents, names, columns, n, grid)
         measure = None
         columns = {**_body_columns(contents, coordinates, n), **columns}
         if sum(math.prod(c.shape[1:]) for c in coordinates.values()) == 2:
@@ -273,8 +273,15 @@ def _body_columns(
     if contents.body is None:
         return {}
     body = contents.body
+    # Distance and direction of one sample ask for the same rows object one after the other.
+    last: list = [None, None]
 
     def measured(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        if last[0] is not rows:
+            last[:] = [rows, distance_to_body(points_of(rows), body)]
+        return last[1]
+
+    def points_of(rows: Rows) -> np.ndarray:
         parts = [np.asarray(column[rows]) for column in coordinates.values()]
         points = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
         if points.shape[1] != 3:
@@ -282,7 +289,7 @@ def _body_columns(
                 f"{contents.source} has points of dimension {points.shape[1]}; distances to the "
                 "surface of a body need three"
             )
-        return distance_to_body(points, body)
+        return points
 
     return {
         "distance": ComputedColumn((n,), lambda rows: measured(rows)[0]),
@@ -291,9 +298,12 @@ def _body_columns(
 
 
 def _coordinates(
-    contents: Contents, names: Names, columns: Mapping[str, Rowwise], grid: tuple[int, ...] | None
+    contents: Contents,
+    names: Names,
+    columns: Mapping[str, Rowwise],
+    n: int,
+    grid: tuple[int, ...] | None,
 ) -> dict[str, Rowwise]:
-    n = token_shape(contents, names)[0]
     if names.coordinates:
         return {
             name: _picked(

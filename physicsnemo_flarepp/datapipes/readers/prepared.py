@@ -21,6 +21,7 @@ from physicsnemo.datapipes import register
 from ...files import check_inside, read_checked_json, reading
 from ...meshes import ASSOCIATIONS
 from ..checks import check_shape, existing_directory, missing_name
+from .array_files import map_npy
 from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, distinct_names
 from .splits import MANIFEST, CaseChoice, named_split
 
@@ -47,9 +48,7 @@ def open_column(folder: Path, entry: Mapping[str, Any], n_tokens: int) -> np.nda
     with reading(path):
         if path.stat().st_size != entry["size"]:
             raise EOFError(f"it has {path.stat().st_size} bytes, {entry['size']} were written")
-        column = np.load(path, mmap_mode="r", allow_pickle=False)
-        if column.dtype.kind not in "fiub":
-            raise ValueError(f"it holds {column.dtype}, no numbers")
+        column = map_npy(path)
     check_shape(path, "array", column.shape[:1], (n_tokens,))
     return column
 
@@ -152,6 +151,7 @@ class PreparedReader(CaseReader):
             n_cases={"train": n_train, "val": n_val, "test": n_test}.get(split),
         )
         super().__init__(case_ids=list(self.files), options=options)
+        self._cases: dict[Path, dict[str, Any]] = {}
         asked = {"fields": fields, "features": features, "globals": global_names}
         self._asked = {
             group: None if names is None else distinct_names(group, names)
@@ -160,10 +160,16 @@ class PreparedReader(CaseReader):
         if self._asked["fields"] == ():
             raise ValueError("fields is empty; name at least one column to predict")
 
+    def _described(self, index: int) -> tuple[Path, dict[str, Any]]:
+        """Return the ``case.json`` of a case and what it says; a sample asks for it twice."""
+        path = self.files[self.case_ids[index]]
+        if path not in self._cases:
+            self._cases[path] = read_case(path)
+        return path, self._cases[path]
+
     def open_case(self, index: int) -> TokenTable:
         """Return case `index`; its columns are read when rows are."""
-        path = self.files[self.case_ids[index]]
-        content = read_case(path)
+        path, content = self._described(index)
         n_tokens, columns = content["n_tokens"], content["columns"]
         areas = columns["weights"].get(MEASURE)
         present = {**columns["features"], **columns["fields"], **columns["weights"]}
@@ -208,8 +214,7 @@ class PreparedReader(CaseReader):
 
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return the prepared case and what it was made from, so that a mesh can be rebuilt."""
-        path = self.files[self.case_ids[index]]
-        content = read_case(path)
+        path, content = self._described(index)
         order = path.parent / content["order"]["file"]
         return {
             "source": str(path),

@@ -241,18 +241,22 @@ def load_mesh_store(
             stored = load_memory_maps(path)
     if isinstance(stored, Mesh):
         return stored, {}
-    global_values = dict(stored.global_data.items())
-    names = list(stored.boundary_names)
+    return domain_part(path, stored, boundary), dict(stored.global_data.items())
+
+
+def domain_part(source: Path | str, domain: DomainMesh, boundary: str | None) -> Mesh:
+    """Return a part of a domain by its name; see :func:`load_mesh_store`."""
+    names = list(domain.boundary_names)
     if boundary == INTERIOR or (boundary is None and not names):
-        return stored.interior, global_values
+        return domain.interior
     if boundary is None and len(names) > 1:
         raise ValueError(
-            f"{path} has the boundaries {', '.join(names)}; set data.reader.boundary to one of "
+            f"{source} has the boundaries {', '.join(names)}; set data.reader.boundary to one of "
             f"them, or to {INTERIOR!r}"
         )
     if boundary is not None and boundary not in names:
-        raise missing_name(path, "boundary", boundary, [*names, INTERIOR])
-    return stored.boundaries[boundary or names[0]], global_values
+        raise missing_name(source, "boundary", boundary, [*names, INTERIOR])
+    return domain.boundaries[boundary or names[0]]
 
 
 def _load_zarr_mesh(path: Path, allowed: Container[str]) -> Mesh | DomainMesh:

@@ -26,6 +26,7 @@ from ...files import reading
 from ...meshes import ASSOCIATIONS, PolygonMesh, read_polygons
 from ..checks import check_shape, missing_name, one_file
 from ..specs import SURFACE_FIELD_COLUMNS
+from .array_files import open_arrays
 from .base import MEASURE, ComputedColumn, Rowwise, TokenTable
 from .parameters import read_reference_values
 from .stores import check_chunks, load_stored
@@ -187,9 +188,7 @@ def _open_table(path: Path, arrays: Mapping[str, Rowwise], request: SurfaceReque
 
 def open_npz(path: Path, request: SurfaceRequest) -> TokenTable:
     """Return a presampled or curated ``.npz`` surface."""
-    with reading(path), np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    return _open_table(path, arrays, request)
+    return _open_table(path, open_arrays(path).arrays, request)
 
 
 def open_zarr(path: Path, request: SurfaceRequest) -> TokenTable:
