@@ -268,7 +268,8 @@ def check_inside(names: Iterable[str]) -> None:
     ValueError: it names '../config.yaml', which is not a file in its own folder
     """
     for name in names:
-        if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+        parts = PurePath(name).parts if isinstance(name, str) else ()
+        if not parts or PurePath(name).is_absolute() or ".." in parts:
             raise ValueError(f"it names {name!r}, which is not a file in its own folder")
 
 
@@ -334,6 +335,10 @@ class RefusedFile(ValueError):
     """A file that could run code or reach into other files; nothing of it was used."""
 
 
+class DamagedFile(ValueError):
+    """A file that is not what was once written."""
+
+
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
     """Turn what a file library raises on a damaged file into an error that names the file.
@@ -343,15 +348,15 @@ def reading(path: Path | str) -> Iterator[None]:
     >>> with reading("x.npz"):
     ...     raise EOFError("short")
     Traceback (most recent call last):
-    ValueError: x.npz cannot be read (EOFError: short). The file is truncated or damaged: ...
+    physicsnemo_flarepp.files.DamagedFile: x.npz cannot be read (EOFError: short). The file is ...
     """
     try:
         yield
     except (KeyError, FileNotFoundError, AttributeError, NameError):
         # These are about names, which the caller reports, or mistakes in the program.
         raise
-    except (PermissionError, MemoryError, RefusedFile):
-        # The file may be whole; fetching it again would not help.
+    except (PermissionError, MemoryError, RefusedFile, DamagedFile):
+        # The file may be whole, and fetching it again would not help, or the file is named already.
         raise
     except Exception as error:
         # Zip, HDF5, MATLAB, zarr and memory maps each have their own exception types for the same
@@ -359,9 +364,9 @@ def reading(path: Path | str) -> Iterator[None]:
         raise damaged(path, f"{type(error).__name__}: {error}") from error
 
 
-def damaged(path: Path | str, reason: object) -> ValueError:
+def damaged(path: Path | str, reason: object) -> DamagedFile:
     """Return the error that a file is not what was once written, for that `reason`."""
-    return ValueError(
+    return DamagedFile(
         f"{path} cannot be read ({reason}). The file is truncated or damaged: fetch or write it "
         "again"
     )

@@ -18,7 +18,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from ..datapipes.inspection import Inspection, check_cases, inspect_data
+from ..datapipes.fitting_cases import check_cases
+from ..datapipes.inspection import Inspection, inspect_data
 from ..files import reading, replace_text
 from .configs import compose_config
 
@@ -70,6 +71,8 @@ def describe(inspection: Inspection) -> list[str]:
     if inspection.config:
         arguments = " ".join(shlex.quote(text) for text in inspection.overrides())
         lines += ["", "config:", *(f"  {line}" for line in inspection.as_yaml().splitlines())]
+        if not arguments.isprintable():
+            arguments = "--config-dir configs data=mine  # after --output configs/data/mine.yaml"
         lines += ["", f"flarepp train {arguments}"]
     return lines
 

@@ -4,8 +4,11 @@ flarepp prepare data=drivaerml_raw
 flarepp train experiment=drivaerml_raw data=prepared data.root=data/drivaerml_raw_prepared
 """
 
+import shlex
+
 from omegaconf import DictConfig
 
+from ..datapipes.inspection import as_override
 from ..datapipes.preparation import bytes_of, prepare
 from ..datapipes.transfer import in_words
 
@@ -15,6 +18,5 @@ def run(cfg: DictConfig) -> None:
     out = prepare(
         cfg.data, cfg.prepare.out, workers=cfg.prepare.workers, seed=cfg.prepare.order_seed
     )
-    print(
-        f"{out} is complete ({in_words(bytes_of(out))}): train with data=prepared data.root={out}"
-    )
+    root = shlex.quote(f"data.root={as_override(str(out))}")
+    print(f"{out} is complete ({in_words(bytes_of(out))}): train with data=prepared {root}")

@@ -1,6 +1,7 @@
 """Archives of others: looked through before anything is written, unpacked whole or not at all."""
 
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,8 @@ from .transfer import check_space
 # In an unpacked folder: which archive it came from.
 ORIGIN = ".archive.json"
 _BLOCK = 1 << 20
+# Bytes of a name on the file systems in use.
+_LONGEST = 255
 
 
 def _members(
@@ -33,7 +36,7 @@ def check_members(archive: Path, progress: Progress) -> int:
     """Return the bytes that an archive unpacks to; raise if a member would do harm.
 
     Only files and folders below the archive's own place are accepted: no absolute name, no "..",
-    no link, no device, and no name twice.
+    no link, no device, no name twice, and none that no disk takes.
     """
     total = 0
     files: set[PurePosixPath] = set()
@@ -45,6 +48,8 @@ def check_members(archive: Path, progress: Progress) -> int:
             raise _refused(archive, member.name, kind)
         if path.is_absolute() or ".." in path.parts or "\\" in member.name or "\0" in member.name:
             raise _refused(archive, member.name, "a path that leaves the folder")
+        if any(len(os.fsencode(part)) > _LONGEST for part in path.parts):
+            raise _refused(archive, member.name, "a longer name than a file can have")
         folders.update(path.parents)
         if member.isdir():
             folders.add(path)

@@ -1,11 +1,15 @@
 """Checks of the readers: each error names the file, what was found and what to do next."""
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 _OUT_OF_PROPORTION = 1e9
+# Bytes of an array that are there without asking.
+_SMALL = 1 << 26
 _FEW = 16
 
 
@@ -15,6 +19,42 @@ class MissingName(ValueError, KeyError):
     def __str__(self) -> str:
         """Return the message as it is; a KeyError would show it in quotes."""
         return str(self.args[0])
+
+
+class TooLarge(ValueError, MemoryError):
+    """An array that the memory of the machine cannot hold."""
+
+
+def printable(text: object) -> str:
+    r"""Return a name that others gave, such that printing it moves no cursor and fails nowhere.
+
+    Examples
+    --------
+    >>> printable("p\x1b[2J\n"), printable("Größe")
+    ('p\\x1b[2J\\n', 'Größe')
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+
+
+def check_fits(path: Path | str, name: str, shape: Sequence[int], dtype: np.dtype) -> None:
+    """Raise if an array, as its file describes it, needs more memory than there is.
+
+    A few bytes can stand for any number of equal values, and a damaged header for any shape.
+
+    Examples
+    --------
+    >>> check_fits("a.npz", "p", (2**60, 3), np.dtype("f4"))
+    Traceback (most recent call last):
+    physicsnemo_flarepp.datapipes.checks.TooLarge: a.npz: p has the shape (1152921504606846976, 3)
+    and needs 1.38e+10 GB, ...
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size > _SMALL and size > (free := psutil.virtual_memory().available):
+        raise TooLarge(
+            f"{path}: {printable(name)} has the shape {tuple(shape)} and needs {size / 1e9:.3g} "
+            f"GB, of which {free / 1e9:.3g} are free. Write it in smaller cases, or, if that is "
+            "not its shape, fetch or write the file again"
+        )
 
 
 def existing_directory(root: str | Path, *, expected: Sequence[str], source: str) -> Path:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
-from ..files import exclusive, put_in_place
+from ..files import check_inside, exclusive, put_in_place
 from ..progress import progress_bar
 from .archives import ORIGIN, unpack
 from .published_splits import write_manifest
@@ -237,6 +237,7 @@ def download_runs(
         if absent:
             print(f"not on the hub: the runs {', '.join(map(str, absent))}")
         files = [(folder / file.path, file) for files in found.values() for file in files]
+        check_inside(file.path for _, file in files)  # a mirror may say anything
         joined = _joined_already(files)
         files = [(path, file) for path, file in files if _whole(path) not in joined]
         missing = sum(missing_bytes(path, file) for path, file in files)

@@ -1,8 +1,7 @@
-"""What is in files of data, what it would be taken for, and whether all cases fit together."""
+"""What is in files of data, and what it would be taken for."""
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,17 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from ..meshes import ASSOCIATIONS, PolygonMesh
-from ..progress import progress_bar
-from .readers import CaseReader, OwnReader
-from .readers.base import Rowwise
+from .checks import printable
+from .readers import OwnReader
+from .readers.base import MEASURE, NO_WEIGHTS, Rowwise
+from .readers.case_tables import make_table
 from .readers.contents import SUFFIXES, Contents, Wanted, open_file
 from .readers.guesses import complete
 from .readers.names import Names
 from .readers.splits import SPLITS
-from .sources import DataSource, open_source
 
-# A channel of a case that is so many times larger or smaller than that of the median case.
-_OUT_OF_SCALE = 300
+# Texts that stand for themselves on a command line of Hydra, which has words for other values.
+_PLAIN = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/.][A-Za-z0-9_./-]*")
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,8 @@ def describe_contents(contents: Contents, names: Names | None) -> list[Found]:
         found.append(_found(name, "array", array, _role(names, name)))
     for name, value in contents.values.items():
         found.append(_found(name, "value of the case", value, _role(names, name)))
+    for name, reason in contents.unreadable.items():
+        found.append(Found(printable(name), "-", "-", "-", printable(reason), "not read"))
     return found
 
 
@@ -68,7 +69,7 @@ def _found(name: str, place: str, array: Rowwise, role: str) -> Found:
     if missing := values.size - finite.size:
         text += f", {missing} NaN or infinite"
     shape = " x ".join(map(str, values.shape)) or "1"
-    return Found(name, place, shape, str(values.dtype), text, role)
+    return Found(printable(name), place, shape, str(values.dtype), text, role)
 
 
 def _role(names: Names | None, name: str) -> str:
@@ -119,24 +120,34 @@ class Inspection:
 
     def as_yaml(self) -> str:
         """Return the config as a file of the group ``data``."""
-        return "defaults:\n  - own\n\n" + OmegaConf.to_yaml(OmegaConf.create(dict(self.config)))
+        return "defaults:\n  - own\n\n" + OmegaConf.to_yaml(OmegaConf.create(_literal(self.config)))
 
     def overrides(self) -> list[str]:
         """Return the config as arguments of ``flarepp train``."""
-        return [
-            "data=own",
-            *(f"data.{key}={_as_override(value)}" for key, value in self.config.items()),
-        ]
+        given = [f"data.{key}={as_override(value)}" for key, value in self.config.items()]
+        # Experiments, that of a training without one too, measure losses as integrals.
+        norm = ["training.norm=tokens"] if self.config.get("weights") == NO_WEIGHTS else []
+        return ["data=own", *given, *norm]
 
 
-def _as_override(value: Any) -> str:
+def as_override(value: Any) -> str:
+    """Return a value as Hydra reads it on a command line.
+
+    Examples
+    --------
+    >>> print(as_override(["p", "p (Pa)"]))
+    [p,"p (Pa)"]
+    """
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{k}:{_as_override(v)}" for k, v in value.items()) + "}"
+        return "{" + ",".join(f"{k}:{as_override(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_as_override, value)) + "]"
+        return "[" + ",".join(map(as_override, value)) + "]"
     text = str(value)
-    plain = all(letter.isalnum() or letter in "_-./" for letter in text)
-    return text if plain and text else f'"{text}"'
+    if _PLAIN.fullmatch(text):
+        return text
+    # Hydra reads backslashes as such, but before a quote and at the end.
+    quoted = re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + found[2].replace('"', '\\"'), text)
+    return f'"{quoted}"'
 
 
 def inspect_data(path: str | Path) -> Inspection:
@@ -151,8 +162,9 @@ def inspect_data(path: str | Path) -> Inspection:
     if path.is_file() or path.suffix.lower() in SUFFIXES:
         contents = open_file(path, Wanted())
         names, guesses = _guess(Names(), [contents])
-        lines = (f"{path}: {describe_geometry(contents)}",)
-        return Inspection(path, lines, tuple(describe_contents(contents, names)), tuple(guesses))
+        lines = (f"{printable(path)}: {describe_geometry(contents)}",)
+        found = tuple(describe_contents(contents, names))
+        return Inspection(path, lines, found, tuple(map(printable, guesses)))
     reader = OwnReader(path)
     first = reader.open_contents(0, Wanted())
     try:
@@ -160,7 +172,7 @@ def inspect_data(path: str | Path) -> Inspection:
     except ValueError as error:
         names, guesses = None, [*reader.told, f"no guess: {error}"]
     lines = (
-        f"{path}: first case {reader.case_ids[0]}: {describe_geometry(first)}",
+        f"{printable(path)}: first case {reader.case_ids[0]}: {describe_geometry(first)}",
         _describe_splits(path),
     )
     config = {}
@@ -168,7 +180,18 @@ def inspect_data(path: str | Path) -> Inspection:
         given = names.as_config() | {"root": str(path.resolve())}
         keys = ("root", "coordinates", "features", "fields", "globals", "association")
         config = {key: given[key] for key in keys if given[key] is not None}
-    return Inspection(path, lines, tuple(describe_contents(first, names)), tuple(guesses), config)
+        if not _has_measure(first, names):
+            config["weights"] = NO_WEIGHTS
+            guesses = [*guesses, "weights are none: what each point stands for is not known"]
+    found = tuple(describe_contents(first, names))
+    return Inspection(path, lines, found, tuple(map(printable, guesses)), config)
+
+
+def _has_measure(contents: Contents, names: Names) -> bool:
+    """Return whether the area or volume that each token stands for can be computed."""
+    if contents.mesh is not None:
+        return contents.mesh.n_cells > 0
+    return MEASURE in make_table(contents, names).weights
 
 
 def _guess(names: Names, cases: Sequence[Contents]) -> tuple[Names | None, list[str]]:
@@ -186,152 +209,3 @@ def _describe_splits(path: Path) -> str:
         except (FileNotFoundError, ValueError):
             continue
     return "cases: " + ", ".join(f"{count} {split}" for split, count in counts.items())
-
-
-@dataclass
-class Channel:
-    """Sizes of one channel in all cases, to tell those that are out of scale."""
-
-    sizes: dict[str, float] = field(default_factory=dict)
-
-    def out_of_scale(self) -> Iterable[tuple[str, float, float]]:
-        """Return case, size and the median of all, of cases whose size is far from it."""
-        positive = {case: size for case, size in self.sizes.items() if size > 0}
-        if len(positive) < 2:
-            return
-        median = float(np.median(list(positive.values())))
-        for case, size in positive.items():
-            if not 1 / _OUT_OF_SCALE < size / median < _OUT_OF_SCALE:
-                yield case, size, median
-
-
-def check_cases(cfg: Mapping[str, Any], *, progress: bool = True) -> tuple[int, list[str]]:
-    """Read all cases of all splits once; return how many there are, and what is wrong with them.
-
-    Parameters
-    ----------
-    cfg : Mapping
-        See :class:`~.config.LoaderConfig`.
-    progress : bool, optional
-        Show a bar if stderr is a terminal.
-    """
-    cfg = {**dict(cfg), "n_points": None, "n_points_test": None, "num_workers": 0}
-    source = open_source(cfg, trust=True)
-    problems: list[str] = []
-    try:
-        train = source.reader("train")
-        source = source.with_names(train)
-    except (ValueError, OSError) as error:
-        return 0, [str(error)]
-    readers = {"train": train} | {
-        split: reader
-        for split in SPLITS[1:]
-        if (reader := _reader_of(source, split, problems)) is not None
-    }
-    channels: dict[tuple[str, str], Channel] = {}
-    files: dict[str, str] = {}
-    kinds: dict[str, dict[str, Any]] = {}
-    listed = [(reader, index) for reader in readers.values() for index in range(len(reader))]
-    with progress_bar("check", len(listed), progress) as advance:
-        for reader, index in listed:
-            # Which case is the odd one is told when all were read.
-            reader.forget_common()
-            try:
-                sample, metadata = reader[index]
-            except (ValueError, OSError) as error:
-                problems.append(str(error))
-            else:
-                case = metadata["case_id"]
-                files[case] = str(metadata["source"])
-                kinds[case] = _kind(sample, metadata)
-                for key, name, size in _channel_sizes(sample, metadata):
-                    channels.setdefault((key, name), Channel()).sizes[case] = size
-            advance()
-    for (key, name), channel in channels.items():
-        what = "size along" if key == "coordinates" else f"largest value of {key}"
-        for case, size, median in channel.out_of_scale():
-            problems.append(
-                f"{files[case]}: case {case} has {size:.4g} as the {what} {name}, the median of "
-                f"all cases is {median:.4g}: {_factor(size / median)}. Are its units others?"
-            )
-    problems += [*_different_kinds(kinds, files), *_different_dimensions(channels, files)]
-    return len(listed), list(dict.fromkeys(problems))
-
-
-def _reader_of(source: DataSource, split: str, problems: list[str]) -> CaseReader | None:
-    try:
-        return source.find_reader(split)
-    except (ValueError, OSError) as error:
-        problems.append(str(error))
-        return None
-
-
-def _channel_sizes(
-    sample: Mapping[str, Any], metadata: Mapping[str, Any]
-) -> Iterable[tuple[str, str, float]]:
-    """Return the extent of each coordinate and the largest value of each other channel."""
-    named = {
-        "coordinates": "xyz",
-        "features": metadata["feature_names"],
-        "fields": metadata["field_names"],
-        "globals": metadata["global_names"],
-    }
-    for key, names in named.items():
-        if key not in sample.keys() or sample[key].numel() == 0:
-            continue
-        values = sample[key].double().reshape(-1, sample[key].shape[-1])
-        sizes = values.amax(0) - values.amin(0) if key == "coordinates" else values.abs().amax(0)
-        yield from ((key, name, size.item()) for name, size in zip(names, sizes, strict=False))
-
-
-def _kind(sample: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what must be the same in all cases."""
-    named = {key: tuple(metadata[f"{key[:-1]}_names"]) for key in ("fields", "features", "globals")}
-    dimension = sample["coordinates"].shape[-1]
-    return {"association": metadata["association"], "dimension": dimension, **named}
-
-
-def _different_kinds(
-    kinds: Mapping[str, Mapping[str, Any]], files: Mapping[str, str]
-) -> Iterable[str]:
-    """Return the cases that differ from most others in channels, dimension or association."""
-    for what in next(iter(kinds.values()), {}):
-        found = Counter(kind[what] for kind in kinds.values())
-        usual, count = found.most_common(1)[0]
-        for case, kind in kinds.items():
-            if kind[what] != usual:
-                yield (
-                    f"{files[case]}: {what} is {_plain(kind[what])}, but {_plain(usual)} in "
-                    f"{count} of {len(kinds)} cases; all cases of a set need the same"
-                )
-
-
-def _plain(value: Any) -> str:
-    return repr(list(value) if isinstance(value, tuple) else value)
-
-
-def _factor(ratio: float) -> str:
-    power = round(math.log10(ratio))
-    return f"a factor of 10^{power}"
-
-
-def _different_dimensions(
-    channels: Mapping[tuple[str, str], Channel], files: Mapping[str, str]
-) -> list[str]:
-    """Return the cases that are flat where most others are not, or the other way round."""
-    problems = []
-    for (key, name), channel in channels.items():
-        if key != "coordinates" or len(channel.sizes) < 2:
-            continue
-        flat = [case for case, size in channel.sizes.items() if size == 0]
-        others = [case for case in channel.sizes if case not in flat]
-        if flat and others:
-            odd = flat if len(flat) <= len(others) else others
-            state = "is flat" if odd is flat else "is not flat"
-            problems += [
-                f"{files[case]}: case {case} {state} along {name} (extent "
-                f"{channel.sizes[case]:.4g}), unlike {len(channel.sizes) - len(odd)} others: "
-                "meshes of different dimension"
-                for case in odd
-            ]
-    return problems

@@ -67,7 +67,7 @@ def build_dataloaders(
     finding = source.reader if readers["val"] is None else source.find_reader
     readers["test"] = finding("test")
     present = {split: reader for split, reader in readers.items() if reader is not None}
-    _check_disjoint(present)
+    check_disjoint(present)
     normalizer = _make_normalizer(source, train)
     loaders = {
         split: _make_loader(source, split, reader, normalizer) for split, reader in present.items()
@@ -108,7 +108,8 @@ def evaluated_split(
     return "test"
 
 
-def _check_disjoint(readers: Mapping[str, CaseReader]) -> None:
+def check_disjoint(readers: Mapping[str, CaseReader]) -> None:
+    """Raise if a case is in two splits."""
     for (first, a), (second, b) in itertools.combinations(readers.items(), 2):
         shared = sorted(set(a.case_ids) & set(b.case_ids))
         if shared:

@@ -12,12 +12,13 @@ from physicsnemo.datapipes import Reader
 from physicsnemo.mesh import DomainMesh, Mesh
 
 from ..meshes import CellMesh, polygon_mesh
+from .checks import check_unique
 from .readers.base import ReaderOptions
 from .readers.contents import Contents, Wanted, from_physicsnemo
 from .readers.graphs import node_data
 from .readers.names import Names
 from .readers.own import NamedReader, choose_cases
-from .readers.stores import INTERIOR
+from .readers.stores import domain_part
 
 # Entries of a sample of this package, for data sets that have them already.
 _ENTRIES = ("coordinates", "features", "fields", "globals")
@@ -62,6 +63,7 @@ def _ids(given: Sequence[str] | None, n_cases: int) -> tuple[str, ...]:
         raise ValueError("there are no cases; give at least 2, one to train on and one to test")
     if len(ids) != n_cases:
         raise ValueError(f"{len(ids)} case_ids for {n_cases} cases; expected one each")
+    check_unique(ids, "case_ids")
     return ids
 
 
@@ -107,7 +109,7 @@ def from_meshes(
     return MemoryCases(
         ids,
         open_case,
-        {key: value for key, value in {**names, "association": association}.items()},
+        {**names, "association": association},
         lambda index: _as_pyvista(meshes[index]),
     )
 
@@ -130,9 +132,7 @@ def _per_case(
 def contents_of(mesh: pv.DataSet | Mesh | DomainMesh, source: str, wanted: Wanted) -> Contents:
     """Return a mesh of pyvista or PhysicsNeMo as contents."""
     if isinstance(mesh, DomainMesh):
-        names = list(mesh.boundary_names)
-        part = wanted.boundary or (names[0] if len(names) == 1 else INTERIOR)
-        chosen = mesh.interior if part == INTERIOR else mesh.boundaries[part]
+        chosen = domain_part(source, mesh, wanted.boundary)
         return from_physicsnemo(source, chosen, dict(mesh.global_data.items()), sizes=wanted.sizes)
     if isinstance(mesh, Mesh):
         return from_physicsnemo(source, mesh, sizes=wanted.sizes)

@@ -18,19 +18,28 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from ..files import check_inside, checked_json, exclusive, replace_text, sync_folder, write_durably
+from ..files import (
+    check_inside,
+    checked_json,
+    exclusive,
+    reading,
+    replace_text,
+    sync_folder,
+    write_durably,
+)
 from ..progress import progress_bar
 from .checks import check_finite, check_range
+from .loaders import check_disjoint
 from .readers import CaseReader
 from .readers.base import MEASURE, NO_WEIGHTS, TokenTable
-from .readers.prepared import CASE_FILE, FORMAT, read_case
+from .readers.case_files import some
+from .readers.prepared import CASE_FILE, COLUMN_GROUPS, FORMAT, read_case
 from .readers.splits import MANIFEST, SPLITS
 from .sources import NAMES, DataSource, open_source
 from .specs import builtin_name, force_convention
 from .statistics import Moments
 
 SETTINGS_FILE = "settings.json"
-_GROUPS = ("coordinates", "features", "fields", "weights")
 # Rows computed at a time, which bounds the memory of geometry beside that of a column.
 _BLOCK = 1 << 20
 _TABLE_BYTES = 1 << 20
@@ -121,9 +130,19 @@ def write_case(reader: CaseReader, index: int, folder: Path, seed: int) -> None:
     replace_text(unfinished / CASE_FILE, checked_json(content))
     sync_folder(unfinished)
     if folder.exists():
+        _check_replaceable(folder)
         shutil.rmtree(folder)
     unfinished.rename(folder)
     sync_folder(folder.parent)
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Raise if what is in the place of a case is something else, which must not be removed."""
+    if not (folder / CASE_FILE).is_file():
+        raise FileExistsError(
+            f"{folder} is no prepared case, and would have to be removed for one. Nothing was "
+            "removed; name another folder as prepare.out, or move it away"
+        )
 
 
 def _write_columns(
@@ -132,16 +151,16 @@ def _write_columns(
     n = table.n_tokens
     # The same slices for all columns: geometry is computed once for columns that share it.
     blocks = [slice(start, min(start + _BLOCK, n)) for start in range(0, n, _BLOCK)]
-    lazy = {group: dict(getattr(table, group)) for group in _GROUPS}
+    lazy = {group: dict(getattr(table, group)) for group in COLUMN_GROUPS}
     values: dict[tuple[str, str], np.ndarray] = {
         (group, name): np.empty((n, *column.shape[1:]), dtype=np.float32)
-        for group in _GROUPS
+        for group in COLUMN_GROUPS
         for name, column in lazy[group].items()
     }
     for rows in blocks:
         for (group, name), whole in values.items():
             whole[rows] = lazy[group][name][rows]
-    written: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
+    written: dict[str, dict[str, Any]] = {group: {} for group in COLUMN_GROUPS}
     for number, (group, name) in enumerate(list(values)):
         whole = values.pop((group, name))
         check_finite(table.source, case_id, name, whole)
@@ -233,6 +252,9 @@ def prepare(
             for split, reader in readers.items()
             for index in range(len(reader))
         }
+        for folder in jobs.values():
+            if folder.exists():
+                _check_replaceable(folder)
         failed = _write_cases(readers, jobs, seed, workers, progress)
         if failed:
             raise RuntimeError(
@@ -261,6 +283,7 @@ def _readers(data: DataSource) -> dict[str, CaseReader]:
         if reader is not None:
             data = data.with_names(reader)
             readers[split] = reader
+    check_disjoint(readers)
     return readers
 
 
@@ -276,8 +299,17 @@ def _identity(data: DataSource) -> dict[str, Any]:
 
 def _check_settings(out: Path, settings: dict[str, Any]) -> None:
     path = out / SETTINGS_FILE
+    others = [found.name for found in out.iterdir() if not found.name.startswith(".")]
+    if others and not path.is_file():
+        raise FileExistsError(
+            f"{out} holds {some(others, 3)} and was not written by `flarepp prepare`; cases are "
+            "put into a folder of their own: name a new one as prepare.out"
+        )
     if path.is_file():
-        stored = json.loads(path.read_text())
+        with reading(path):
+            stored = json.loads(path.read_text())
+            if not isinstance(stored, dict):
+                raise ValueError("it holds no settings")
         changed = [name for name in settings if stored.get(name) != settings[name]]
         if changed:
             told = ", ".join(f"{n} was {stored.get(n)} and is {settings[n]}" for n in changed)
@@ -336,7 +368,7 @@ def _write_manifest(out: Path, data: DataSource, readers: Mapping[str, CaseReade
             name: merged_statistics(case["columns"][group][name]["statistics"] for case in training)
             for name in (training[0]["columns"][group] if training else ())
         }
-        for group in _GROUPS
+        for group in COLUMN_GROUPS
     }
     manifest: dict[str, Any] = {
         "splits": splits,

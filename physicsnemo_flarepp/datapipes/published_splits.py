@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..files import replace_text
+from ..files import reading, replace_text
 from .specs import MANIFEST
 
 SOURCE = "https://caemldatasets.org, split full"
@@ -103,10 +103,13 @@ def write_manifest(name: str, folder: Path) -> str:
     """
     path = folder / MANIFEST
     if path.is_file():
-        content = json.loads(path.read_text())
+        with reading(path):
+            content = json.loads(path.read_text())
         if not isinstance(content, dict) or content.get("source") != SOURCE:
             return f"{path} is left as it is"
-    runs = [int(file.parent.name.removeprefix("run_")) for file in folder.glob("run_*/boundary_*")]
+    names = {file.parent.name for file in folder.glob("run_*/boundary_*")}
+    numbers = [name.removeprefix("run_") for name in sorted(names)]
+    runs = [int(number) for number in numbers if number.isdecimal()]
     manifest = published_manifest(name, runs)
     replace_text(path, json.dumps(manifest) + "\n")
     counts = ", ".join(f"{len(ids)} {split}" for split, ids in manifest["splits"].items())

@@ -20,6 +20,8 @@ from .readers import CaseReader
 
 # Inputs beyond these make a model slow to train: absolute values, and the width of a range.
 HUGE, TINY = 100.0, 0.01
+# So many times larger a case is than another if it is in other units.
+OTHER_UNITS = 300
 # Of isotropic inputs: cases looked at for their bulk, bins per octave and octaves of its histogram,
 # and the least it may be of the deviation.
 BULK_CASES, BINS, OCTAVES, LEAST_BULK = 32, 32, 10, 0.1
@@ -321,7 +323,9 @@ def doubtful_inputs(
     kinds: Mapping[str, str] | None,
     names: Mapping[str, Sequence[str]],
 ) -> list[str]:
-    """Say of each input channel that is constant, huge or tiny as a model gets it what to do.
+    """Say of each input that is constant, huge or tiny as a model gets it what to do.
+
+    So of cases of very different sizes, which mostly are in other units than the others.
 
     Parameters
     ----------
@@ -344,6 +348,15 @@ def doubtful_inputs(
     features: speed is constant, 5 in all cases. It tells a model nothing: leave it out
     """
     lines = []
+    sizes = ranges.get("extent", {"min": (), "max": ()})
+    for name, small, large in zip(
+        names.get("coordinates", ()), sizes["min"], sizes["max"], strict=False
+    ):
+        if 0 < small * OTHER_UNITS < large:
+            lines.append(
+                f"coordinates: cases have sizes from {small:.4g} to {large:.4g} along {name}. If "
+                "some are in other units, `flarepp inspect --check` names them"
+            )
     for key in (key for key in names if key in ranges):
         low, high = (torch.tensor(ranges[key][end], dtype=torch.float64) for end in ("min", "max"))
         constant = is_constant(low, high)

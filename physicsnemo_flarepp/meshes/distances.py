@@ -2,9 +2,9 @@
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from .polygons import PolygonMesh
+from .polygons import PolygonMesh, fan_triangles
 
 
 def distance_to_body(
@@ -39,7 +39,7 @@ def distance_to_body(
     # The functions of PhysicsNeMo bring Warp, which takes seconds to import.
     from physicsnemo.nn.functional import signed_distance_field
 
-    triangles = _fans(body.connectivity, body.offsets)
+    triangles = fan_triangles(body.connectivity, body.offsets)
     if len(triangles) == 0:
         raise ValueError(
             f"{body.source} has no faces to measure a distance to; give the surface of the body"
@@ -58,14 +58,3 @@ def distance_to_body(
     length = offset.norm(dim=1, keepdim=True)
     direction = torch.where(length > 0, offset / length.clamp_min(1e-30), 0.0)
     return distance.numpy(), direction.numpy()
-
-
-def _fans(
-    connectivity: Int[np.ndarray, " L"], offsets: Int[np.ndarray, " n1"]
-) -> Int[np.ndarray, "t 3"]:
-    """Return polygons cut into triangles that share each one's first corner."""
-    counts = np.maximum(np.diff(offsets) - 2, 0)
-    first = np.repeat(offsets[:-1], counts)
-    place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    corners = np.stack([first, first + place + 1, first + place + 2], axis=1)
-    return np.asarray(connectivity)[corners]

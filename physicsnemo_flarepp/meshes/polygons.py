@@ -57,6 +57,26 @@ def select_polygons(
     return connectivity[np.repeat(starts, sizes) + within], kept
 
 
+def fan_triangles(connectivity: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return polygons cut into triangles that share each one's first corner, (T, 3).
+
+    Parameters
+    ----------
+    connectivity, offsets : numpy.ndarray
+        Polygons, as in :func:`select_polygons`.
+
+    Examples
+    --------
+    >>> fan_triangles(np.array([5, 6, 7, 8]), np.array([0, 4]))
+    array([[5, 6, 7], [5, 7, 8]])
+    """
+    counts = np.maximum(np.diff(offsets) - 2, 0)
+    first = np.repeat(offsets[:-1], counts)
+    place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    corners = np.stack([first, first + place + 1, first + place + 2], axis=1)
+    return np.asarray(connectivity)[corners]
+
+
 def polygon_geometry(
     points: np.ndarray, connectivity: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:

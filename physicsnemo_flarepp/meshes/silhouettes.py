@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .polygons import PolygonMesh
+from .polygons import PolygonMesh, fan_triangles
 
 _BLOCK = 2**18  # triangles cut at a time: bounds the memory of large surfaces
 
@@ -39,7 +39,7 @@ def frontal_area(mesh: PolygonMesh, axis: np.ndarray, *, lines: int = 2000) -> f
     if width == 0 or height == 0:
         return 0.0
     strip = height / lines
-    triangles = _triangles(mesh)
+    triangles = fan_triangles(mesh.connectivity, mesh.offsets)
     parts = [
         _intervals(shadow[triangles[first : first + _BLOCK]], strip, lines)
         for first in range(0, len(triangles), _BLOCK)
@@ -51,15 +51,6 @@ def frontal_area(mesh: PolygonMesh, axis: np.ndarray, *, lines: int = 2000) -> f
 def _plane(axis: np.ndarray) -> np.ndarray:
     """Return two orthonormal vectors across `axis` as columns, (3, 2)."""
     return np.linalg.svd(np.asarray(axis, dtype=np.float64)[None])[2][1:].T
-
-
-def _triangles(mesh: PolygonMesh) -> np.ndarray:
-    """Return the vertices of a fan of triangles per polygon, (T, 3)."""
-    sizes = np.diff(mesh.offsets)
-    corner = np.repeat(mesh.offsets[:-1], sizes - 2)
-    within = np.arange(len(corner)) - np.repeat(np.cumsum(sizes - 2) - (sizes - 2), sizes - 2)
-    rows = corner[:, None] + np.stack([0 * within, within + 1, within + 2], axis=1)
-    return mesh.connectivity[rows]
 
 
 def _intervals(

@@ -4,7 +4,8 @@ from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.commands import main
 from physicsnemo_flarepp.commands.inspect import read_data_config
-from physicsnemo_flarepp.datapipes.inspection import check_cases, inspect_data
+from physicsnemo_flarepp.datapipes.fitting_cases import check_cases
+from physicsnemo_flarepp.datapipes.inspection import inspect_data
 from tests.own_data.making import STRETCH, surface
 
 
@@ -30,6 +31,16 @@ def test_a_folder_is_told_with_a_config_and_a_command_that_fit_it(cars, tmp_path
     assert "6 cases fit together" in capsys.readouterr().out
     overrides = inspect_data(cars).overrides()
     assert read_data_config(overrides)["globals"] == ["a"]
+
+
+def test_a_cloud_in_space_is_not_measured(tmp_path, capsys):
+    for i in range(3):
+        points = np.random.default_rng(i).random((20, 3))
+        np.savez(tmp_path / f"cloud {i}.npz", pos=points, p=points[:, 0])
+    assert main(["inspect", str(tmp_path)]) == 0
+    command = capsys.readouterr().out.splitlines()[-1]
+    assert command.endswith("data.weights=none training.norm=tokens")
+    assert read_data_config(inspect_data(tmp_path).overrides())["weights"] == "none"
 
 
 def test_a_file_is_told(cars, capsys):

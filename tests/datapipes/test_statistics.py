@@ -109,6 +109,16 @@ def test_an_axis_that_only_rounds_is_constant_and_does_not_count_for_the_scale()
     np.testing.assert_allclose(found[:, :2], flat, rtol=1e-5, atol=1e-6)
 
 
+def test_cases_in_other_units_are_doubtful():
+    ranges = InputRanges()
+    for case, scale in enumerate([1.0, 1.2, 1000.0]):
+        points = scale * torch.tensor([[0.0, 0.0], [2.0, 1.0]])
+        ranges.see(case, TensorDict({"coordinates": points}))
+    lines = doubtful_inputs(ranges.summary(), Normalizer(), {}, {"coordinates": ("x", "y")})
+    assert [line for line in lines if "from 2 to 2000 along x" in line]
+    assert [line for line in lines if "from 1 to 1000 along y" in line]
+
+
 def test_doubtful_inputs_are_named_with_their_range_after_scaling():
     names = {"coordinates": "xyz", "features": ["p"], "globals": ["u", "v"]}
     ranges = {

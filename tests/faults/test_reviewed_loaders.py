@@ -58,13 +58,10 @@ REVIEWED = {
     "training/checkpoints/model_files.py ZipFile": 2,
     "training/checkpoints/model_files.py load": 1,
     # Headers of arrays in .npz files; members are never extracted.
-    "datapipes/readers/contents.py ZipFile": 1,
+    "datapipes/readers/array_files.py ZipFile": 1,
     # Arrays: allow_pickle is False, by argument or by default.
     "datapipes/case_meshes.py load": 1,
-    "datapipes/readers/contents.py load": 2,
-    "datapipes/readers/geofno.py load": 1,
-    "datapipes/readers/prepared.py load": 1,
-    "datapipes/readers/surfaces.py load": 1,
+    "datapipes/readers/array_files.py load": 2,
     "datapipes/synthetic/workers.py load": 1,
     "evaluation/inputs.py load": 1,
     "inference/outputs.py load": 1,
@@ -74,8 +71,8 @@ REVIEWED = {
     # Formats of numbers: own datasets of HDF5, codecs of zarr, no pickles in memory maps.
     "datapipes/case_meshes.py from_zarr": 1,
     "datapipes/case_meshes.py open_group": 1,
-    "datapipes/readers/contents.py File": 2,
-    "datapipes/readers/contents.py open_group": 1,
+    "datapipes/readers/array_files.py File": 2,
+    "datapipes/readers/array_files.py open_group": 1,
     "datapipes/readers/stores.py File": 2,
     "datapipes/readers/stores.py from_zarr": 1,
     "datapipes/readers/stores.py loadmat": 1,

@@ -12,7 +12,7 @@ from physicsnemo.distributed import DistributedManager
 from physicsnemo_flarepp.commands import main
 from physicsnemo_flarepp.commands.inspect import read_data_config
 from physicsnemo_flarepp.datapipes import build_dataloaders
-from physicsnemo_flarepp.datapipes.inspection import check_cases
+from physicsnemo_flarepp.datapipes.fitting_cases import check_cases
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own_data.md").read_text()
 SMALL = ["model.n_layers=1", "model.n_hidden=16", "model.slice_num=8", "training.epochs=2"]

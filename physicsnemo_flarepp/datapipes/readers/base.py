@@ -176,8 +176,10 @@ class TokenTable:
         """Return the rows of column group `name` as float32, (n, channels)."""
         parts = [np.asarray(column[rows]) for column in getattr(self, name).values()]
         parts = [part[:, None] if part.ndim == 1 else part for part in parts]
-        # concatenate copies, so the sample never aliases a read-only memory map.
-        return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
+        # concatenate copies, so the sample never aliases a read-only memory map. What is too large
+        # for float32 becomes infinite, which is told with the name of the file.
+        with np.errstate(over="ignore"):
+            return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
 
     def read_weights(self, name: str, rows: Rows, case_id: str) -> np.ndarray:
         """Return the rows of a column of weights, checked, float64 (n,).
@@ -188,7 +190,8 @@ class TokenTable:
             if name == MEASURE:
                 raise ValueError(
                     f"{self.source}: the area that each token stands for is not known. Set "
-                    "data.weights to 'none', or to a stored array of areas or volumes"
+                    "data.weights=none training.norm=tokens (an experiment may have set both), or "
+                    "data.weights to a stored array of areas or volumes"
                 )
             raise missing_name(self.source, "array of weights", name, self.weights)
         with reading(self.source):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...meshes import SUFFIXES as MESH_SUFFIXES
+from ..checks import printable
 from .contents import ARRAY_SUFFIXES, STORE_SUFFIXES, SUFFIXES
 
 CASE = "{case}"
@@ -67,8 +68,17 @@ def find_files(root: Path, patterns: Sequence[str] | None, layout: str = "auto")
     if root.suffix.lower() in SUFFIXES:
         return _one_file(root, layout)
     if patterns is not None:
-        return _by_patterns(root, patterns, layout)
-    return _by_looking(root, layout)
+        found = _by_patterns(root, patterns, layout)
+    else:
+        found = _by_looking(root, layout)
+    for case, paths in found.cases.items():
+        # An id is a line of a list, an entry of JSON, and with `flarepp prepare` a folder.
+        if not case.isprintable() or case in (".", ".."):
+            raise ValueError(
+                f"{printable(paths[0])} would be the case {case!r}, a name that cannot be printed "
+                "or is no name; rename the file"
+            )
+    return found
 
 
 def _one_file(path: Path, layout: str) -> CaseFiles:
@@ -195,15 +205,22 @@ def _by_looking(root: Path, layout: str) -> CaseFiles:
     )
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """Return the files of known formats in a folder, and the stores, which are folders."""
+def _walk(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Return the files of known formats in a folder, and the stores, which are folders.
+
+    Links that lead nowhere are among them, for a case must not be lost without a word.
+    """
+    above = (*above, folder.resolve())
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
-        if path.suffix.lower() in SUFFIXES and (path.is_file() or path.suffix in STORE_SUFFIXES):
+        suffix = path.suffix.lower()
+        if suffix in SUFFIXES and (suffix in STORE_SUFFIXES or not path.is_dir()):
             yield path
         elif path.is_dir():
-            yield from _walk(path)
+            if path.is_symlink() and path.resolve() in above:
+                raise ValueError(f"{path} is a link to a folder that it is in; remove it")
+            yield from _walk(path, above)
 
 
 def _ids(root: Path, paths: Sequence[Path]) -> dict[Path, str]:
@@ -262,7 +279,7 @@ def _sorted(ids: Iterable[str]) -> list[str]:
 
 def some(names: Iterable[str], most: int = 8) -> str:
     """Return the first names as text."""
-    listed = list(names)
+    listed = [printable(name) for name in names]
     return (
         ", ".join(listed[:most]) + (", ..." if len(listed) > most else "") if listed else "nothing"
     )

@@ -8,7 +8,7 @@ import numpy as np
 from ...meshes import ASSOCIATIONS, CellMesh, PolygonMesh
 from ...meshes.distances import distance_to_body
 from ...meshes.polygons import Rows
-from ..checks import MissingName
+from ..checks import MissingName, printable
 from .base import MEASURE, NO_WEIGHTS, ComputedColumn, Rowwise, TokenTable, point_areas
 from .contents import Contents
 from .names import Names, Pick
@@ -62,17 +62,20 @@ def _column_names(contents: Contents, place: str) -> Collection[str]:
 
 def _missing(contents: Contents, name: str) -> MissingName:
     """Return the error for a name that a case does not hold, with what it holds."""
+    if name in contents.unreadable:
+        return MissingName(f"{contents.unreadable[name]}. Repair the file, or name another array")
     present = []
     for other, where in contents.names().items():
         array = contents.arrays.get(other)
-        present.append(f"{other} ({where if array is None else f'array {tuple(array.shape)}'})")
+        kind = where if array is None else f"array {tuple(array.shape)}"
+        present.append(f"{printable(other)} ({kind})")
     n_tokens = ""
     if contents.mesh is not None:
         n_tokens = f" for {contents.count('cell')} cells and {contents.count('point')} points"
     return MissingName(
         f"{contents.source} has no array {name!r}{n_tokens}; present: "
         f"{', '.join(sorted(present)) or 'none'}. Name one of these in data.fields, data.features, "
-        "data.globals, data.coordinates or data.weights"
+        "data.globals, data.coordinates or data.weights, or leave the case out of data.splits"
     )
 
 
@@ -189,7 +192,7 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         n, grid = token_shape(contents, names)
         arrays = contents.arrays
         columns = token_columns(arrays, n, grid)
-        coordinates = _coordinates(contents, names, columns, grid)
+        coordinates = _coordinates(contents, names, columns, n, grid)
         measure = None
         columns = {**_body_columns(contents, coordinates, n), **columns}
         if sum(math.prod(c.shape[1:]) for c in coordinates.values()) == 2:
@@ -270,8 +273,15 @@ def _body_columns(
     if contents.body is None:
         return {}
     body = contents.body
+    # Distance and direction of one sample ask for the same rows object one after the other.
+    last: list = [None, None]
 
     def measured(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        if last[0] is not rows:
+            last[:] = [rows, distance_to_body(points_of(rows), body)]
+        return last[1]
+
+    def points_of(rows: Rows) -> np.ndarray:
         parts = [np.asarray(column[rows]) for column in coordinates.values()]
         points = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
         if points.shape[1] != 3:
@@ -279,7 +289,7 @@ def _body_columns(
                 f"{contents.source} has points of dimension {points.shape[1]}; distances to the "
                 "surface of a body need three"
             )
-        return distance_to_body(points, body)
+        return points
 
     return {
         "distance": ComputedColumn((n,), lambda rows: measured(rows)[0]),
@@ -288,9 +298,12 @@ def _body_columns(
 
 
 def _coordinates(
-    contents: Contents, names: Names, columns: Mapping[str, Rowwise], grid: tuple[int, ...] | None
+    contents: Contents,
+    names: Names,
+    columns: Mapping[str, Rowwise],
+    n: int,
+    grid: tuple[int, ...] | None,
 ) -> dict[str, Rowwise]:
-    n = token_shape(contents, names)[0]
     if names.coordinates:
         return {
             name: _picked(

@@ -15,33 +15,26 @@ files                     what is found                                what a dr
 Of legacy .vtk, .stl, .ply and .obj files all arrays are read.
 """
 
-import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import h5py
 import numpy as np
-import zarr
 from physicsnemo.mesh import Mesh
 
-from ...files import reading
 from ...meshes import SUFFIXES as MESH_SUFFIXES
 from ...meshes import CellMesh, PolygonMesh, read_mesh
-from ...meshes.polygons import Rows
+from ..checks import printable
+from .array_files import SUFFIXES as ARRAY_SUFFIXES
+from .array_files import open_arrays
 from .base import Rowwise
-from .stores import check_chunks, load_mesh_store, own_dataset
+from .stores import load_mesh_store
 
 STORE_SUFFIXES = (".pmsh", ".pdmsh", ".zarr")
-ARRAY_SUFFIXES = (".npz", ".npy", ".h5", ".hdf5", ".zarr")
-SUFFIXES = (*MESH_SUFFIXES, ".npz", ".npy", ".h5", ".hdf5", *STORE_SUFFIXES)
+SUFFIXES = tuple(dict.fromkeys((*MESH_SUFFIXES, *ARRAY_SUFFIXES, *STORE_SUFFIXES)))
 MESH_FILES = (*MESH_SUFFIXES, ".pmsh", ".pdmsh")
 # VTK's number of the kind of cell with so many corners, of the simplices that PhysicsNeMo has.
 _SIMPLEX_TYPES = {1: 1, 2: 3, 4: 10}
-_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
 
 
 @dataclass(frozen=True)
@@ -67,28 +60,6 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class LazyArray:
-    """An array in a file, read when rows are.
-
-    Parameters
-    ----------
-    shape : tuple[int, ...]
-        Of the whole array.
-    dtype : numpy.dtype
-        Of its entries.
-    read : Callable[[Rows], numpy.ndarray]
-        Gives rows, or with an int one entry of the first axis.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    read: Callable[[Rows | int], np.ndarray]
-
-    def __getitem__(self, rows: Rows | int) -> np.ndarray:
-        return self.read(rows)
-
-
-@dataclass(frozen=True)
 class Contents:
     """Everything in the files of one case.
 
@@ -104,6 +75,8 @@ class Contents:
         Of the whole case: field data of a mesh, global data, parameters.
     body : PolygonMesh, optional
         Surface of the body in a domain, to which distances are measured.
+    unreadable : Mapping[str, str]
+        Why arrays that are there are not read, by name: sentences that begin with the file.
     """
 
     source: Path | str
@@ -111,6 +84,7 @@ class Contents:
     mesh: PolygonMesh | CellMesh | None = None
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
     body: PolygonMesh | None = None
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
     def join(self, other: "Contents") -> "Contents":
         """Return both together; arrays of a second mesh must be on the same points or cells."""
@@ -126,6 +100,7 @@ class Contents:
             mesh,
             {**self.values, **other.values},
             self.body or other.body,
+            {**self.unreadable, **other.unreadable},
         )
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> "Contents":
@@ -239,93 +214,41 @@ def open_files(paths: Sequence[Path], wanted: Wanted, names: Mapping[Path, str])
 def open_file(path: Path, wanted: Wanted, name: str | None = None) -> Contents:
     """Return the contents of one file or store; the format is told by its suffix."""
     suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}")
+    _check_present(path)
     if suffix in MESH_SUFFIXES:
         mesh = read_mesh(path, arrays=wanted.arrays, sizes=wanted.sizes)
         return Contents(path, mesh=mesh, values=_values(mesh.data.get("field", {})))
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give a file or store of arrays or a mesh")
     if suffix in (".pmsh", ".pdmsh"):
         mesh, global_values = load_mesh_store(path, wanted.boundary, wanted.allow_missing_chunks)
         return from_physicsnemo(path, mesh, global_values, sizes=wanted.sizes)
-    if suffix == ".npy":
-        with reading(path):
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-        return Contents(path, {name or path.stem: array})
-    openers = {".npz": _open_npz, ".h5": _open_hdf5, ".hdf5": _open_hdf5, ".zarr": _open_zarr}
-    if suffix not in openers:
-        raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}")
-    return Contents(path, openers[suffix](path, wanted))
+    found = open_arrays(
+        path,
+        name=name,
+        wanted=wanted.arrays,
+        allow_missing_chunks=wanted.allow_missing_chunks,
+    )
+    unreadable = {n: f"{path}: {printable(n)} is {why}" for n, why in found.unreadable.items()}
+    return Contents(path, found.arrays, unreadable=unreadable)
+
+
+def _check_present(path: Path) -> None:
+    """Raise unless there is a file, or a folder where the format is one; a pipe would wait."""
+    if not path.exists():
+        link = f": it is a link to {path.readlink()}" if path.is_symlink() else ""
+        raise FileNotFoundError(
+            f"{path} does not exist{link}; give a file or store of arrays or a mesh"
+        )
+    store = path.suffix.lower() in STORE_SUFFIXES
+    if not (path.is_dir() if store else path.is_file()):
+        kind = "folder" if store else "regular file"
+        raise ValueError(f"{path} is no {kind}, as its name says; fetch it again, or rename it")
 
 
 def _values(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the field data of a mesh that are numbers."""
     return {name: np.asarray(a) for name, a in arrays.items() if np.asarray(a).dtype.kind in "fiub"}
-
-
-def _open_npz(path: Path, wanted: Wanted) -> dict[str, LazyArray]:
-    """Return the arrays of a .npz file by their headers; each is read whole when first used."""
-
-    def lazy(name: str, shape: tuple[int, ...], dtype: np.dtype) -> LazyArray:
-        kept: list[np.ndarray] = []
-
-        def read(rows: Rows | int) -> np.ndarray:
-            if not kept:
-                with reading(path), np.load(path, allow_pickle=False) as file:
-                    kept.append(file[name])
-            return kept[0][rows]
-
-        return LazyArray(shape, dtype, read)
-
-    found = {}
-    with reading(path), zipfile.ZipFile(path) as archive:
-        for member in archive.namelist():
-            with archive.open(member) as file:
-                version = np.lib.format.read_magic(file)
-                if version not in _HEADERS:  # of structured arrays, which are no numbers
-                    continue
-                shape, _, dtype = _HEADERS[version](file)
-            if dtype.kind in "fiub":
-                name = member.removesuffix(".npy")
-                found[name] = lazy(name, shape, dtype)
-    return found
-
-
-def _open_hdf5(path: Path, wanted: Wanted) -> dict[str, LazyArray]:
-    """Return the datasets of numbers in an HDF5 file; links that lead elsewhere are no names."""
-
-    def lazy(name: str, dataset: h5py.Dataset) -> LazyArray:
-        def read(rows: Rows | int) -> np.ndarray:
-            with reading(path), h5py.File(path) as file:
-                stored = own_dataset(path, file, name)
-                if isinstance(rows, np.ndarray) and len(rows):
-                    # Reading row by row takes seconds where the span takes milliseconds.
-                    first = int(rows.min())
-                    return stored[first : int(rows.max()) + 1][rows - first]
-                return stored[rows]
-
-        return LazyArray(dataset.shape, dataset.dtype, read)
-
-    found = {}
-
-    def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
-        if isinstance(item, h5py.Dataset) and item.dtype.kind in "fiub":
-            found[name] = lazy(name, item)
-
-    with reading(path), h5py.File(path) as file:
-        file.visititems(visit)
-    return found
-
-
-def _open_zarr(path: Path, wanted: Wanted) -> dict[str, zarr.Array]:
-    """Return the arrays of numbers in a zarr group; those wanted must have all their chunks."""
-    with reading(path):
-        members = zarr.open_group(path, mode="r").members(None)
-        arrays = {name: item for name, item in members if isinstance(item, zarr.Array)}
-    arrays = {name: array for name, array in arrays.items() if array.dtype.kind in "fiub"}
-    for name, array in arrays.items():
-        if wanted.arrays is None or name in wanted.arrays:
-            check_chunks(path, array, wanted.allow_missing_chunks)
-    return arrays
 
 
 def from_physicsnemo(

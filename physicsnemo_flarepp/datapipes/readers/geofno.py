@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from physicsnemo.datapipes import register
 
-from ...files import reading
 from ..checks import check_shape, existing_directory, one_file
 from ..specs import BenchmarkSpec, benchmark
+from .array_files import map_npy
 from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, point_areas
 from .splits import apart_split, positional_split
 from .stores import load_mat, mat_shape
@@ -20,18 +20,12 @@ _Q_CHANNEL = {"airfoil": (4, 5), "pipe": (0, 3)}
 _PLASTICITY_TIMES = 20
 
 
-def open_npy(path: Path) -> np.ndarray:
-    """Return the array of a file, memory-mapped."""
-    with reading(path):
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-
-
 def stored_cases(root: Path, spec: BenchmarkSpec) -> int:
     """Return how many cases the arrays of a benchmark hold, in all splits."""
     path = one_file(root, spec.files[0], source=spec.source)
     if path.suffix == ".mat":
         return mat_shape(path, "input")[0]
-    shape = open_npy(path).shape
+    shape = map_npy(path).shape
     return (shape or (0,))[-1 if spec.name == "elasticity" else 0]
 
 
@@ -119,7 +113,7 @@ class GeoFNOReader(CaseReader):
                 f"{NO_WEIGHTS!r} or {MEASURE!r}"
             )
         path = one_file(self.root, f"{name}.npy", source=self.spec.source)
-        weights = open_npy(path)
+        weights = map_npy(path)
         expected = self._arrays["stress" if self.grid is None else "x"].shape
         check_shape(path, "array", weights.shape, expected)
         return weights
@@ -130,14 +124,14 @@ class GeoFNOReader(CaseReader):
         return positional_split(self.spec, split, n_cases, path=self._paths[0], **counts)
 
     def _open_elasticity(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
-        xy, stress = (open_npy(path) for path in self._paths)
+        xy, stress = (map_npy(path) for path in self._paths)
         n_tokens = self.spec.n_tokens
         check_shape(self._paths[0], "array", xy.shape, (n_tokens, 2, "case"))
         check_shape(self._paths[1], "array", stress.shape, (n_tokens, xy.shape[2]))
         return {"xy": xy, "stress": stress}, self._split(split, xy.shape[2], counts)
 
     def _open_grid(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
-        arrays = {key: open_npy(path) for key, path in zip("xyq", self._paths, strict=True)}
+        arrays = {key: map_npy(path) for key, path in zip("xyq", self._paths, strict=True)}
         n_cases = len(arrays["x"]) if arrays["x"].ndim else 0
         channels = _Q_CHANNEL[self.spec.name][1]
         expected = {

@@ -34,6 +34,8 @@ _RESULT = re.compile(
     r"(\b|_|[A-Z0-9]|s\b)"
 )
 _MOST_VALUES = 64
+# Of OmegaConf, which would put something else in the place of a name that a file gives.
+_REFERENCE = "${"
 
 
 def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]:
@@ -61,7 +63,11 @@ def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]
             told.append(f"coordinates are {shown}")
         n, grid = token_shape(first, names)
         columns = token_columns(first.arrays, n, grid)
-    used = {p.array for p in (names.coordinates or {}).values()} | {names.weights}
+    references = [name for name in first.names() if _REFERENCE in name]
+    if references:
+        told.append(f"left aside are {', '.join(references)}: a config takes them for references")
+    columns = {name: column for name, column in columns.items() if name not in references}
+    used = {p.array for p in (names.coordinates or {}).values()} | {names.weights, *references}
     for key in ("features", "fields", "globals"):
         used |= {pick.array for pick in (getattr(names, key) or {}).values()}
     if names.fields is None:

@@ -14,10 +14,11 @@ from physicsnemo.datapipes import register
 
 from ...meshes import PolygonMesh
 from ...meshes.polygons import Rows
+from .array_files import LazyArray
 from .base import MEASURE, CaseReader, ReaderOptions, Rowwise, TokenTable
 from .case_files import find_files
 from .case_tables import TO_BODY, make_table, token_shape
-from .contents import Contents, LazyArray, Wanted, open_body, open_files
+from .contents import Contents, Wanted, open_body, open_files
 from .guesses import complete
 from .names import Names
 from .parameters import read_parameters
@@ -236,10 +237,8 @@ class OwnReader(NamedReader):
             grid=grid,
         )
         super().__init__(case_ids=list(chosen), names=names, options=options)
-        self._parameters, told = read_parameters(
-            root, parameters, list(found), self._files.whole_set
-        )
-        self.told = [*self._files.told, *told]
+        self._parameters = read_parameters(root, parameters, list(found), self._files.whole_set)
+        self.told = [*self._files.told, *self._parameters.told]
         self._constants = {n: np.asarray(v, dtype=float) for n, v in (constants or {}).items()}
 
     @cached_property
@@ -272,8 +271,12 @@ class OwnReader(NamedReader):
             contents = open_files(files.cases[case], chosen, files.array_names)
             if self._shared is not None:
                 contents = contents.join(self._shared)
-        values = {**self._constants, **self._parameters.get(case, {})}
-        contents = replace(contents.with_values(values), body=self._open_body(case))
+        values = {**self._constants, **self._parameters.values.get(case, {})}
+        contents = replace(
+            contents.with_values(values),
+            body=self._open_body(case),
+            unreadable={**self._parameters.unreadable, **contents.unreadable},
+        )
         if not self._rows:
             return contents
         arrays = {n: self._kept(contents, n, a) for n, a in contents.arrays.items()}
@@ -300,7 +303,7 @@ class OwnReader(NamedReader):
             else array
             for name, array in self._shared.arrays.items()
         }
-        return Contents(self._shared.source, arrays, self._shared.mesh, self._shared.values)
+        return replace(self._shared, arrays=arrays)
 
     def _kept(self, contents: Contents, name: str, array: Rowwise) -> Rowwise:
         """Return the rows of an array that `rows` keeps."""

@@ -1,21 +1,46 @@
 """Parameters of cases in CSV files: one table with a row per case, or one file per case."""
 
 import csv
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from ...files import reading
+from ..checks import missing_name, printable
 from .case_files import CASE, some
-from .surfaces import read_reference_values
+
+# Names of columns that hold the ids of cases, where the numbers in several columns would do.
+_ID_NAMES = re.compile(r"(?i).*(case|run|id|index|name|design|number|no\.?|geo\w*)|")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Values of the cases.
+
+    Parameters
+    ----------
+    values : Mapping[str, Mapping[str, numpy.ndarray]]
+        By case and name.
+    told : Sequence[str]
+        What was taken for what, where the config does not say it.
+    unreadable : Mapping[str, str]
+        Why columns that are there are not read.
+    """
+
+    values: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    told: Sequence[str] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_parameters(
     root: Path, given: str | None, case_ids: Sequence[str], by_position: bool
-) -> tuple[dict[str, dict[str, np.ndarray]], list[str]]:
-    """Return the parameters of each case in CSV files, and what was taken for what.
+) -> Parameters:
+    """Return the parameters of the cases in CSV files.
 
     Parameters
     ----------
@@ -31,69 +56,151 @@ def read_parameters(
     """
     folder = root if root.is_dir() else root.parent
     if given is not None and CASE in given:
-        return {
-            case: {
-                name: np.array(value)
-                for name, value in read_reference_values(folder / given.replace(CASE, case)).items()
+        files = {case: folder / given.replace(CASE, case) for case in case_ids}
+        return Parameters(
+            {
+                case: {name: np.array(v) for name, v in read_reference_values(path).items()}
+                for case, path in files.items()
             }
-            for case in case_ids
-        }, []
-    if given is None:
-        tables = sorted(folder.glob("*.csv"))
-        if len(tables) != 1:
-            return {}, [
-                f"no parameters are read of {some(t.name for t in tables)}"
-            ] if tables else []
-        try:
-            found = _read_table(tables[0], case_ids, by_position)
-        except ValueError as error:
-            return {}, [f"no parameters are read: {error}"]
-        return found, [f"parameters of the cases are in {tables[0].name}"]
-    return _read_table(folder / given, case_ids, by_position), []
+        )
+    if given is not None:
+        return _read_cases(folder / given, case_ids, by_position)
+    tables = sorted(folder.glob("*.csv"))
+    if len(tables) != 1:
+        listed = some(table.name for table in tables)
+        return Parameters(told=[f"no parameters are read of {listed}"] if tables else [])
+    try:
+        return _read_cases(tables[0], case_ids, by_position)
+    except ValueError as error:
+        return Parameters(told=[f"no parameters are read: {error}"])
 
 
-def _read_table(
-    path: Path, case_ids: Sequence[str], by_position: bool
-) -> dict[str, dict[str, np.ndarray]]:
+def read_reference_values(path: Path, names: Iterable[str] | None = None) -> dict[str, float]:
+    """Return the numbers of a CSV file by column: a header and one row, as ``geo_ref_*.csv``.
+
+    Parameters
+    ----------
+    path : Path
+        The file, as DrivAerML writes it.
+    names : Iterable[str], optional
+        The columns wanted; all by default.
+    """
+    header, rows = _read_table(path)
+    if len(rows) != 1:
+        raise ValueError(f"{path} has {len(rows)} rows below its header; expected one of numbers")
+    row = dict(zip(header, rows[0], strict=True))
+    wanted = list(row) if names is None else list(names)
+    for name in wanted:
+        if name not in row:
+            raise missing_name(path, "column", name, row)
+        if not _is_number(row[name]):
+            raise ValueError(f"{path}: {name} is {row[name]!r}, expected a number; repair the file")
+    return {name: float(row[name]) for name in wanted}
+
+
+def _read_table(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the names of the columns and the rows of a CSV file, all as long as the header."""
     if not path.is_file():
-        raise FileNotFoundError(f"data.reader.parameters {path} does not exist")
-    with reading(path), path.open(newline="", encoding="utf-8-sig") as file:
-        rows = [
-            {str(key).strip(" #"): (value or "").strip() for key, value in row.items()}
-            for row in csv.DictReader(file)
-        ]
-    if not rows:
+        raise FileNotFoundError(f"{path} does not exist; data.reader.parameters names CSV files")
+    try:
+        with reading(path), path.open(newline="", encoding="utf-8-sig") as file:
+            lines = csv.reader(file)
+            rows = [(lines.line_num, [cell.strip() for cell in row]) for row in lines]
+    except ValueError as error:
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            raise ValueError(f"{path} is no text in UTF-8; save it as `CSV UTF-8`") from error
+        raise
+    rows = [(line, row) for line, row in rows if any(row)]
+    if len(rows) < 2:
         raise ValueError(f"{path} has no rows below its header")
-    column, match = _id_column(rows, case_ids)
+    header = [name.strip(" #") for name in rows[0][1]]
+    if len(header) == 1 and ";" in header[0]:
+        raise ValueError(
+            f"{path} is separated by semicolons; save it with commas, and with points in numbers"
+        )
+    twice = [name for name in header if name and header.count(name) > 1]
+    if twice:
+        raise ValueError(f"{path} has two columns {printable(twice[0])!r}; rename one of them")
+    for line, row in rows[1:]:
+        if len(row) != len(header) and any(row[len(header) :]) or len(row) < len(header):
+            raise ValueError(
+                f"{path}: line {line} has {len(row)} entries, the header {len(header)}; repair it"
+            )
+    return header, [row[: len(header)] for _, row in rows[1:]]
+
+
+def _read_cases(path: Path, case_ids: Sequence[str], by_position: bool) -> Parameters:
+    header, rows = _read_table(path)
+    columns = {name: [row[i] for row in rows] for i, name in enumerate(header)}
+    column, place = _id_column(path, columns, case_ids)
     if column is None:
         if not (by_position and len(rows) == len(case_ids)):
             raise ValueError(
                 f"{path}: no column holds the cases {some(case_ids, 3)}; its columns are "
-                f"{some(rows[0])}, its first row is {some(rows[0].values())}. Add a column with "
-                "the ids"
+                f"{some(header)}, its first row is {some(rows[0])}. Add a column with the ids"
             )
-        match = dict(zip(case_ids, rows, strict=True))
-    numeric = [n for n in rows[0] if n != column and all(_is_number(row[n]) for row in rows)]
-    return {
-        case: {name: np.array(float(row[name])) for name in numeric} for case, row in match.items()
+        place = {case: i for i, case in enumerate(case_ids)}
+    told = f"parameters of the cases are in {path.name}, by "
+    told += "the order of its rows" if column is None else f"its column {printable(column)!r}"
+    unreadable, numeric = {}, []
+    for name, entries in columns.items():
+        wrong = {case: entries[i] for case, i in place.items() if not _is_number(entries[i])}
+        if name in ("", column):
+            continue
+        if wrong:
+            case, entry = next(iter(wrong.items()))
+            unreadable[name] = (
+                f"{path}: column {printable(name)} has {entry[:40]!r} for case {case}, no number"
+            )
+        else:
+            numeric.append(name)
+    values = {
+        case: {name: np.array(float(columns[name][i])) for name in numeric}
+        for case, i in place.items()
     }
+    return Parameters(values, [told], unreadable)
 
 
 def _id_column(
-    rows: Sequence[Mapping[str, str]], case_ids: Sequence[str]
-) -> tuple[str | None, dict[str, Mapping[str, str]]]:
+    path: Path, columns: Mapping[str, Sequence[str]], case_ids: Sequence[str]
+) -> tuple[str | None, dict[str, int]]:
     """Return the column that holds all ids, or else the numbers in them, and the row of each."""
     numbers = {case: re.findall(r"\d+", case) for case in case_ids}
     by_number = {case: str(int(found[-1])) for case, found in numbers.items() if found}
     if len(set(by_number.values())) < len(case_ids):
         by_number = {}
     for keys in ({case: case for case in case_ids}, by_number):
-        for column in rows[0] if keys else ():
-            entries = {
-                _plain(row[column]) if keys is by_number else row[column]: row for row in rows
-            }
-            if all(key in entries for key in keys.values()) and len(entries) == len(rows):
-                return column, {case: entries[key] for case, key in keys.items()}
+        plain = _plain if keys is by_number else str
+        fitting = {}
+        for name, entries in columns.items() if keys else ():
+            places: dict[str, list[int]] = {}
+            for i, entry in enumerate(entries):
+                places.setdefault(plain(entry), []).append(i)
+            missing = [case for case, key in keys.items() if key not in places]
+            if not missing:
+                fitting[name] = {case: places[key] for case, key in keys.items()}
+            elif keys is not by_number and 2 * len(missing) < len(keys):
+                raise ValueError(
+                    f"{path}: column {printable(name)!r} has no row for {some(missing, 3)}; add "
+                    "them, or move the files of these cases away"
+                )
+        if len(fitting) > 1 and keys is by_number:
+            # A parameter of 1, 2, 3 would do as well as the numbers of the runs.
+            named = {n: p for n, p in fitting.items() if _ID_NAMES.fullmatch(n)}
+            if len(named) != 1:
+                raise ValueError(
+                    f"{path}: the columns {some(fitting)} could each be the cases; write their "
+                    f"ids, such as {printable(case_ids[0])}, into one of them"
+                )
+            fitting = named
+        for name, found in fitting.items():
+            twice = [case for case, at in found.items() if len(at) > 1]
+            if twice:
+                raise ValueError(
+                    f"{path}: column {printable(name)!r} has {some(twice, 3)} more than once; "
+                    "keep one row per case"
+                )
+            return name, {case: at[0] for case, at in found.items()}
     return None, {}
 
 
@@ -103,8 +210,4 @@ def _plain(text: str) -> str:
 
 
 def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return bool(_NUMBER.fullmatch(text)) and math.isfinite(float(text))

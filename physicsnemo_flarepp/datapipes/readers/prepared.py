@@ -19,12 +19,15 @@ import numpy as np
 from physicsnemo.datapipes import register
 
 from ...files import check_inside, read_checked_json, reading
+from ...meshes import ASSOCIATIONS
 from ..checks import check_shape, existing_directory, missing_name
+from .array_files import map_npy
 from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, distinct_names
 from .splits import MANIFEST, CaseChoice, named_split
 
 CASE_FILE = "case.json"
 FORMAT = 1
+COLUMN_GROUPS = ("coordinates", "features", "fields", "weights")
 # Column of what each token stands for, as a feature; among weights it is called MEASURE.
 AREAS = "areas"
 
@@ -41,12 +44,11 @@ def open_column(folder: Path, entry: Mapping[str, Any], n_tokens: int) -> np.nda
     n_tokens : int
         Rows that it must have.
     """
-    check_inside([entry["file"]])
     path = folder / entry["file"]
     with reading(path):
         if path.stat().st_size != entry["size"]:
             raise EOFError(f"it has {path.stat().st_size} bytes, {entry['size']} were written")
-        column = np.load(path, mmap_mode="r", allow_pickle=False)
+        column = map_npy(path)
     check_shape(path, "array", column.shape[:1], (n_tokens,))
     return column
 
@@ -55,12 +57,40 @@ def read_case(path: Path) -> dict[str, Any]:
     """Return what a ``case.json`` says, which is as it was written."""
     with reading(path):
         content = read_checked_json(path)
+        if content.get("format") == FORMAT:
+            _check_case(content)
     if content.get("format") != FORMAT:
         raise ValueError(
             f"{path} has format {content.get('format')}, this version reads {FORMAT}; prepare the "
             "cases again"
         )
     return content
+
+
+def _check_case(content: Mapping[str, Any]) -> None:
+    """Raise ValueError unless everything that a ``case.json`` must say is there, and of its type.
+
+    A checksum tells what was changed, not what was never right.
+    """
+    try:
+        columns = content["columns"]
+        entries = [entry for group in COLUMN_GROUPS for entry in columns[group].values()]
+        check_inside(entry["file"] for entry in (*entries, content["order"]))
+        sound = (
+            content["n_tokens"] >= 1
+            and isinstance(content["n_tokens"], int)
+            and content["association"] in ASSOCIATIONS
+            and columns["coordinates"]
+            and isinstance(content["original"]["source"], str)
+            and all(isinstance(entry["size"], int) for entry in (*entries, content["order"]))
+            and isinstance(content["seen"], list)
+        )
+        for values in content["globals"].values():
+            np.asarray(values, dtype=np.float64)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"it does not describe a case: {type(error).__name__} {error}") from error
+    if not sound:
+        raise ValueError("it does not describe a case: a number or a name in it is of another kind")
 
 
 @register()
@@ -121,6 +151,7 @@ class PreparedReader(CaseReader):
             n_cases={"train": n_train, "val": n_val, "test": n_test}.get(split),
         )
         super().__init__(case_ids=list(self.files), options=options)
+        self._cases: dict[Path, dict[str, Any]] = {}
         asked = {"fields": fields, "features": features, "globals": global_names}
         self._asked = {
             group: None if names is None else distinct_names(group, names)
@@ -129,10 +160,16 @@ class PreparedReader(CaseReader):
         if self._asked["fields"] == ():
             raise ValueError("fields is empty; name at least one column to predict")
 
+    def _described(self, index: int) -> tuple[Path, dict[str, Any]]:
+        """Return the ``case.json`` of a case and what it says; a sample asks for it twice."""
+        path = self.files[self.case_ids[index]]
+        if path not in self._cases:
+            self._cases[path] = read_case(path)
+        return path, self._cases[path]
+
     def open_case(self, index: int) -> TokenTable:
         """Return case `index`; its columns are read when rows are."""
-        path = self.files[self.case_ids[index]]
-        content = read_case(path)
+        path, content = self._described(index)
         n_tokens, columns = content["n_tokens"], content["columns"]
         areas = columns["weights"].get(MEASURE)
         present = {**columns["features"], **columns["fields"], **columns["weights"]}
@@ -177,8 +214,7 @@ class PreparedReader(CaseReader):
 
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return the prepared case and what it was made from, so that a mesh can be rebuilt."""
-        path = self.files[self.case_ids[index]]
-        content = read_case(path)
+        path, content = self._described(index)
         order = path.parent / content["order"]["file"]
         return {
             "source": str(path),

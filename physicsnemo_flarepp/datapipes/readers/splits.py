@@ -5,9 +5,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ...files import reading
-from ..checks import check_unique
+from ..checks import check_unique, printable
 from ..specs import MANIFEST, BenchmarkSpec
 
 SPLITS = ("train", "val", "test")
@@ -189,8 +190,7 @@ def read_manifest(path: Path) -> dict[str, list[str]]:
     What is not a list beside them is left out; with an entry ``splits`` only that is looked at.
     Splits may share cases, a split has each case once.
     """
-    with reading(path):
-        content = json.loads(path.read_text())
+    content = _read_json(path)
     entries = content.get("splits", content) if isinstance(content, Mapping) else None
     lists = entries.items() if isinstance(entries, Mapping) else ()
     splits = {
@@ -202,20 +202,36 @@ def read_manifest(path: Path) -> dict[str, list[str]]:
         raise ValueError(
             f'{path} is not a manifest; expected {{"train": [case ids], "test": [case ids]}}'
         )
+    for name in SPLITS:
+        if name in entries and name not in splits:
+            raise ValueError(f"{path}: {name} is no list of case ids; write one, or leave it out")
     for name, ids in splits.items():
         check_unique(ids, f"{path}, split {name}")
     return splits
 
 
+def _read_json(path: Path) -> Any:
+    """Return what is in a JSON file, in which a name may stand once."""
+
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            raise ValueError(f"one of its names {', '.join(content)} stands there twice")
+        return content
+
+    with reading(path):
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=checked)
+
+
 def read_case_list(path: Path) -> list[str]:
     """Return the case ids in a file: a JSON list, or one per line, where # starts a comment."""
+    if path.suffix == ".json":
+        content = _read_json(path)
+        if not isinstance(content, list) or any(isinstance(c, list | dict) for c in content):
+            raise ValueError(f'{path} is no list of case ids; write ["run_1", ...]')
+        return [str(case) for case in content]
     with reading(path):
-        text = path.read_text()
-        if path.suffix == ".json":
-            content = json.loads(text)
-            if not isinstance(content, list):
-                raise ValueError("expected a list of case ids")
-            return [str(case) for case in content]
+        text = path.read_text(encoding="utf-8")
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return [line for line in lines if line]
 
@@ -269,7 +285,7 @@ def named_split(
     if absent:
         raise FileNotFoundError(
             f"{where} names {len(absent)} cases with no file under {root}: "
-            f"{', '.join(absent[:10])}. Fetch them or take them off the list"
+            f"{', '.join(map(printable, absent[:10]))}. Fetch them or take them off the list"
         )
     if n_cases is not None and not 1 <= n_cases <= len(ids):
         raise ValueError(
@@ -292,8 +308,8 @@ def _listed(
             if name in splits:
                 return str(path), splits[name]
         raise SplitMissing(
-            f"{path} has no split {names[0]!r}; it has {sorted(splits)}. Name the one to use, such "
-            f"as data.splits.{names[0]}={sorted(splits)[0]}"
+            f"{path} has no split {names[0]!r}; it has {sorted(splits)}. Name the one to use, as "
+            f"data.splits.{names[0]}=NAME, or write it into the file"
         )
     for name in names:
         if (root / name).is_dir():

@@ -32,6 +32,7 @@ from ..checks import missing_name
 StoredMesh = TypeVar("StoredMesh", DomainMesh, Mesh)
 # Name of what is inside the boundaries of a DomainMesh.
 INTERIOR = "interior"
+_ZARR_NOTES = ("zarr.json", ".zarray", ".zattrs")
 # All that zarr and numcodecs have for numbers; "pickle" runs what it decodes.
 _CODECS = {
     *("bytes", "endian", "transpose", "sharding_indexed", "blosc", "gzip", "zstd", "zlib", "bz2"),
@@ -58,18 +59,53 @@ def check_complete(path: Path) -> None:
         raise EOFError(f"a variable ends at byte {position}, the file at byte {size}")
 
 
-def own_dataset(path: Path, file: h5py.File, variable: str) -> h5py.Dataset:
-    """Return a dataset that lies in this file; HDF5 can point to bytes of any other file."""
+def own_dataset(
+    path: Path, file: h5py.File, variable: str, allow_missing_chunks: Container[str] = ()
+) -> h5py.Dataset:
+    """Return a dataset that lies in this file, all of it; HDF5 can point to bytes of other files.
+
+    Parameters
+    ----------
+    path : Path
+        To name in errors.
+    file : h5py.File
+        Where to look.
+    variable : str
+        Name of the dataset.
+    allow_missing_chunks : Container[str], optional
+        Names of datasets whose absent parts stand for the fill value.
+    """
     if variable not in file:
         raise missing_name(path, "variable", variable, file.keys())
     if isinstance(file.get(variable, getlink=True), h5py.HardLink):
         found = file[variable]
-        if isinstance(found, h5py.Dataset) and not (found.external or found.is_virtual):
+        # A group on the way may be a link to another file.
+        own = isinstance(found, h5py.Dataset) and found.file.filename == file.filename
+        if own and not (found.external or found.is_virtual):
+            _check_written(path, found, variable, allow_missing_chunks)
             return found
     raise RefusedFile(
         f"{path} is refused: variable {variable!r} is not stored in it but points elsewhere, maybe "
         "to another file; write it as one plain dataset"
     )
+
+
+def _check_written(path: Path, dataset: h5py.Dataset, name: str, allowed: Container[str]) -> None:
+    """Raise if parts of a dataset were never written; HDF5 reads them as the fill value."""
+    if not dataset.size or name in allowed:
+        return
+    if dataset.chunks is None:
+        expected, present = 1, int(dataset.id.get_storage_size() > 0)
+    else:
+        expected = math.prod(-(-n // k) for n, k in zip(dataset.shape, dataset.chunks, strict=True))
+        present = dataset.id.get_num_chunks()
+    if present < expected:
+        raise RefusedFile(
+            f"{path}: array {name} has {present} of {expected} parts, the others were never "
+            f"written and would be read as {dataset.fillvalue}. Whoever wrote the file was "
+            "stopped: write it again. Or, if that is meant, set data.reader.allow_missing_chunks="
+            f"[{name!r}]"
+        )
 
 
 def mat_shape(path: Path, variable: str) -> tuple[int, ...]:
@@ -205,18 +241,22 @@ def load_mesh_store(
             stored = load_memory_maps(path)
     if isinstance(stored, Mesh):
         return stored, {}
-    global_values = dict(stored.global_data.items())
-    names = list(stored.boundary_names)
+    return domain_part(path, stored, boundary), dict(stored.global_data.items())
+
+
+def domain_part(source: Path | str, domain: DomainMesh, boundary: str | None) -> Mesh:
+    """Return a part of a domain by its name; see :func:`load_mesh_store`."""
+    names = list(domain.boundary_names)
     if boundary == INTERIOR or (boundary is None and not names):
-        return stored.interior, global_values
+        return domain.interior
     if boundary is None and len(names) > 1:
         raise ValueError(
-            f"{path} has the boundaries {', '.join(names)}; set data.reader.boundary to one of "
+            f"{source} has the boundaries {', '.join(names)}; set data.reader.boundary to one of "
             f"them, or to {INTERIOR!r}"
         )
     if boundary is not None and boundary not in names:
-        raise missing_name(path, "boundary", boundary, [*names, INTERIOR])
-    return stored.boundaries[boundary or names[0]], global_values
+        raise missing_name(source, "boundary", boundary, [*names, INTERIOR])
+    return domain.boundaries[boundary or names[0]]
 
 
 def _load_zarr_mesh(path: Path, allowed: Container[str]) -> Mesh | DomainMesh:
@@ -255,9 +295,15 @@ def check_chunks(path: Path, array: zarr.Array, allowed: Container[str]) -> None
     check_codecs(path, array)
     # With sharding one stored object holds several chunks.
     stored_shape = array.shards or array.chunks
+    if not all(array.chunks):
+        raise ValueError(f"{path}: array {array.basename} has chunks of the shape {array.chunks}")
     expected = math.prod(-(-n // k) for n, k in zip(array.shape, stored_shape, strict=True))
     per_object = math.prod(n // k for n, k in zip(stored_shape, array.chunks, strict=True))
-    present = array.nchunks_initialized // per_object
+    # zarr makes a list of all chunks that a shape would have, which may be any number.
+    files = (path / array.path).rglob("*")
+    present = sum(file.name not in _ZARR_NOTES and file.is_file() for file in files)
+    if present >= expected:
+        present = array.nchunks_initialized // per_object
     if present < expected and array.basename not in allowed:
         raise ValueError(
             f"{path}: array {array.basename} has {present} of {expected} chunks. Either the copy "

@@ -14,7 +14,6 @@ The formats of the first two rows have no random access to rows: reading the fil
 Of a DomainMesh stored as a zarr group the connectivity is read whole.
 """
 
-import csv
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,9 @@ from ...files import reading
 from ...meshes import ASSOCIATIONS, PolygonMesh, read_polygons
 from ..checks import check_shape, missing_name, one_file
 from ..specs import SURFACE_FIELD_COLUMNS
+from .array_files import open_arrays
 from .base import MEASURE, ComputedColumn, Rowwise, TokenTable
+from .parameters import read_reference_values
 from .stores import check_chunks, load_stored
 from .surface_tables import SurfaceRequest, find_association, surface_table
 
@@ -40,28 +41,6 @@ def read_polydata(path: Path, request: SurfaceRequest) -> PolygonMesh:
     mesh = read_polygons(path, arrays=request.arrays(), places=places)
     place = find_association(path, request, mesh.array_names())
     return replace(mesh, data={"cell": {}, "point": {}, place: mesh.data[place]})
-
-
-def read_reference_values(path: Path, names: Iterable[str] | None = None) -> dict[str, float]:
-    """Return the numbers of a ``geo_ref_*.csv`` file by column: a header and one row.
-
-    Parameters
-    ----------
-    path : Path
-        The file, as DrivAerML writes it.
-    names : Iterable[str], optional
-        The columns wanted; all by default.
-    """
-    with reading(path), path.open(newline="") as file:
-        rows = list(csv.reader(file))[:2]
-        if len(rows) < 2 or len(rows[0]) != len(rows[1]):
-            raise ValueError("expected a header and a row of as many numbers")
-        row = {name.strip(" #"): value for name, value in zip(*rows, strict=True)}
-        wanted = list(row) if names is None else list(names)
-        for name in wanted:
-            if name not in row:
-                raise missing_name(path, "column", name, row)
-        return {name: float(row[name]) for name in wanted}
 
 
 def reference_values_beside(source: str | Path) -> dict[str, float]:
@@ -209,9 +188,7 @@ def _open_table(path: Path, arrays: Mapping[str, Rowwise], request: SurfaceReque
 
 def open_npz(path: Path, request: SurfaceRequest) -> TokenTable:
     """Return a presampled or curated ``.npz`` surface."""
-    with reading(path), np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    return _open_table(path, arrays, request)
+    return _open_table(path, open_arrays(path).arrays, request)
 
 
 def open_zarr(path: Path, request: SurfaceRequest) -> TokenTable:

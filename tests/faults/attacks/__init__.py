@@ -4,10 +4,10 @@ An attack rewrites one sound file. Its payload makes the directory ``trap.marker
 in the file, by a pickle, or by importing the module ``trap_module``, which is there to be found.
 """
 
-from tests.faults.attacks import arrays, meshes, models, runs
+from tests.faults.attacks import arrays, meshes, models, own_data, runs
 from tests.faults.attacks.base import Trap
 
 __all__ = ["CORPUS", "KINDS", "Trap"]
 
-KINDS = models.KINDS | runs.KINDS | arrays.KINDS | meshes.KINDS
+KINDS = models.KINDS | runs.KINDS | arrays.KINDS | meshes.KINDS | own_data.KINDS
 CORPUS = [(kind, attack) for kind in KINDS for attack in KINDS[kind].attacks]

@@ -1,0 +1,265 @@
+"""Arrays in ``.npz``, ``.npy``, HDF5 and zarr files: found by their headers, read when used.
+
+A file of somebody else, or of a bad disk, may say anything of its arrays. Before values are read
+their size is compared with what the file holds and with the memory that is free, what is stored
+elsewhere is refused, and what was never written is no zero. Arrays that are no numbers are not
+opened; they are named with the reason, for whoever asks for one of them.
+"""
+
+import math
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import EllipsisType
+from typing import BinaryIO
+
+import h5py
+import numpy as np
+import zarr
+
+from ...files import damaged, reading
+from ...meshes.polygons import Rows
+from ..checks import check_fits
+from .stores import check_chunks, own_dataset
+
+SUFFIXES = (".npz", ".npy", ".h5", ".hdf5", ".zarr")
+_NUMBERS = "fiub"
+_NPY_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+Part = Rows | int | EllipsisType
+
+
+@dataclass(frozen=True)
+class LazyArray:
+    """An array in a file, read when rows are.
+
+    Parameters
+    ----------
+    shape : tuple[int, ...]
+        Of the whole array.
+    dtype : numpy.dtype
+        Of its entries.
+    read : Callable[[Rows], numpy.ndarray]
+        Gives rows, with an int one entry of the first axis, with ``...`` all.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[Part], np.ndarray]
+
+    def __getitem__(self, rows: Part) -> np.ndarray:
+        return self.read(rows)
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self[...], dtype=dtype)
+
+
+@dataclass(frozen=True)
+class FoundArrays:
+    """What a file of arrays holds.
+
+    Parameters
+    ----------
+    arrays : dict[str, LazyArray or numpy.ndarray]
+        Arrays of numbers.
+    unreadable : dict[str, str]
+        Why others are not read.
+    """
+
+    arrays: dict[str, LazyArray | np.ndarray] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+
+def open_arrays(
+    path: Path,
+    *,
+    name: str | None = None,
+    wanted: Collection[str] | None = None,
+    allow_missing_chunks: Collection[str] = (),
+) -> FoundArrays:
+    """Return the arrays of a file of one of the formats :data:`SUFFIXES`.
+
+    Parameters
+    ----------
+    path : Path
+        The file, or the folder of a zarr group.
+    name : str, optional
+        Of the array of a ``.npy`` file; by default that of the file.
+    wanted : Collection[str], optional
+        Arrays of a zarr group that must have all their chunks; by default all.
+    allow_missing_chunks : Collection[str], optional
+        Arrays whose absent chunks stand for the fill value.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        return _open_npy(path, name or path.stem)
+    if suffix == ".npz":
+        return _open_npz(path)
+    if suffix == ".zarr":
+        return _open_zarr(path, wanted, allow_missing_chunks)
+    return _open_hdf5(path, allow_missing_chunks)
+
+
+def _npy_header(file: BinaryIO, size: int) -> tuple[tuple[int, ...], np.dtype] | str:
+    """Return shape and type of an array of numbers in ``.npy`` format, or why it is none.
+
+    Raises EOFError unless the array fills the `size` bytes exactly.
+    """
+    version = np.lib.format.read_magic(file)
+    if version not in _NPY_HEADERS:
+        return "of records; save it as numbers"
+    shape, _, dtype = _NPY_HEADERS[version](file)
+    if dtype.kind not in _NUMBERS:
+        return _no_numbers(dtype)
+    expected = file.tell() + math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or expected != size:
+        raise EOFError(f"it has {size} bytes, but {expected} for the shape {shape} in its header")
+    return shape, dtype
+
+
+def _no_numbers(dtype: np.dtype) -> str:
+    if dtype.kind == "O":
+        return "of objects, which are pickles or words; save it as numbers"
+    return f"of the type {dtype}, which is no real number"
+
+
+def map_npy(path: Path) -> np.ndarray:
+    """Return the array of numbers in a ``.npy`` file, memory-mapped."""
+    found = _open_npy(path, path.stem)
+    if found.unreadable:
+        raise damaged(path, f"it holds an array {found.unreadable[path.stem]}")
+    return found.arrays[path.stem]
+
+
+def _open_npy(path: Path, name: str) -> FoundArrays:
+    with reading(path):
+        with path.open("rb") as file:
+            header = _npy_header(file, path.stat().st_size)
+        if isinstance(header, str):
+            return FoundArrays(unreadable={name: header})
+        return FoundArrays({name: np.load(path, mmap_mode="r", allow_pickle=False)})
+
+
+def _open_npz(path: Path) -> FoundArrays:
+    """Return the arrays of a ``.npz`` file; each is read whole when first used."""
+
+    def lazy(name: str, shape: tuple[int, ...], dtype: np.dtype) -> LazyArray:
+        kept: list[np.ndarray] = []
+
+        def read(rows: Part) -> np.ndarray:
+            if not kept:
+                check_fits(path, name, shape, dtype)
+                with reading(path), np.load(path, allow_pickle=False) as file:
+                    kept.append(file[name])
+            return kept[0][rows]
+
+        return LazyArray(shape, dtype, read)
+
+    found = FoundArrays()
+    with reading(path), zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        twice = [n for n, count in Counter(m.filename for m in members).items() if count > 1]
+        if twice:
+            raise ValueError(f"it holds {twice[0]} more than once")
+        for member in members:
+            name = member.filename.removesuffix(".npy")
+            if name == member.filename:
+                found.unreadable[name] = "no array of NumPy"
+                continue
+            with archive.open(member) as file:
+                try:
+                    header = _npy_header(file, member.file_size)
+                except (ValueError, EOFError) as error:
+                    raise ValueError(f"{member.filename}: {error}") from error
+            if isinstance(header, str):
+                found.unreadable[name] = header
+            else:
+                found.arrays[name] = lazy(name, *header)
+    return found
+
+
+def _n_rows(rows: Part, n: int) -> int:
+    """Return how many of `n` rows are asked for."""
+    if isinstance(rows, slice):
+        return len(range(*rows.indices(n)))
+    return n if rows is ... else np.size(rows)
+
+
+def _open_hdf5(path: Path, allow_missing_chunks: Collection[str]) -> FoundArrays:
+    """Return the datasets of numbers in an HDF5 file, those of groups as group/name."""
+
+    def lazy(name: str, dataset: h5py.Dataset) -> LazyArray:
+        shape, dtype = dataset.shape, dataset.dtype
+
+        def read(rows: Part) -> np.ndarray:
+            with reading(path), h5py.File(path) as file:
+                stored = own_dataset(path, file, name, allow_missing_chunks)
+                # Reading row by row takes seconds where the span takes milliseconds.
+                spread = isinstance(rows, np.ndarray) and len(rows) > 0
+                first = int(rows.min()) if spread else 0
+                span = slice(first, int(rows.max()) + 1) if spread else rows
+                if shape:
+                    check_fits(path, name, (_n_rows(span, shape[0]), *shape[1:]), dtype)
+                return stored[span][rows - first] if spread else stored[span]
+
+        return LazyArray(shape, dtype, read)
+
+    found = FoundArrays()
+
+    def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
+        if not isinstance(item, h5py.Dataset):
+            return
+        if item.dtype.kind not in _NUMBERS:
+            found.unreadable[name] = _no_numbers(item.dtype)
+        elif item.shape is None:
+            found.unreadable[name] = "empty"
+        else:
+            found.arrays[name] = lazy(name, item)
+
+    def visit_link(name: str, link: object) -> None:
+        if not isinstance(link, h5py.HardLink):
+            found.unreadable[name] = "a link that leads elsewhere; write it as one plain dataset"
+
+    with reading(path), h5py.File(path) as file:
+        file.visititems(visit)
+        file.visititems_links(visit_link)
+    return found
+
+
+def _open_zarr(
+    path: Path, wanted: Collection[str] | None, allow_missing_chunks: Collection[str]
+) -> FoundArrays:
+    """Return the arrays of numbers in a zarr group; those wanted must have all their chunks."""
+
+    def lazy(name: str, array: zarr.Array) -> LazyArray:
+        def read(rows: Part) -> np.ndarray:
+            if array.shape:
+                part = (_n_rows(rows, array.shape[0]), *array.shape[1:])
+                check_fits(path, name, part, array.dtype)
+                # A chunk is unpacked whole, whatever is asked of it.
+                check_fits(path, f"a chunk of {name}", array.chunks, array.dtype)
+            with reading(path):
+                return np.asarray(array[rows])
+
+        return LazyArray(array.shape, array.dtype, read)
+
+    found = FoundArrays()
+    with reading(path):
+        try:
+            members = list(zarr.open_group(path, mode="r").members(None))
+        except FileNotFoundError as error:
+            raise EOFError(f"it holds no zarr group: {error}") from error
+    for name, array in members:
+        if not isinstance(array, zarr.Array):
+            continue
+        if array.dtype.kind not in _NUMBERS:
+            found.unreadable[name] = _no_numbers(array.dtype)
+            continue
+        if wanted is None or name in wanted:
+            check_chunks(path, array, allow_missing_chunks)
+        found.arrays[name] = lazy(name, array)
+    return found
