@@ -120,7 +120,7 @@ class Inspection:
 
     def as_yaml(self) -> str:
         """Return the config as a file of the group ``data``."""
-        return "defaults:\n  - own\n\n" + OmegaConf.to_yaml(OmegaConf.create(_literal(self.config)))
+        return "defaults:\n  - own\n\n" + OmegaConf.to_yaml(OmegaConf.create(dict(self.config)))
 
     def overrides(self) -> list[str]:
         """Return the config as arguments of ``flarepp train``."""

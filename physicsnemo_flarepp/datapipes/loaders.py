@@ -1,6 +1,7 @@
 """From a config to the loaders of its splits, on one process or on a data x context mesh."""
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -9,11 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import DataLoader, Dataset
 
 from .collate import PadCollator
+from .config import ParallelConfig
 from .memory import MemoryCases
 from .normalization import Normalizer, normalization_kinds, paper_normalizer
 from .readers import CaseReader
 from .sampling import CaseSampler
-from .sources import TEST_SEED, DataSource, open_source, running_ranks
+from .sources import TEST_SEED, DataSource, checked_config, open_source, running_ranks
 from .statistics import fit_normalizer
 
 
@@ -59,7 +61,7 @@ def build_dataloaders(
         ``train``, ``test``, ``normalizer`` and ``val``. To fit the normaliser the training cases
         are read, those of other splits are only listed.
     """
-    source = open_source(cfg, trust, data)
+    source = _open_on_ranks(cfg, trust, data)
     train = source.reader("train")
     source = source.with_names(train)
     readers = {"train": train, "val": source.find_reader("val")}
@@ -94,7 +96,7 @@ def build_test_loader(
     split : str, optional
         Which one: ``test`` or ``val``.
     """
-    source = open_source(cfg, trust, data)
+    source = _open_on_ranks(cfg, trust, data)
     return _make_loader(source, split, source.reader(split), normalizer)
 
 
@@ -106,6 +108,41 @@ def evaluated_split(
     if source.find_reader("test") is None and source.find_reader("val") is not None:
         return "val"
     return "test"
+
+
+def _open_on_ranks(
+    cfg: Mapping[str, Any] | DictConfig, trust: bool, data: MemoryCases | None
+) -> DataSource:
+    """Return the source of a config that fits the ranks that are running."""
+    cfg = checked_config(cfg)
+    _check_mesh(cfg.parallel)
+    _check_batch(cfg.batch_size, cfg.parallel)
+    return open_source(cfg, trust, data)
+
+
+def _check_mesh(parallel: ParallelConfig) -> None:
+    ranks = running_ranks()
+    if ranks not in (None, parallel.data_size * parallel.context_size):
+        raise ValueError(
+            f"parallel has data_size={parallel.data_size} and context_size="
+            f"{parallel.context_size}, but {ranks} ranks are running; their product must be the "
+            "number of ranks"
+        )
+
+
+def _check_batch(batch_size: int, parallel: ParallelConfig) -> None:
+    data, context = parallel.data_size, parallel.context_size
+    if batch_size < 1:
+        raise ValueError(f"data.batch_size is {batch_size}, expected at least 1")
+    if batch_size % data:
+        ranks, larger = data * context, -(-batch_size // data) * data
+        shared = ranks // math.gcd(batch_size, ranks)
+        raise ValueError(
+            f"data.batch_size is {batch_size}, the cases of a batch over all ranks, which {data} "
+            f"data ranks cannot share equally. Let ranks share cases instead (parallel.context="
+            f"{shared} of {ranks} ranks), which trains what one rank would, or set data.batch_size "
+            f"to a multiple of {data}, such as {larger}, which is another training"
+        )
 
 
 def check_disjoint(readers: Mapping[str, CaseReader]) -> None:

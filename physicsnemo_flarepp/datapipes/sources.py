@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +12,7 @@ import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import COMPONENT_REGISTRY, Transform
 
-from .config import LoaderConfig, ParallelConfig
+from .config import LoaderConfig
 from .memory import MemoryCases, MemoryReader, from_dataset
 from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnReader, ReaderOptions
 from .readers.geofno import stored_cases
@@ -187,6 +186,11 @@ def complete_names(
     return plain | reader.names.as_config(), reader.guesses
 
 
+def checked_config(cfg: Mapping[str, Any] | DictConfig) -> DictConfig:
+    """Return a data config with all its defaults; an unknown key is an error."""
+    return OmegaConf.merge(OmegaConf.structured(LoaderConfig), _plain(cfg))
+
+
 def open_source(
     cfg: Mapping[str, Any] | DictConfig, trust: bool, data: MemoryCases | None = None
 ) -> DataSource:
@@ -197,9 +201,7 @@ def open_source(
     cfg, trust, data
         As in :func:`~.loaders.build_dataloaders`.
     """
-    cfg = OmegaConf.merge(OmegaConf.structured(LoaderConfig), _plain(cfg))
-    _check_mesh(cfg.parallel)
-    _check_batch(cfg.batch_size, cfg.parallel)
+    cfg = checked_config(cfg)
     if data is not None:
         choices = _case_choices(cfg, Path())
         return DataSource(cfg, cfg.root, None, MemoryReader, choices, data, trust)
@@ -338,31 +340,6 @@ def _plain(cfg: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
 def running_ranks() -> int | None:
     """Return the number of ranks, None without a process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else None
-
-
-def _check_mesh(parallel: ParallelConfig) -> None:
-    ranks = running_ranks()
-    if ranks not in (None, parallel.data_size * parallel.context_size):
-        raise ValueError(
-            f"parallel has data_size={parallel.data_size} and context_size="
-            f"{parallel.context_size}, but {ranks} ranks are running; their product must be the "
-            "number of ranks"
-        )
-
-
-def _check_batch(batch_size: int, parallel: ParallelConfig) -> None:
-    data, context = parallel.data_size, parallel.context_size
-    if batch_size < 1:
-        raise ValueError(f"data.batch_size is {batch_size}, expected at least 1")
-    if batch_size % data:
-        ranks, larger = data * context, -(-batch_size // data) * data
-        shared = ranks // math.gcd(batch_size, ranks)
-        raise ValueError(
-            f"data.batch_size is {batch_size}, the cases of a batch over all ranks, which {data} "
-            f"data ranks cannot share equally. Let ranks share cases instead (parallel.context="
-            f"{shared} of {ranks} ranks), which trains what one rank would, or set data.batch_size "
-            f"to a multiple of {data}, such as {larger}, which is another training"
-        )
 
 
 def _data_root(cfg: DictConfig) -> Path:

@@ -392,7 +392,12 @@ def damaged_at_random(content, rng):
     return bytes(changed)
 
 
-SETS = {kind: (write_own(kind), open_own) for kind in ("npz", "npy", "h5", "zarr")} | {
+def open_named(path):
+    """All names are given, for a guess depends on what the first cases hold."""
+    return open_own(path, features=[], globals=["speed"])
+
+
+SETS = {kind: (write_own(kind), open_named) for kind in ("npz", "npy", "h5", "zarr")} | {
     "table": (write_table, open_table),
     "prepared": (write_prepared, open_prepared),
 }
@@ -410,7 +415,7 @@ def test_random_damage_is_named_or_changes_nothing_but_values(tmp_path, kind):
     rng = np.random.default_rng(5)
     files = [file for file in sorted(root.rglob("*")) if file.is_file()]
     outcomes = {"refused": 0, "same shapes": 0}
-    for _ in range(600):
+    for _ in range(400):
         file = files[int(rng.integers(len(files)))]
         content = file.read_bytes()
         if not content:

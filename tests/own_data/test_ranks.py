@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from physicsnemo.distributed import DistributedManager
 
 from physicsnemo_flarepp.commands.configs import compose_config
+from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.metrics import read_metrics
 from tests.training.rank_processes import run_training
 
@@ -37,7 +39,12 @@ def curve(clouds, run_dir, ranks, context):
     """Losses of the steps, and the error on the test cases, of a training on some ranks."""
     own = ["data=own", f"data.root='{clouds}'", f"run_dir={run_dir}", "label=own"]
     own += [f"parallel.context={context}"]
-    run_training(compose_config("train", [*own, *SMALL]), ranks)
+    cfg = compose_config("train", [*own, *SMALL])
+    if ranks == 1:
+        train(cfg)
+        DistributedManager.cleanup()
+    else:
+        run_training(cfg, ranks)
     rows = read_metrics(run_dir)
     return [row["loss"] for row in rows if row["kind"] == "step"], rows[-1]["error"]
 
