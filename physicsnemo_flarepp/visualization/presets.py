@@ -40,11 +40,14 @@ _VEHICLE = Preset(
         "wallShearStressMeanTrim_x": "wall shear x",
         "wallShearStressMeanTrim_y": "wall shear y",
         "wallShearStressMeanTrim_z": "wall shear z",
+        "UMeanTrim": "velocity",
+        **{f"UMeanTrim_{axis}": f"velocity {axis}" for axis in "xyz"},
     },
     # Kinematic: divided by the density.
     units={
         "pMeanTrim": "m²/s²",
         **{f"wallShearStressMeanTrim{part}": "m²/s²" for part in ("", "_x", "_y", "_z")},
+        **{f"UMeanTrim{part}": "m/s" for part in ("", "_x", "_y", "_z")},
     },
     cameras=CAR_CAMERAS,
 )

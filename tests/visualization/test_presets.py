@@ -30,3 +30,9 @@ def test_units_of_the_published_elasticity_are_not_invented():
 def test_sets_without_a_preset_go_by_dimension():
     assert preset_for("my own", dimension=3).cameras == preset_for("cars").cameras
     assert preset_for("my own", dimension=2).cameras is None
+
+
+def test_every_field_of_the_built_in_cars_and_their_air_has_a_label_and_units():
+    preset = preset_for("car_volumes", builtin=True)
+    for name in ("pMeanTrim", "wallShearStressMeanTrim", "UMeanTrim", "UMeanTrim_x"):
+        assert preset.labels[name] != name and preset.units[name]
