@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .pointwise import without_autocast
+
 _HALF = (torch.float16, torch.bfloat16)
 # The CUDA memory-efficient kernel stores its log-normaliser in rows padded to this multiple.
 _EFFICIENT_LSE_ALIGNMENT = 32
@@ -180,21 +182,23 @@ def _scores(q, k, log_weights, scale):
 
 
 def _math_forward(q, k, v, log_weights, scale):
-    scores = _scores(q, k, log_weights, scale)
-    lse = torch.logsumexp(scores, -1)
-    shift = lse.masked_fill(lse == -math.inf, math.inf)
-    out = torch.exp(scores - shift[..., None]) @ v.to(scores.dtype)
+    with without_autocast(q):  # which would round the scores to half precision
+        scores = _scores(q, k, log_weights, scale)
+        lse = torch.logsumexp(scores, -1)
+        shift = lse.masked_fill(lse == -math.inf, math.inf)
+        out = torch.exp(scores - shift[..., None]) @ v.to(scores.dtype)
     return out.to(q.dtype), lse
 
 
 def _math_backward(grad_out, q, k, v, out, lse, log_weights, scale):
-    scores = _scores(q, k, log_weights, scale)
-    dtype = scores.dtype
-    p = torch.exp(scores - lse[..., None])
-    grad_out = grad_out.to(dtype)
-    inner = (grad_out * out.to(dtype)).sum(-1, keepdim=True)
-    ds = scale * p * (grad_out @ v.to(dtype).transpose(-1, -2) - inner)
-    grads = ds @ k.to(dtype), ds.transpose(-1, -2) @ q.to(dtype), p.transpose(-1, -2) @ grad_out
+    with without_autocast(q):
+        scores = _scores(q, k, log_weights, scale)
+        dtype = scores.dtype
+        p = torch.exp(scores - lse[..., None])
+        grad_out = grad_out.to(dtype)
+        inner = (grad_out * out.to(dtype)).sum(-1, keepdim=True)
+        ds = scale * p * (grad_out @ v.to(dtype).mT - inner)
+        grads = ds @ k.to(dtype), ds.mT @ q.to(dtype), p.mT @ grad_out
     return tuple(g.to(q.dtype) for g in grads)
 
 

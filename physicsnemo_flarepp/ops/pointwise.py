@@ -142,8 +142,9 @@ def unit_scale(x: Float[Tensor, "*rows D"], eps: float, center: bool) -> Float[T
     if not torch.compiler.is_compiling():
         check_rows(x, eps)
     if is_plain():
-        centered = x - x.mean(-1, keepdim=True) if center else x
-        return centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + eps)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # squares overflow fp16
+        wide = wide - wide.mean(-1, keepdim=True) if center else wide
+        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
     return _UnitScale.apply(x, eps, center)
 
 

@@ -218,6 +218,21 @@ def test_math_reference_agrees_with_the_fused_kernel(dtype):
         torch.testing.assert_close(a, b, rtol=0, atol=4 * TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_autocast_does_not_round_the_scores_of_the_unfused_kernel(dtype):
+    # Values wider than keys, which no fused kernel serves; scores of 1e5 overflow fp16.
+    q, k = (300 * torch.randn(1, 1, n, 8) for n in (3, 9))
+    inputs = [t.to(dtype).requires_grad_() for t in (q, k, torch.randn(1, 1, 9, 12))]
+    found = []
+    for enabled in (True, False):
+        with torch.autocast("cpu", torch.float16, enabled=enabled):
+            out, lse = attention_with_lse(*inputs)
+            found.append([out, lse, *torch.autograd.grad(out.sum() + lse.sum(), inputs)])
+    assert found[0][0].dtype == dtype and found[0][1].dtype == torch.float32
+    assert found[0][1].isfinite().all()
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("as_weights", [False, True])
 @pytest.mark.parametrize("backend", ["cpu", "math"])
 def test_rows_without_keys_give_zero_and_minus_infinity(backend, as_weights, monkeypatch):

@@ -62,6 +62,19 @@ def test_values_are_those_of_the_fused_operator(name):
     torch.testing.assert_close(plain, fused, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("autocast", [True, False])
+@pytest.mark.parametrize("name", [name for name in OPERATORS if name != "split linear"])
+def test_values_in_half_precision_are_those_of_double_precision_rounded(name, autocast):
+    operator, make = OPERATORS[name]
+    inputs = [200 * value for value in make()]  # squares are off the range of fp16
+    inputs = [value.half() for value in inputs]
+    expected = operator(*(value.double() for value in inputs))
+    with torch.autocast("cpu", torch.float16, enabled=autocast), plain_operators():
+        found = operator(*inputs)
+    for a, b in zip(*(y if isinstance(y, tuple) else (y,) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
 def test_second_derivatives_are_those_of_finite_differences(name):
