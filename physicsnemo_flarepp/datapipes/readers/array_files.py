@@ -225,8 +225,11 @@ def _open_hdf5(path: Path, allow_missing_chunks: Collection[str]) -> FoundArrays
             found.unreadable[name] = "a link that leads elsewhere; write it as one plain dataset"
 
     with reading(path), h5py.File(path) as file:
-        file.visititems(visit)
-        file.visititems_links(visit_link)
+        try:
+            file.visititems(visit)
+            file.visititems_links(visit_link)
+        except KeyError as error:  # of a damaged entry of a group, not of a name asked for
+            raise damaged(path, error) from error
     return found
 
 

@@ -26,7 +26,7 @@ import zarr
 from physicsnemo.mesh import DomainMesh, Mesh
 from physicsnemo.mesh.io import from_zarr
 
-from ...files import RefusedFile, reading
+from ...files import RefusedFile, damaged, reading
 from ..checks import missing_name
 
 StoredMesh = TypeVar("StoredMesh", DomainMesh, Mesh)
@@ -95,7 +95,10 @@ def _check_written(path: Path, dataset: h5py.Dataset, name: str, allowed: Contai
     if not dataset.size or name in allowed:
         return
     if dataset.chunks is None:
-        expected, present = 1, int(dataset.id.get_storage_size() > 0)
+        stored = dataset.id.get_storage_size()
+        expected, present = 1, int(stored > 0)
+        if present and stored != dataset.nbytes:
+            raise damaged(path, f"{name} has {stored} bytes, {dataset.nbytes} by its shape")
     else:
         expected = math.prod(-(-n // k) for n, k in zip(dataset.shape, dataset.chunks, strict=True))
         present = dataset.id.get_num_chunks()
