@@ -109,8 +109,10 @@ def log_ticks(low: float, high: float) -> list[float]:
 def log_numbers(axis: Axes) -> None:
     """Make the y axis logarithmic, with enough numbers to read values, plain ones if they can be.
 
-    Set limits and draw curves before.
+    Set limits and draw curves before; an axis without a curve stays as it is.
     """
+    if not any(np.size(line.get_ydata()) for line in axis.lines):
+        return
     axis.set_yscale("log")
     low, high = axis.get_ylim()
     axis.yaxis.set_major_locator(FixedLocator(log_ticks(low, high)))

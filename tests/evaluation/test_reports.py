@@ -113,8 +113,8 @@ def test_several_runs_are_compared(loaded, featured_run, capsys):
     table = capsys.readouterr().out.strip().splitlines()[-3:]
     assert table[0].split()[0] == "run" and "R^2 of Cd" in table[0]
     for line, report in zip(table[1:], reports, strict=True):
-        name, error, *_ = line.split()
-        assert name == report.name
+        name, count, split, error, *_ = line.split()
+        assert (name, count, split) == (report.name, str(len(report.errors.case_ids)), "test")
         assert float(error) == pytest.approx(100 * report.errors.mean, rel=5e-3)
 
 

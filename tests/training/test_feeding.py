@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from physicsnemo_flarepp import GNOT, LNO, FlarePP, MixerBackbone, PerceiverIO, SetTransformer
+from physicsnemo_flarepp.mixers.norms import RMSNorm
 from physicsnemo_flarepp.training.feeding import (
     FEEDS,
     Feed,
@@ -217,10 +218,10 @@ def test_config_that_contradicts_data_or_class_is_refused(family, changes, messa
     "chosen, precision, expected",
     [
         (None, "fp32", torch.nn.LayerNorm),
-        (None, "bf16", torch.nn.RMSNorm),
-        (None, "fp16", torch.nn.RMSNorm),
+        (None, "bf16", RMSNorm),
+        (None, "fp16", RMSNorm),
         ("layer", "bf16", torch.nn.LayerNorm),
-        ("rms", "fp32", torch.nn.RMSNorm),
+        ("rms", "fp32", RMSNorm),
     ],
 )
 def test_norm_follows_the_precision_unless_it_is_chosen(chosen, precision, expected):
