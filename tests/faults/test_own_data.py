@@ -397,9 +397,14 @@ def open_named(path):
     return open_own(path, features=[], globals=["speed"])
 
 
+def open_all_prepared(path):
+    readers = [PreparedReader(path.parents[1], split) for split in ("train", "test")]
+    return [reader[index] for reader in readers for index in range(len(reader))]
+
+
 SETS = {kind: (write_own(kind), open_named) for kind in ("npz", "npy", "h5", "zarr")} | {
     "table": (write_table, open_table),
-    "prepared": (write_prepared, open_prepared),
+    "prepared": (write_prepared, open_all_prepared),
 }
 # Bytes of values themselves, which carry no checksum in these formats.
 PLAIN_VALUES = ("npy", "h5", "zarr", "table", "prepared")
