@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="0.001 for millimetres")
     parser.add_argument("--flip", action="store_true", help="turn the cells' normals around")
     parser.add_argument(
-        "--global", dest="globals", nargs="+", default=[], metavar="NAME=VALUE",
+        "--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
         help="values of the whole case that the model takes",
     )  # fmt: skip
     parser.add_argument(

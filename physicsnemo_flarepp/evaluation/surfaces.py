@@ -109,7 +109,10 @@ def predict_surface(
     values = run.predict(sample, progress=progress)
     add_arrays(surface, prediction_arrays(channels.fields, {run.name: values}), association)
     if warnings:
-        surface.field_data[WARNINGS] = warnings
+        # VTK's strings are ASCII, and a warning may name a file that is not.
+        surface.field_data[WARNINGS] = [
+            text.encode("ascii", "backslashreplace").decode() for text in warnings
+        ]
     return SurfacePrediction(surface, polygons, association, values, tuple(warnings), size.doubt)
 
 

@@ -1,5 +1,6 @@
 """The verb predict, and the example script that calls it."""
 
+import argparse
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.commands import main
+from physicsnemo_flarepp.commands.predict import add_options
 from physicsnemo_flarepp.evaluation import Run
 from tests.commands.calling import verb
 from tests.evaluation import making
@@ -132,3 +134,11 @@ def test_a_prediction_stands_without_forces(car_run, tmp_path, capsys):
         told = capsys.readouterr().out
         assert "relative L2 error against the fields in the file" in told
         assert "no forces" in told and reason in told
+
+
+def test_values_of_the_case_may_be_given_one_by_one():
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    options = parser.parse_args(["run", "car.stl", "--global", "a=1", "--global", "b=2", "c=3"])
+    assert options.globals == ["a=1", "b=2", "c=3"]
+    assert parser.parse_args(["run", "car.stl"]).globals == []

@@ -166,6 +166,10 @@ def test_forces_of_another_size_are_doubtful_and_the_file_says_so(loaded, tmp_pa
     assert forces[0].startswith("forces predicted (doubtful: the surface is not of the size")
     save_mesh(prediction.surface, tmp_path / "out.vtp")
     assert list(pv.read(tmp_path / "out.vtp").field_data["warnings"]) == list(prediction.warnings)
+    (tmp_path / "small.stl").rename(tmp_path / "größer.stl")
+    named = predict_surface(loaded, tmp_path / "größer.stl")
+    assert "größer" in named.warnings[0]
+    assert r"gr\xf6\xdfer" in named.surface.field_data["warnings"][0]
     making.body(3).save(tmp_path / "sound.stl")
     sound = predict_surface(loaded, tmp_path / "sound.stl")
     assert "warnings" not in sound.surface.field_data
