@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from physicsnemo_flarepp import MixerBackbone
 from physicsnemo_flarepp.checks import (
     FAILED,
     Check,
@@ -85,9 +86,19 @@ def test_costs_say_what_they_are_and_compare_every_mixer_with_flare(monkeypatch)
     assert len(rows) == 2 * len(MIXERS) and len(calls) == 8 * len(MIXERS)
 
 
-def test_a_step_of_each_mixer_runs():
+def test_a_step_of_each_mixer_goes_forward_and_back(monkeypatch):
+    models = []
+
+    def make(*sizes, **options):
+        models.append(MixerBackbone(*sizes, **options))
+        return models[-1]
+
+    monkeypatch.setattr(costs, "MixerBackbone", make)
     for mixer in MIXERS:
         costs.make_step(mixer, 50, 1, CPU)()
+    for model in models:
+        assert all(p.grad.isfinite().all() for p in model.parameters())
+    assert len(models) == len(MIXERS)
 
 
 def test_a_mixer_that_does_not_fit_is_told_and_the_others_are_timed(monkeypatch):

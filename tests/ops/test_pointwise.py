@@ -156,6 +156,7 @@ def test_models_in_mixed_precision_stay_on_fused_norms(dtype, anchored):
             model(torch.rand(1, 20, 3)).float().square().mean().backward()
     finally:
         torch.set_warn_always(before)
+    assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
 @pytest.mark.unchecked

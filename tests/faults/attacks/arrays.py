@@ -105,48 +105,56 @@ def write_hdf5(folder: Path) -> Path:
     return folder / "v73.mat"
 
 
-def edited_hdf5(change: Callable[[h5py.File, Trap], None]) -> Attack:
+def edited_hdf5(name: str, change: Callable[[h5py.File, Trap], None]) -> Attack:
+    """Put something else in the place of the array `name`."""
+
     def write(path: Path, trap: Trap) -> None:
-        with h5py.File(trap.folder / "other.h5", "w") as file:
-            file["coeff"] = np.ones((3, 3, 2))
         with h5py.File(path, "a") as file:
-            del file["coeff"]
+            del file[name]
             change(file, trap)
 
     return Attack(write)
 
 
-def link_hdf5(file: h5py.File, trap: Trap) -> None:
-    file["coeff"] = h5py.ExternalLink(str(trap.folder / "other.h5"), "coeff")
+def hdf5(name: str, shape: tuple[int, ...]) -> dict[str, Attack]:
+    """Attacks on a file of HDF5 through its array `name`."""
+
+    def other(trap: Trap) -> str:
+        path = trap.folder / "other.h5"
+        with h5py.File(path, "w") as file:
+            file[name] = np.ones(shape)
+        return str(path)
+
+    def link(file: h5py.File, trap: Trap) -> None:
+        file[name] = h5py.ExternalLink(other(trap), name)
+
+    def soft_link(file: h5py.File, trap: Trap) -> None:
+        file["hidden"] = h5py.ExternalLink(other(trap), name)
+        file[name] = h5py.SoftLink("/hidden")
+
+    def external(file: h5py.File, trap: Trap) -> None:
+        few = (1,) * (len(shape) - 1) + (2,)
+        file.create_dataset(name, few, "u1", external=[(str(trap.outside), 0, 2)])
+
+    def virtual(file: h5py.File, trap: Trap) -> None:
+        layout = h5py.VirtualLayout(shape, "f8")
+        layout[:] = h5py.VirtualSource(other(trap), name, shape)
+        file.create_virtual_dataset(name, layout)
+
+    def words(file: h5py.File, trap: Trap) -> None:
+        call = f"__import__('os').mkdir({str(trap.marker)!r})"
+        file.create_dataset(name, data=np.full(shape, call, object), dtype=h5py.string_dtype())
+
+    return whole_file() | {
+        "instantiate: words": edited_hdf5(name, words),
+        "escape: external link": edited_hdf5(name, link),
+        "escape: link to an external link": edited_hdf5(name, soft_link),
+        "escape: external storage": edited_hdf5(name, external),
+        "escape: virtual": edited_hdf5(name, virtual),
+    }
 
 
-def soft_link_hdf5(file: h5py.File, trap: Trap) -> None:
-    file["hidden"] = h5py.ExternalLink(str(trap.folder / "other.h5"), "coeff")
-    file["coeff"] = h5py.SoftLink("/hidden")
-
-
-def external_hdf5(file: h5py.File, trap: Trap) -> None:
-    file.create_dataset("coeff", (1, 1, 2), "u1", external=[(str(trap.outside), 0, 2)])
-
-
-def virtual_hdf5(file: h5py.File, trap: Trap) -> None:
-    layout = h5py.VirtualLayout((3, 3, 2), "f8")
-    layout[:] = h5py.VirtualSource(str(trap.folder / "other.h5"), "coeff", (3, 3, 2))
-    file.create_virtual_dataset("coeff", layout)
-
-
-def objects_hdf5(file: h5py.File, trap: Trap) -> None:
-    call = f"__import__('os').mkdir({str(trap.marker)!r})"
-    file.create_dataset("coeff", data=np.full((3, 3, 2), call, object), dtype=h5py.string_dtype())
-
-
-HDF5 = whole_file() | {
-    "instantiate: words": edited_hdf5(objects_hdf5),
-    "escape: external link": edited_hdf5(link_hdf5),
-    "escape: link to an external link": edited_hdf5(soft_link_hdf5),
-    "escape: external storage": edited_hdf5(external_hdf5),
-    "escape: virtual": edited_hdf5(virtual_hdf5),
-}
+HDF5 = hdf5("coeff", (3, 3, 2))
 
 KINDS = {
     "points.npz": Kind(write_points, open_points, npz("coordinates")),

@@ -19,7 +19,7 @@ from physicsnemo_flarepp.datapipes import OwnReader, PreparedReader, plot_mesh, 
 from physicsnemo_flarepp.datapipes.archives import unpack
 from physicsnemo_flarepp.datapipes.inspection import inspect_data
 from physicsnemo_flarepp.files import checked_json
-from tests.faults.attacks.arrays import NPY, npz
+from tests.faults.attacks.arrays import NPY, edited_hdf5, hdf5, npz
 from tests.faults.attacks.base import Attack, Kind, Trap, replaced_by, whole_file
 from tests.faults.attacks.meshes import zarr_attacks
 
@@ -95,53 +95,11 @@ def open_own(path: Path, **names: Any) -> Any:
     return [reader[index] for index in range(len(reader))]
 
 
-def edited_hdf5(change: Callable[[h5py.File, Trap], None]) -> Attack:
-    def write(path: Path, trap: Trap) -> None:
-        with h5py.File(trap.folder / "other.h5", "w") as file:
-            file["p"] = np.ones(N_TOKENS)
-        with h5py.File(path, "a") as file:
-            del file["p"]
-            change(file, trap)
-
-    return Attack(write)
-
-
-def link_hdf5(file: h5py.File, trap: Trap) -> None:
-    file["p"] = h5py.ExternalLink(str(trap.folder / "other.h5"), "p")
-
-
-def soft_link_hdf5(file: h5py.File, trap: Trap) -> None:
-    file["hidden"] = h5py.ExternalLink(str(trap.folder / "other.h5"), "p")
-    file["p"] = h5py.SoftLink("/hidden")
-
-
-def external_hdf5(file: h5py.File, trap: Trap) -> None:
-    file.create_dataset("p", (4,), "u1", external=[(str(trap.outside), 0, 4)])
-
-
-def virtual_hdf5(file: h5py.File, trap: Trap) -> None:
-    layout = h5py.VirtualLayout((N_TOKENS,), "f8")
-    layout[:] = h5py.VirtualSource(str(trap.folder / "other.h5"), "p", (N_TOKENS,))
-    file.create_virtual_dataset("p", layout)
-
-
-def words_hdf5(file: h5py.File, trap: Trap) -> None:
-    call = f"__import__('os').mkdir({str(trap.marker)!r})"
-    file.create_dataset("p", data=np.full(N_TOKENS, call, object), dtype=h5py.string_dtype())
-
-
 def pickle_hdf5(file: h5py.File, trap: Trap) -> None:
     file["p"] = np.void(trap.pickled_call)
 
 
-HDF5 = whole_file() | {
-    "pickle: opaque": edited_hdf5(pickle_hdf5),
-    "instantiate: words": edited_hdf5(words_hdf5),
-    "escape: external link": edited_hdf5(link_hdf5),
-    "escape: link to an external link": edited_hdf5(soft_link_hdf5),
-    "escape: external storage": edited_hdf5(external_hdf5),
-    "escape: virtual": edited_hdf5(virtual_hdf5),
-}
+HDF5 = hdf5("p", (N_TOKENS,)) | {"pickle: opaque": edited_hdf5("p", pickle_hdf5)}
 
 
 def write_table(folder: Path) -> Path:
