@@ -21,6 +21,9 @@ from .findings import Finding, judge, relative_error
 # queries, wide heads, heads that no fused kernel takes.
 SIZES = ((2, 3, 21, 301, 16, 16), (1, 2, 5, 1, 8, 8), (1, 1, 301, 7, 16, 16),
          (2, 2, 33, 130, 64, 64), (1, 2, 9, 40, 12, 20))  # fmt: skip
+# So many tokens that kernels take them in parts on any GPU, alike and with a remainder.
+LARGE_SIZES = ((1, 8, 32, 4096, 16, 16), (1, 8, 32, 4999, 16, 16))
+PARTS = (None, 1, 3)  # as chosen, the whole, some
 WEIGHTINGS = ("plain", "mask", "weights")
 # Of norms, to the size of the result. A wrong scale, layout or mask is off by a tenth or more.
 LIMITS = {
@@ -122,26 +125,29 @@ def backward_errors(case: Case, device: torch.device) -> dict[str, float]:
 
 
 def own_operator_errors(case: Case, device: torch.device) -> dict[str, float]:
-    """Return the errors of encode and decode as models call them, through autograd."""
-    (short, long, other), _, _ = case.inputs()
+    """Return the errors of encode and decode as models call them, through autograd, in parts."""
+    (short, long, other), weights, _ = case.inputs()
+    mine = _weighting(None if weights is None else weights.to(device))
     errors = {}
-    for name, call, inputs in (
-        ("encode", encode, (short, long, other)),
-        ("decode", decode, (long, short, short.flip(2))),
+    for name, call, inputs, seen, given in (
+        ("encode", encode, (short, long, other), weights, mine),
+        ("decode", decode, (long, short, short.flip(2)), None, {}),
     ):
         exact = [t.double().requires_grad_() for t in inputs]
-        reference = explicit_attention(*exact, None)[0]
+        reference = explicit_attention(*exact, seen)[0]
         cotangent = torch.cos(torch.arange(reference.numel())).view(reference.shape).to(case.dtype)
         references = torch.autograd.grad(reference, exact, cotangent.double())
-        leaves = [t.to(device).requires_grad_() for t in inputs]
-        out = call(*leaves)
-        gradients = torch.autograd.grad(out, leaves, cotangent.to(device))
         size = max(t.norm().item() for t in references)
-        errors[name] = relative_error(out, reference)
-        errors[f"gradients of {name}"] = max(
-            relative_error(a, b) * min(1.0, b.norm().item() / (1e-3 * size))
-            for a, b in zip(gradients, references, strict=True)
-        )
+        for parts in PARTS:
+            leaves = [t.to(device).requires_grad_() for t in inputs]
+            out = call(*leaves, splits=parts, **given)
+            gradients = torch.autograd.grad(out, leaves, cotangent.to(device))
+            how = {None: "as chosen", 1: "whole"}.get(parts, f"in {parts} parts")
+            errors[f"{name} {how}"] = relative_error(out, reference)
+            errors[f"gradients of {name} {how}"] = max(
+                relative_error(a, b) * min(1.0, b.norm().item() / (1e-3 * size))
+                for a, b in zip(gradients, references, strict=True)
+            )
     return errors
 
 
@@ -161,6 +167,7 @@ def kernel_findings(device: torch.device) -> Iterator[Finding]:
         yield _worst(f"{name} backward", cases, backward_errors, device)
     for dtype in LIMITS:
         cases = [Case(sizes, dtype, "plain") for sizes in SIZES]
+        cases += [Case(sizes, dtype, kind) for sizes in LARGE_SIZES for kind in WEIGHTINGS]
         name = f"encode, decode {short_name(dtype)}"
         yield _worst(name, cases, own_operator_errors, device)
 
@@ -191,6 +198,8 @@ def _suspicion(wrong: set[tuple[str, str]]) -> str:
         return "the log-normaliser is in another layout or base than expected"
     if not plain & {"output", "log-normaliser"} and plain & {"two shards merged", "three parts"}:
         return "one call is right, merging parts is not"
+    if all(what.startswith("gradients of") for what in plain):
+        return "a backward kernel misreads the layout of the log-normaliser or of the output"
     return "the scale, the layout or the use of the log-normaliser is wrong"
 
 

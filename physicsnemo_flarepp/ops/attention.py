@@ -20,7 +20,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .checks import check_attention, check_results
-from .kernels import ALIGNMENT, BACKWARD, FORWARD, accumulation_dtype, select_backend
+from .kernels import (
+    ALIGNMENT,
+    BACKWARD,
+    FORWARD,
+    accumulation_dtype,
+    heads_innermost,
+    select_backend,
+)
 from .merging import merge_partials
 from .plain import is_plain
 from .splits import (
@@ -269,7 +276,8 @@ def may_split(q: Tensor, k: Tensor, v: Tensor, splits: int | None) -> bool:
     if splits is not None or torch.compiler.is_compiling():
         fused = q.device.type == "cpu" or q.shape[-1] % ALIGNMENT == 0
         starved = splits is not None or 2 * q.shape[0] * q.shape[1] <= slots_at_most(q.device)
-        return fused and starved
+        unbounded = q.device.type == "cuda" and q.dtype == torch.float32  # see MOST_KEYS
+        return fused and (starved or unbounded)
     learned = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     backend = select_backend(q, k, v, None)
     directions = (False, True) if learned else (False,)
@@ -288,7 +296,7 @@ def _attention(
     # The CPU kernel dies with SIGFPE on an empty axis, so no kernel is asked.
     if q.numel() == 0 or k.numel() == 0:
         out, lse = _empty_result(q, v)
-        return _head_inner(out), lse
+        return heads_innermost(out), lse
     q, k, v = map(_channel_inner, (q, k, v))
     backend = select_backend(q, k, v, weights)
     n_parts = _splits(q, k, backend, False, splits)
@@ -306,7 +314,7 @@ def _attention(
     else:
         parts = call_in_parts(attend, (q, k, v, weights), (2, None, None, None), n_parts)
         out, lse = (join_tokens(each) for each in zip(*parts, strict=True))
-    return _head_inner(out), lse.contiguous()
+    return heads_innermost(out), lse.contiguous()
 
 
 @_attention.register_fake
@@ -382,7 +390,7 @@ def _attention_backward(
         parts = call_in_parts(differentiate, arguments, (2, 2, None, None, 2, 2, None), n_parts)
         dqs, dks, dvs = zip(*parts, strict=True)
         dq, dk, dv = join_tokens(dqs), add_shares(dks), add_shares(dvs)
-    return _head_inner(dq), _head_inner(dk), _head_inner(dv)
+    return heads_innermost(dq), heads_innermost(dk), heads_innermost(dv)
 
 
 @_attention_backward.register_fake
@@ -393,11 +401,6 @@ def _(grad_out, q, k, v, out, lse, weights, scale, splits):
 def _channel_inner(x: Tensor) -> Tensor:
     """Store the channels of a row side by side, as kernels expect; the CPU's do not look."""
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _head_inner(x: Tensor) -> Tensor:
-    """Store a (B, H, N, D) tensor with N before H; free when the kernel wrote it that way."""
-    return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _zeros_head_inner(x: Tensor) -> Tensor:

@@ -51,21 +51,23 @@ def select_backend(q: Tensor, k: Tensor, v: Tensor, key_weights: Tensor | None) 
     """
     if v.shape[-1] != q.shape[-1]:
         return "math"
-    if q.device.type == "cpu":
-        return "cpu"
-    if q.device.type == "cuda" and q.dtype != torch.float64:
-        in_columns = key_weights is not None and q.dtype in _HALF
-        width = q.shape[-1] + in_columns * ALIGNMENT
-        if width % ALIGNMENT or width > _WIDEST_HEAD:
-            return "math"
-        if _older_than_ampere(q.device):  # no flash kernel there, and no bfloat16 in the other
-            return "math" if q.dtype == torch.bfloat16 else "efficient"
-        return "flash" if q.dtype in _HALF else "efficient"
-    return "math"
+    capability = cuda_capability(q.device)
+    if capability is None:
+        return "cpu" if q.device.type == "cpu" else "math"
+    in_columns = key_weights is not None and q.dtype in _HALF
+    width = q.shape[-1] + in_columns * ALIGNMENT
+    if q.dtype == torch.float64 or width % ALIGNMENT or width > _WIDEST_HEAD:
+        return "math"
+    if capability < (8, 0):  # no flash kernel there, and no bfloat16 in the other
+        return "math" if q.dtype == torch.bfloat16 else "efficient"
+    return "flash" if q.dtype in _HALF else "efficient"
 
 
-def _older_than_ampere(device: torch.device) -> bool:
-    return torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
+def cuda_capability(device: torch.device) -> tuple[int, int] | None:
+    """Return the compute capability of a CUDA device (Ampere's if there is no driver), or None."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.get_device_capability(device) if torch.cuda.is_available() else (8, 0)
 
 
 def _cpu_bias(log_weights: Tensor | None) -> Tensor | None:
@@ -122,9 +124,32 @@ def _backward_with_columns(backward, grad_out, q, k, v, out, lse, log_weights, s
     return tuple(grad[..., :-ALIGNMENT] for grad in grads)
 
 
+# A CUDA kernel reads memory, not tensors. What it takes from sizes instead of strides, and the 16
+# bytes of its vector loads, are established here, whatever views came before.
+
+
+def _in_aligned_rows(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Copy what vector loads of 16 bytes cannot read: rows or a start off that alignment."""
+    return tuple(
+        x if _is_aligned(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors
+    )
+
+
+def _is_aligned(x: Tensor) -> bool:
+    step = 16 // x.element_size()
+    offsets = (x.storage_offset(), *x.stride()[:-1])
+    return x.stride(-1) == 1 and all(offset % step == 0 for offset in offsets)
+
+
+def heads_innermost(x: Tensor) -> Tensor:
+    """Store a (B, H, N, D) tensor with N before H; free when the kernel wrote it that way."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
 def _flash_forward(q, k, v, log_weights, scale):
     if log_weights is not None:
         return _forward_with_columns(_flash_forward, q, k, v, log_weights, scale)
+    q, k, v = _in_aligned_rows(q, k, v)
     return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, scale=scale)[:2]
 
 
@@ -133,9 +158,11 @@ def _flash_backward(grad_out, q, k, v, out, lse, log_weights, scale):
         return _backward_with_columns(
             _flash_backward, grad_out, q, k, v, out, lse, log_weights, scale
         )
+    q, k, v = _in_aligned_rows(q, k, v)
     unread = torch.empty(0, dtype=torch.uint64, device=q.device)  # dropout state; dropout is 0
     return torch.ops.aten._scaled_dot_product_flash_attention_backward(
-        *(grad_out, q, k, v, out, lse, None, None, q.shape[2], k.shape[2]),
+        # torch makes grad_out and out contiguous; lse is read as a dense (B, H, M).
+        *(grad_out, q, k, v, out, lse.contiguous(), None, None, q.shape[2], k.shape[2]),
         *(0.0, False, unread, unread),
         scale=scale,
     )
@@ -154,6 +181,7 @@ def _efficient_bias(q: Tensor, k: Tensor, log_weights: Tensor | None) -> Tensor 
 def _efficient_forward(q, k, v, log_weights, scale):
     if log_weights is not None and q.dtype in _HALF:  # its bias would be half too
         return _forward_with_columns(_efficient_forward, q, k, v, log_weights, scale)
+    q, k, v = _in_aligned_rows(q, k, v)
     out, lse = torch.ops.aten._scaled_dot_product_efficient_attention(
         q, k, v, _efficient_bias(q, k, log_weights), True, scale=scale
     )[:2]
@@ -166,8 +194,11 @@ def _efficient_backward(grad_out, q, k, v, out, lse, log_weights, scale):
             _efficient_backward, grad_out, q, k, v, out, lse, log_weights, scale
         )
     bias = _efficient_bias(q, k, log_weights)
+    grad_out, q, k, v = _in_aligned_rows(grad_out, q, k, v)
+    # In half precision the kernel walks `out` in rows of all heads, whatever its strides.
+    out = heads_innermost(out)
     # Padding rows of +inf have zero probability, as the forward kernel writes them.
-    lse = F.pad(lse, (0, -q.shape[2] % _EFFICIENT_LSE_ALIGNMENT), value=math.inf)
+    lse = F.pad(lse, (0, -q.shape[2] % _EFFICIENT_LSE_ALIGNMENT), value=math.inf).contiguous()
     unread = torch.empty((), dtype=torch.int64, device=q.device)  # dropout state; dropout is 0
     return torch.ops.aten._scaled_dot_product_efficient_attention_backward(
         *(grad_out, q, k, v, bias, out, lse, unread, unread, 0.0, [True, True, True, False]),

@@ -19,6 +19,9 @@ from .kernels import accumulation_dtype
 VARIABLE = "FLAREPP_SPLITS"
 # A shorter part costs more to start than it spares, by estimate on GPUs and as measured on CPUs.
 TOKENS_PER_PART = 1024
+# The memory-efficient backward kernel counts blocks of 64 keys in an int16; beyond that it runs all
+# keys of a head in one block.
+MOST_KEYS = 64 * (2**15 - 1)
 
 
 def work_items(
@@ -89,13 +92,15 @@ def choose_splits(
     wanted = wanted or _wanted_by_environment()
     if wanted is not None:
         return max(1, min(wanted, tokens))
+    wraps = backend == "efficient" and backward and sizes[3] == tokens
+    least = -(-tokens // MOST_KEYS) if wraps else 1
     items = work_items(backend, backward, *sizes)
     if not items or items > slots // 2:
-        return 1
+        return least
     most = min(slots // items, tokens // max(TOKENS_PER_PART, latents))
     # Equal parts spare the call for the remainder and the copy that joins it to the others.
     equal = (parts for parts in range(most, 3 * most // 4, -1) if tokens % parts == 0)
-    return max(1, next(equal, most))
+    return max(least, next(equal, most))
 
 
 def count_slots(device: torch.device) -> int:

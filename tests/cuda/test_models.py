@@ -1,0 +1,139 @@
+"""Whole models on emulated cards: outputs and gradients of fp64, plain, streamed and compiled."""
+
+import copy
+
+import pytest
+import torch
+
+from physicsnemo_flarepp import LNO, MixerBackbone, PerceiverIO, SetTransformer
+from physicsnemo_flarepp.training import streamed_step
+from tests.cuda.standins import emulate
+
+LIMITS = {torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
+MODELS = {
+    "flarepp": {},
+    "anchored": {"anchored_queries": True},
+    "flare": {},
+    "attention": {},
+    "perceiver_io": PerceiverIO,
+    "set_transformer": SetTransformer,
+    "lno": LNO,
+}
+
+
+def make_model(name, heads=8):
+    torch.manual_seed(0)
+    sizes = {"n_layers": 2, "n_hidden": 16 * heads, "n_head": heads}
+    options = MODELS[name]
+    if not isinstance(options, dict):
+        return options(3, 2, slice_num=32, **sizes)
+    sizes |= {} if name == "attention" else {"slice_num": 32}
+    mixer = "flarepp" if name == "anchored" else name
+    return MixerBackbone(3, 2, mixer=mixer, norm="rms", **sizes, **options)
+
+
+def make_case(batch, n, weighting):
+    case = {"fx": torch.rand(batch, n, 3)}
+    if weighting == "mask":
+        case["token_mask"] = torch.rand(batch, n) > 0.2
+    elif weighting == "weights":
+        case["token_weights"] = torch.exp(torch.randn(batch, n))
+    return case, torch.randn(batch, n, 2)
+
+
+def gradients(model):
+    return torch.cat([p.grad.flatten().double() for p in model.parameters() if p.grad is not None])
+
+
+def in_fp64(model, case, target):
+    exact = copy.deepcopy(model).double()
+    inputs = {key: x.double() if x.is_floating_point() else x for key, x in case.items()}
+    y = exact(**inputs)
+    (y * target.double()).sum().backward()
+    return y.detach(), gradients(exact)
+
+
+def assert_near(found, expected, limit):
+    for a, b in zip(found, expected, strict=True):
+        assert (a.double() - b).norm() <= limit * b.norm()
+
+
+def step(model, case, target, dtype, forward=None):
+    model.zero_grad()
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        y = (forward or model)(**case)
+    (y.float() * target).sum().backward()
+    return y.detach(), gradients(model)
+
+
+@pytest.mark.parametrize("weighting", ["plain", "mask", "weights"])
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+@pytest.mark.parametrize("card", ["sm_75", "sm_80", "sm_90"])
+def test_flarepp_has_the_gradients_of_fp64(card, dtype, weighting, monkeypatch):
+    calls = emulate(monkeypatch, card)
+    for batch, heads, n in ((1, 8, 4097), (2, 1, 2048)):
+        model = make_model("flarepp", heads)
+        case, target = make_case(batch, n, weighting)
+        expected = in_fp64(model, case, target)
+        assert_near(step(model, case, target, dtype), expected, LIMITS[dtype])
+    assert calls or (card, dtype) == ("sm_75", torch.bfloat16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_has_the_gradients_of_fp64(name, monkeypatch):
+    n = 2048 if name == "attention" else 4097
+    weightings = ["plain"] if name == "lno" else ["plain", "weights"]
+    for card, dtype in (("sm_75", torch.float16), ("sm_80", torch.bfloat16)):
+        emulate(monkeypatch, card)
+        for weighting in weightings:
+            model, (case, target) = make_model(name), make_case(1, n, weighting)
+            expected = in_fp64(model, case, target)
+            assert_near(step(model, case, target, dtype), expected, LIMITS[dtype])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("card, dtype", [("sm_75", torch.float16), ("sm_80", torch.bfloat16)])
+def test_a_step_of_many_tokens_has_the_gradients_of_fp64(card, dtype, monkeypatch):
+    emulate(monkeypatch, card)
+    model, (case, target) = make_model("flarepp"), make_case(1, 40_000, "plain")
+    assert_near(step(model, case, target, dtype), in_fp64(model, case, target), LIMITS[dtype])
+
+
+@pytest.mark.parametrize("weighting", ["plain", "weights"])
+@pytest.mark.parametrize(
+    "card, dtype",
+    [("sm_75", torch.float16), ("sm_80", torch.bfloat16), ("sm_80", torch.float32)],
+    ids=str,
+)
+def test_streamed_steps_have_the_gradients_of_fp64(card, dtype, weighting, monkeypatch):
+    emulate(monkeypatch, card)
+    model, (case, target) = make_model("flarepp"), make_case(1, 5000, weighting)
+    exact = copy.deepcopy(model).double()
+    doubled = {key: x.double() for key, x in case.items()}
+    given = {"embedding": None, "chunk_size": 2300}
+    loss = streamed_step(exact, **doubled, target=target.double(), **given)
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        found = streamed_step(model, **case, target=target, **given)
+    assert abs(found - loss) < LIMITS[dtype] * loss
+    plain = copy.deepcopy(exact)
+    plain.zero_grad()
+    y = plain(**doubled)
+    (torch.linalg.norm(y - target) / torch.linalg.norm(target.double())).backward()
+    assert_near([gradients(exact)], [gradients(plain)], 1e-9)
+    assert_near([gradients(model)], [gradients(plain)], LIMITS[dtype])
+
+
+@pytest.mark.slow
+@pytest.mark.unchecked
+@pytest.mark.parametrize("card, dtype", [("sm_75", torch.float16), ("sm_80", torch.bfloat16)])
+def test_compiled_models_have_the_gradients_of_fp64(card, dtype, monkeypatch):
+    calls = emulate(monkeypatch, card)
+    torch._dynamo.reset()
+    model = make_model("flarepp")
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+    for n in (4097, 6000):
+        case, target = make_case(1, n, "weights")
+        found = step(model, case, target, dtype, compiled)
+        assert_near(found, in_fp64(model, case, target), LIMITS[dtype])
+    assert calls
