@@ -3,10 +3,12 @@
 import copy
 import itertools
 
+import pytest
 import torch
 import torch.distributed as dist
 from cases_model import BATCH, TOKENS, bounds, compare, make_inputs, make_model, take
 
+from physicsnemo_flarepp import FlarePP
 from physicsnemo_flarepp.ops import all_reduce, decode, encode, merge_over_group, merging
 from physicsnemo_flarepp.parallel import (
     CollectiveCounter,
@@ -15,6 +17,7 @@ from physicsnemo_flarepp.parallel import (
     make_mesh,
     shard_tokens,
 )
+from tests.cuda.standins import emulate
 
 
 def errors_of(function, *arguments) -> str:
@@ -196,3 +199,31 @@ def copied_models(rank: int) -> bool:
     twin = copy.deepcopy(model)
     inputs = take(make_inputs(torch.float64), 5 * rank, 5 * rank + 5)
     return torch.equal(twin(**inputs), model(**inputs)) and twin.context_group is not None
+
+
+def emulated_cards(rank: int) -> dict[str, float]:
+    """Gradients of two ranks in half precision on emulated cards, against fp64 in one process."""
+    group = dist.new_group([0, 1])
+    if rank > 1:
+        return {}
+    torch.manual_seed(0)
+    x, cotangent = torch.rand(1, 4200, 3), torch.randn(1, 4200, 2)
+    sizes = {"n_layers": 1, "n_hidden": 128, "n_head": 8, "slice_num": 32, "norm": "rms"}
+    model = FlarePP(3, 2, **sizes)
+    exact = copy.deepcopy(model).double()
+    (exact(x.double()) * cotangent).sum().backward()
+    expected = torch.cat([p.grad.flatten() for p in exact.parameters()])
+    enable_context_parallel(model, group)
+    mine = slice(0, 2100) if rank == 0 else slice(2100, None)
+    errors = {}
+    for card, dtype in (("sm_75", torch.float16), ("sm_80", torch.bfloat16)):
+        model.zero_grad()
+        with pytest.MonkeyPatch.context() as patch:
+            emulate(patch, card)
+            with torch.autocast("cpu", dtype):
+                y = model(x[:, mine])
+            (y.float() * cotangent[:, mine]).sum().backward()
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters()]).double()
+        gradient = all_reduce(gradient, "sum", group)
+        errors[card] = ((gradient - expected).norm() / expected.norm()).item()
+    return errors

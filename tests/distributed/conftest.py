@@ -20,6 +20,7 @@ CASES = {
         "counts_with_weights",
         "debug_mode",
         "decode_is_local",
+        "emulated_cards",
         "half_precision",
         "large_groups",
         "rows_that_no_rank_sees",

@@ -66,6 +66,11 @@ def test_half_precision_is_as_exact_as_in_one_process(on_four_ranks, kind, what)
         assert 0 < sharded < 1.25 * one
 
 
+def test_two_ranks_on_emulated_cards_have_the_gradients_of_fp64(on_four_ranks):
+    for errors in on_four_ranks["cases_features.emulated_cards"][:2]:
+        assert 0 < errors["sm_75"] < 0.02 and 0 < errors["sm_80"] < 0.1
+
+
 def test_half_precision_payloads_travel_in_fp32(on_four_ranks):
     batch, heads, latents, width, encodes = 2, 4, 5, 8, 4
     numbers = encodes * batch * heads * latents * ((width + 1) + width)
