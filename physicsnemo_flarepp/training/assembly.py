@@ -95,7 +95,7 @@ class Assembly:
 
 def start_ranks(cfg: DictConfig) -> Ranks:
     """Start the process group, of one process or of many; choose device, threads and TF32."""
-    manager = initialize()
+    manager = initialize(device=None if cfg.device == "auto" else cfg.device)
     mesh = make_mesh(cfg.parallel.context)
     device = _choose_device(cfg.device, manager.device, manager.world_size)
     if cfg.threads is not None:
