@@ -116,8 +116,8 @@ def _working_start_up(timeout: timedelta | None) -> Iterator[None]:
         _restore(_ASYNC_ERRORS, async_errors)
         if device_id.type == "cuda" and device_id.index >= visible:
             raise RuntimeError(
-                f"rank {rank} would use {device_id}, but {visible} GPUs are visible to it; start at "
-                "most one process per GPU of a node (srun --ntasks-per-node, torchrun "
+                f"rank {rank} would use {device_id}, but {visible} GPUs are visible to it; start "
+                "at most one process per GPU of a node (srun --ntasks-per-node, torchrun "
                 "--nproc-per-node), or name another device"
             )
         single = {"store": dist.HashStore()} if world_size == 1 else {}

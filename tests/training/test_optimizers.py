@@ -93,7 +93,7 @@ def test_a_scaled_step_reads_nothing_on_the_host():
     model = MixerBackbone(2, 1, n_layers=2, n_hidden=8, n_head=2, slice_num=2)
     optimizer = make_optimizer(model, TrainingConfig(weight_decay=0.5))
     model(torch.ones(1, 5, 2)).sum().backward()
-    optimizer.grad_scale, optimizer.found_inf = torch.ones(1), torch.zeros(1)  # as the scaler does
+    optimizer.grad_scale, optimizer.found_inf = torch.ones(()), torch.zeros(())  # as a scaler
     with HostReads() as reads:
         optimizer.step()
     assert reads.count == 0
