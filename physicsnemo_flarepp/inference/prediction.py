@@ -229,15 +229,7 @@ def decode_state(
 
 
 def unwrap(model: nn.Module) -> MixerBackbone:
-    """Return the model inside a compiled or DDP one, if it can be streamed as it stands.
-
-    Raises
-    ------
-    TypeError
-        If it is neither a MixerBackbone nor a model of PhysicsNeMo's that can be served.
-    ValueError
-        If its mixer has no stages, or its result is random.
-    """
+    """Return the model inside a compiled or DDP one; raise if it cannot be streamed as it is."""
     while not (isinstance(model, MixerBackbone) or is_served(model)):
         inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
         if inner is None:

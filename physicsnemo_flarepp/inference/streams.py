@@ -117,11 +117,6 @@ class Transfers:
     """Double-buffered loads and stores on side streams of a CUDA device.
 
     On any other device the same calls load, compute and store one after the other.
-
-    Parameters
-    ----------
-    device : torch.device
-        Where the computation runs.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -135,12 +130,7 @@ class Transfers:
     def prefetch(self, load: Callable[[int], Tensors], count: int) -> Iterator[tuple[int, Tensors]]:
         """Yield ``(index, load(index))`` in order; load the next one while one is worked on.
 
-        Parameters
-        ----------
-        load : callable
-            Gives the tensors of a chunk, all on the device; copies may be asynchronous.
-        count : int
-            Number of chunks.
+        ``load`` gives tensors on the device; copies may be asynchronous.
         """
         if not self.is_cuda:
             for index in range(count):
@@ -194,19 +184,9 @@ class ResidualStream:
     """Hidden states (B, rows, C) of every chunk, kept on the host, on the device or on disk.
 
     Each chunk is one contiguous block, so that a copy is one transfer. Blocks are made at the
-    first write, in the dtype that is written: under autocast that of the plain forward.
-
-    Parameters
-    ----------
-    ranges : list of (int, int)
-        Token ranges of the chunks.
-    transfers : Transfers
-        Copies between host and device.
-    place : "cpu", "device" or pathlib.Path
-        Host memory (page-locked if the device is a CUDA one), the device, or unnamed files in this
-        directory.
-    dtype : torch.dtype, optional
-        Store in this dtype and restore what was written on reading. Default: as written.
+    first write, in the dtype that is written: under autocast that of the plain forward. With
+    `dtype` they are stored in that, and read in what was written. Host memory is page-locked if the
+    device is a CUDA one; files have no name.
     """
 
     def __init__(

@@ -17,19 +17,8 @@ def on_first_rank(function: Callable[[], T], doing: str) -> T:
     """Return on all ranks what `function` returns on the first; raise on all what it raises.
 
     The others wait at the store of the process group, not in a collective: that would fail after
-    NCCL's ten minutes, and keep a GPU busy until then. Results travel as pickles between the ranks.
-
-    Parameters
-    ----------
-    function : callable
-        Without arguments; without a process group it is just called.
-    doing : str
-        What it does, for those who wait, such as "generating the built-in set darcy".
-
-    Examples
-    --------
-    >>> on_first_rank(lambda: 7, "counting to seven")
-    7
+    NCCL's ten minutes, and keep a GPU busy until then. After a minute they say what the first one
+    is `doing`, such as "generating the built-in set darcy". Results travel as pickles.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return function()
