@@ -2,10 +2,10 @@
 
     flarepp plan --tokens 8800000 --memory 80GB experiment=drivaerml_raw model=flarepp
 
-Memory is counted on small clouds on the CPU and holds for any device. Times are those of a plain
-step on this machine, and of the others by their operations. The model is that of the config that
-the overrides make, as in flarepp train; data is not read. "waits" are hidden states on the host, of
-streamed steps only; "fits" leaves a tenth of a GPU free, and half of the host.
+Memory is counted on small clouds on the CPU and holds for any device. The plain step is timed on
+this machine; the times of the others follow by their operations. The overrides make the model, as
+in flarepp train; data is not read. "waits" are hidden states on the host, of streamed steps only;
+"fits" leaves a tenth of a GPU free, and half of the host.
 """
 
 import argparse

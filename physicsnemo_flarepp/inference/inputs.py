@@ -77,7 +77,7 @@ class TokenArray:
 class TokenInputs:
     """All per-token inputs of one prediction, loaded range by range in the model's dtype.
 
-    With `any_points` a model of a grid takes other points than those of its whole grid.
+    With `any_points` a model of a grid takes any points, not just its whole grid.
     """
 
     def __init__(

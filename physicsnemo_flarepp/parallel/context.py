@@ -21,7 +21,7 @@ def enable_context_parallel(
     """Let a model work on token shards: each rank of ``group`` then passes its own tokens.
 
     Everything but the gathering of tokens into latents is local to a token, so only the mixers
-    change: they gather over the tokens of all ranks. Outputs are those of the rank's own tokens.
+    change: they gather over the tokens of all ranks. Each rank gets the outputs of its own tokens.
     Parameters must be equal on all ranks (same seed, or
     ``physicsnemo.domain_parallel.sync_module_over_mesh``), and their gradients are summed by
     :func:`~physicsnemo_flarepp.parallel.sync_gradients`.

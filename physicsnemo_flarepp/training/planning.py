@@ -91,7 +91,7 @@ def plan(
     precision : str, optional
         A value of ``training.precision``.
     memory, host_memory : float, optional
-        Bytes of the device and of its host; default: those of this machine. With `memory` the
+        Bytes of the device and of its host; default: of this machine. With `memory` the
         device is taken to be a GPU.
     ranks : sequence of int, optional
         Sizes of context groups.
@@ -147,11 +147,11 @@ class StepCosts:
         return self._bytes("plain", n_tokens) + self.held(n_tokens)
 
     def recomputed(self, n_tokens: int) -> int:
-        """Return those of a step that computes each block again in the backward pass."""
+        """Return the bytes at the peak of a step that recomputes blocks in the backward pass."""
         return self._bytes("recomputed", n_tokens) + self.held(n_tokens)
 
     def streamed(self, n_tokens: int, chunk: int) -> int:
-        """Return those of a streamed step, without the hidden states that are :meth:`waiting`."""
+        """Return the bytes at the peak of a streamed step, without :meth:`waiting`."""
         return self._bytes("streamed", min(chunk, n_tokens)) + self.held(n_tokens)
 
     def waiting(self, n_tokens: int) -> int:
@@ -172,7 +172,7 @@ class StepCosts:
         return limit_chunk((SHARE_OF_MEMORY * memory - fixed) / slope, self.kind)
 
     def work(self, way: str) -> float:
-        """Return the operations per token over those of a plain step."""
+        """Return the operations per token, relative to a plain step."""
         return self._line(way)[2] / self._line("plain")[2]
 
     def _bytes(self, way: str, n_tokens: int) -> int:

@@ -25,15 +25,7 @@ from .run import train
 
 
 class TrialStopped(RuntimeError):
-    """A signal stopped a trial, and with it the comparison.
-
-    Parameters
-    ----------
-    message : str
-        Which one, and by which signal.
-    exit_code : int
-        128 + the number of the signal.
-    """
+    """A signal stopped a trial, and with it the comparison; the exit code is 128 + its number."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message, exit_code)  # both travel from a worker
@@ -42,17 +34,7 @@ class TrialStopped(RuntimeError):
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a comparison: a model, a seed and the config that both are in.
-
-    Parameters
-    ----------
-    model : str
-        Name of the model in the table.
-    seed : int
-        Its seed.
-    config : DictConfig
-        The whole config.
-    """
+    """One run of a comparison: a model by its name in the table, a seed, and the config of both."""
 
     model: str
     seed: int
@@ -61,28 +43,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What a trial gave.
+    """A row of the table: mean relative L2 error over cases and fields of `split`, and costs.
 
-    Parameters
-    ----------
-    model : str
-        Name of the model.
-    seed : int
-        Its seed.
-    error : float
-        Mean relative L2 error over the cases of `split` and fields.
-    parameters : int
-        Size of the model.
-    step_seconds : float
-        Median duration of an optimisation step.
-    memory_mb : float
-        Peak of the memory that training added; see :class:`~.reporting.PeakMemory`.
-    directory : str
-        The run.
-    recipe : str
-        How it was optimised; see :func:`recipe_of`.
-    split : str, optional
-        What the error is of: ``test``, or ``val`` of data without a test split.
+    The step time is a median, the memory the peak of what training added. The split is ``test``, or
+    ``val`` of data without a test split.
     """
 
     model: str
@@ -207,15 +171,7 @@ def run_trial(trial: Trial) -> TrialResult:
 
 
 def recipe_of(cfg: DictConfig) -> str:
-    """Return what the optimisation of a run has that models may differ in.
-
-    Examples
-    --------
-    >>> from omegaconf import OmegaConf
-    >>> cfg = {"model": {}, "data": {"batch_size": 4}, "run_dir": "", "training": {"beta2": 0.99}}
-    >>> recipe_of(OmegaConf.create(cfg)).split(", ")[1::5]
-    ['AdamW lr 0.001', 'beta2 0.99']
-    """
+    """Return the settings of an optimisation that models may differ in, as one line."""
     cfg = check_config(cfg)
     training = cfg.training
     clip = "none" if training.clip_norm is None else f"{training.clip_norm:g}"
