@@ -43,6 +43,7 @@ PRIVATE = {
     "_foreach_mul_": "torch",
     "_fused_rms_norm": "torch.ops.aten",
     "_fused_rms_norm_backward": "torch.ops.aten",
+    "_get_default_store": "torch.distributed.distributed_c10d",
     "_get_group_size_by_name": "torch.distributed.distributed_c10d",
     "_modules": "a torch.nn.Module",
     "_opname": "an operator of torch",

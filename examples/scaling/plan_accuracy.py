@@ -23,7 +23,7 @@ from measuring import measure_in_own_process, peak_of, print_row, write_csv
 from physicsnemo_flarepp import MixerBackbone
 from physicsnemo_flarepp.parallel import enable_context_parallel
 from physicsnemo_flarepp.training.losses import relative_l2_loss
-from physicsnemo_flarepp.training.planning import StepMemory
+from physicsnemo_flarepp.training.planning import StepCosts
 from physicsnemo_flarepp.training.streamed import streamed_step
 
 WAYS = ("plain", "recomputed", "context", "streamed")
@@ -86,7 +86,7 @@ def measure(way: str, n_tokens: int, settings: dict) -> dict:
     """Return predicted and measured peak of one way for one number of tokens."""
     torch.set_num_threads(1)
     model = make_model(settings)
-    counts = StepMemory(model, 1, "fp32")
+    counts = StepCosts(model, 1, "fp32")
     chunk = settings["chunk"]
     tokens = -(-n_tokens // RANKS) if way == "context" else n_tokens
     if way == "streamed":

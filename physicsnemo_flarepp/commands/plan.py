@@ -1,18 +1,39 @@
-"""Memory and time of a training step on whole meshes, by the ways to take it, and what fits.
+"""Memory and time of a training step on whole meshes, by kind of step, and what fits.
 
     flarepp plan --tokens 8800000 --memory 80GB experiment=drivaerml_raw model=flarepp
 
-Memory is counted on small clouds on the CPU and holds for any device; times are measured on this
-machine. The model is that of the config that the overrides make, as in flarepp train; data is not
-read. "waits" are hidden states on the host, of streamed steps only; "fits" leaves a tenth of a GPU
-free, and half of the host.
+Memory is counted on small clouds on the CPU and holds for any device. The plain step is timed on
+this machine; the times of the others follow by their operations. The overrides make the model, as
+in flarepp train; data is not read. "waits" are hidden states on the host, of streamed steps only;
+"fits" leaves a tenth of a GPU free, and half of the host.
 """
 
 import argparse
 import math
 
-from ..training.planning import Way, parse_bytes
+from ..training.planning import StepPlan
 from .configs import compose_config
+
+_UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def parse_bytes(text: str) -> float:
+    """Return the bytes of a text such as 80GB or 512MiB.
+
+    Examples
+    --------
+    >>> parse_bytes("80GB"), parse_bytes("1 GiB")
+    (80000000000.0, 1073741824.0)
+    """
+    for unit, size in _UNITS.items():
+        if text.endswith(unit):
+            try:
+                return float(text.removesuffix(unit)) * size
+            except ValueError:
+                break
+    raise ValueError(
+        f"{text!r} is not an amount of memory; give a number and one of {', '.join(_UNITS)}"
+    )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--outputs", type=int, default=4, help="channels that are predicted")
 
 
-def run(options: argparse.Namespace) -> dict[int, list[Way]]:
+def run(options: argparse.Namespace) -> dict[int, list[StepPlan]]:
     """Print a table for each number of tokens and return what is in them."""
     import torch
     from omegaconf import OmegaConf
@@ -60,12 +81,12 @@ def run(options: argparse.Namespace) -> dict[int, list[Way]]:
     return plans
 
 
-def table(n_tokens: int, ways: list[Way]) -> str:
-    """Return the ways as a Markdown table.
+def table(n_tokens: int, steps: list[StepPlan]) -> str:
+    """Return the kinds of step as a Markdown table.
 
     Examples
     --------
-    >>> print(table(10**6, [Way("plain", 2 * 10**9, 0, 61.2, True)]))
+    >>> print(table(10**6, [StepPlan("plain", 2 * 10**9, 0, 61.2, True)]))
     1,000,000 tokens
     <BLANKLINE>
     | step | memory of a rank | waits | time | fits |
@@ -75,9 +96,9 @@ def table(n_tokens: int, ways: list[Way]) -> str:
     """
     lines = [f"{n_tokens:,} tokens", "", "| step | memory of a rank | waits | time | fits |"]
     lines.append("|---" * 5 + "|")
-    for way in ways:
-        waits = f"{way.host / 1e9:.2f} GB" if way.host else "-"
-        digits = max(0, 1 - math.floor(math.log10(way.seconds)))
-        cells = (way.name, f"{way.device / 1e9:.2f} GB", waits, f"{way.seconds:.{digits}f} s")
-        lines.append("| " + " | ".join((*cells, "yes" if way.fits else "no")) + " |")
+    for step in steps:
+        waits = f"{step.host / 1e9:.2f} GB" if step.host else "-"
+        digits = max(0, 1 - math.floor(math.log10(step.seconds)))
+        cells = (step.name, f"{step.device / 1e9:.2f} GB", waits, f"{step.seconds:.{digits}f} s")
+        lines.append("| " + " | ".join((*cells, "yes" if step.fits else "no")) + " |")
     return "\n".join([*lines, ""])

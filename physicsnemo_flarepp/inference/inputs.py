@@ -35,14 +35,8 @@ class ArrayLike(Protocol):
 class TokenArray:
     """One input of the model as rows (B, N, F), of which only the asked ranges are read.
 
-    Parameters
-    ----------
-    name : str
-        Name of the argument, for messages.
-    array : ArrayLike
-        Shape (B, N, F), (N, F) for a batch of one, or (B, *grid, F); a mask or weights have no F.
-    grid : tuple of int, optional
-        Shape of the grid whose points are the tokens.
+    The array is (B, N, F), (N, F) for a batch of one, or (B, *grid, F); a mask or weights have no
+    F. The name is that of the argument, for messages.
     """
 
     def __init__(self, name: str, array: ArrayLike, grid: tuple[int, ...] | None = None) -> None:
@@ -83,16 +77,7 @@ class TokenArray:
 class TokenInputs:
     """All per-token inputs of one prediction, loaded range by range in the model's dtype.
 
-    Parameters
-    ----------
-    model : MixerBackbone
-        The model the inputs are for.
-    fx, embedding, token_mask, token_weights : ArrayLike
-        As in the model's ``forward``; any length and storage.
-    time : torch.Tensor, optional
-        Shape (B,).
-    any_points : bool, optional
-        Let a model of a grid take other points than those of its whole grid.
+    With `any_points` a model of a grid takes any points, not just its whole grid.
     """
 
     def __init__(
@@ -152,10 +137,7 @@ class TokenInputs:
     def load(self, start: int, stop: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return fx, embedding and weights of the tokens ``start:stop`` on the model's device.
 
-        Raises
-        ------
-        ValueError
-            If a value of a real token is NaN or infinite.
+        Raises ValueError if a value of a real token is NaN or infinite.
         """
         weights = self._read_weights(start, stop)
         embedding = None
@@ -177,10 +159,7 @@ class TokenInputs:
     def add_up_weights(self, ranges: Sequence[tuple[int, int]]) -> Float[Tensor, " B"]:
         """Return the sum of the token weights of each sample, fp64 on the model's device.
 
-        Raises
-        ------
-        ValueError
-            If the weight of a real token is negative, NaN or infinite.
+        Raises ValueError if the weight of a real token is negative, NaN or infinite.
         """
         total = torch.zeros(self.batch, dtype=torch.float64)
         for start, stop in ranges:

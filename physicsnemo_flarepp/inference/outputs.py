@@ -30,24 +30,12 @@ def _partial(path: Path) -> Path:
 class Output:
     """Collects the rows of a prediction in a new tensor, a caller's array or a ``.npy`` file.
 
-    Use it as a context manager: a file gets its name when the block ends without an exception.
+    Use it as a context manager. An array is filled with NaN first, so that rows which an
+    interrupted prediction did not reach are NaN. A file is written as ``<path>.partial`` and
+    renamed when the block ends without an exception; an earlier one stays whole until then.
 
-    Parameters
-    ----------
-    out : None, ArrayLike or path-like
-        None: a new tensor. An array: filled with NaN before anything else, so that rows which an
-        interrupted prediction did not reach are NaN. A path: written as ``<path>.partial``,
-        renamed at the end; an earlier file of that name stays whole until then.
-    shape : tuple of int
-        Shape (B, N, out_dim) of the prediction in rows.
-    grid : tuple of int or None
-        Grid whose points are the rows, if the result should have its shape.
-    dtype : torch.dtype
-        Dtype of the model, for a file.
-    device : torch.device
-        Where a new tensor is made.
-    transfers : Transfers
-        Copies from the device of the model.
+    `shape` is (B, N, out_dim) in rows, `grid` that of the result if the rows are its points. A file
+    has the `dtype` of the model; a new tensor is made on `device`.
     """
 
     def __init__(

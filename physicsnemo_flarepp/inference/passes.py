@@ -75,23 +75,10 @@ class RunningGather:
 
 
 class TokenPasses:
-    """Runs a model over its tokens chunk by chunk.
+    """Runs a model over its tokens chunk by chunk, and calls ``advance`` after each one.
 
-    Parameters
-    ----------
-    model : MixerBackbone
-        In evaluation mode.
-    inputs : TokenInputs
-        Its inputs.
-    ranges : list of (int, int)
-        Token ranges of the chunks.
-    streams : sequence of ResidualStream
-        Keep the hidden states that enter each block; the same one for all of them, unless those of
-        earlier blocks are wanted later. Further ones get their memory together with these.
-    transfers : Transfers
-        Copies between host and device.
-    advance : callable
-        Called after each chunk of each pass.
+    The streams keep the hidden states that enter each block: the same one for all blocks, unless
+    those of earlier blocks are wanted later. Further ones get their memory together with these.
     """
 
     def __init__(

@@ -50,7 +50,8 @@ def predict(
         only chunks are read, and cast to the dtype of the model. An array (N, F) is a batch of
         one.
     chunk_size : int or "auto", optional
-        Tokens per chunk; "auto" takes what a quarter of the free memory allows.
+        Tokens per chunk; "auto" takes what a quarter of the memory allows, or half of what is
+        free if that is less.
     offload : "cpu", "device", None or path-like, optional
         Where the hidden states (B, N, C) wait between passes: host memory, the model's device
         ("device" or None), or unnamed files in the directory given.
@@ -228,15 +229,7 @@ def decode_state(
 
 
 def unwrap(model: nn.Module) -> MixerBackbone:
-    """Return the model inside a compiled or DDP one, if it can be streamed as it stands.
-
-    Raises
-    ------
-    TypeError
-        If it is neither a MixerBackbone nor a model of PhysicsNeMo's that can be served.
-    ValueError
-        If its mixer has no stages, or its result is random.
-    """
+    """Return the model inside a compiled or DDP one; raise if it cannot be streamed as it is."""
     while not (isinstance(model, MixerBackbone) or is_served(model)):
         inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
         if inner is None:

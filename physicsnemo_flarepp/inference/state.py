@@ -190,7 +190,7 @@ class LatentState:
             raise _unusable(path, f"{type(error).__name__}: {error}") from error
         if metadata.get("format") != _FORMAT:
             raise ValueError(
-                f"{os.fspath(path)} is no latent state: its format is "
+                f"{os.fspath(path)} is not a latent state: its format is "
                 f"{metadata.get('format')!r}, expected {_FORMAT!r}"
             )
         fingerprint = metadata.get("fingerprint", "")
@@ -200,7 +200,7 @@ class LatentState:
         blocks: dict[int, dict[int, Tensor]] = {}
         for name, tensor in tensors.items():
             if not (numbers := re.fullmatch(r"blocks\.(\d+)\.(\d+)", name)):
-                raise _unusable(path, f"it holds {name!r}, which is no latent of a block")
+                raise _unusable(path, f"it holds {name!r}, which is not a latent of a block")
             blocks.setdefault(int(numbers[1]), {})[int(numbers[2])] = tensor
         if not blocks:
             raise _unusable(path, "it holds no latents")

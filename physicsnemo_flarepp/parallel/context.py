@@ -21,7 +21,7 @@ def enable_context_parallel(
     """Let a model work on token shards: each rank of ``group`` then passes its own tokens.
 
     Everything but the gathering of tokens into latents is local to a token, so only the mixers
-    change: they gather over the tokens of all ranks. Outputs are those of the rank's own tokens.
+    change: they gather over the tokens of all ranks. Each rank gets the outputs of its own tokens.
     Parameters must be equal on all ranks (same seed, or
     ``physicsnemo.domain_parallel.sync_module_over_mesh``), and their gradients are summed by
     :func:`~physicsnemo_flarepp.parallel.sync_gradients`.
@@ -121,14 +121,7 @@ def _signature(model: nn.Module, tensors: Sequence[Tensor]) -> dict[str, object]
 
 
 def check_signatures(signatures: Sequence[dict[str, object]], ranks: Sequence[int]) -> None:
-    """Raise, naming the ranks, unless all signatures equal the first one.
-
-    Examples
-    --------
-    >>> check_signatures([{"heads": 8}, {"heads": 4}], ranks=[4, 5])
-    Traceback (most recent call last):
-    ValueError: the ranks of the context group disagree: rank 5 has heads 4, rank 4 has 8; ...
-    """
+    """Raise, naming the ranks, unless all signatures equal the first one."""
     differences = [
         f"rank {rank} has {what} {signature[what]}, rank {ranks[0]} has {expected}"
         for what, expected in signatures[0].items()

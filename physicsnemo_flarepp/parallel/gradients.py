@@ -46,19 +46,7 @@ def sync_gradients(model: nn.Module, mesh: DeviceMesh) -> None:
 def sum_in_buckets(tensors: Sequence[Tensor], group: Group, scale: float = 1.0) -> list[Tensor]:
     """Sum each tensor over the group, in flat fp32 or fp64 buckets of at most 64 MiB.
 
-    Parameters
-    ----------
-    tensors : sequence of torch.Tensor
-        Of the same shapes and dtypes on all ranks.
-    group : ProcessGroup or str
-        The ranks to sum over.
-    scale : float, optional, default=1.0
-        A factor on the sum, applied before it, so that the sum overflows no sooner than its mean.
-
-    Returns
-    -------
-    list[torch.Tensor]
-        The sums, shaped and typed like ``tensors``.
+    The factor is applied before the sum, which then overflows no sooner than the mean.
     """
     if group_size(group) == 1:
         return [tensor * scale for tensor in tensors]

@@ -32,20 +32,10 @@ def forward_shards(
     token_mask: Tensor | None = None,
     token_weights: Tensor | None = None,
 ) -> ShardTensor:
-    r"""Run a backbone on ShardTensors.
+    """Run a backbone on ShardTensors; return one of shape (B, N, out_dim), sharded as they are.
 
-    Parameters
-    ----------
-    model : MixerBackbone
-        The model, with plain parameters that are equal on all ranks.
-    fx, embedding, time, token_mask, token_weights : torch.Tensor or ShardTensor or None
-        As in the model's ``forward``, in token form. At least one of ``fx`` and ``embedding`` is
-        sharded over its axis 1; the others have the same sharding or are replicated.
-
-    Returns
-    -------
-    ShardTensor
-        Shape :math:`(B, N, \mathrm{out\_dim})`, sharded as the input.
+    At least one of ``fx`` and ``embedding`` is sharded over axis 1; the others have the same
+    sharding or are replicated. The parameters are plain and equal on all ranks.
     """
     inputs = {
         "fx": fx,
@@ -127,7 +117,7 @@ def _to_local(key: str, value: Tensor | None, source: ShardTensor) -> Tensor | N
 def _bind(module: nn.Module, group_name: str) -> nn.Module:
     """Copy the tree of modules, sharing all tensors, with its mixers bound to a group.
 
-    A copy, because the model itself must go on to serve plain tensors, and because checkpointed
+    A copy, because the model itself must still serve plain tensors, and because checkpointed
     blocks run again in the backward pass, when a temporary setting would be gone.
     """
     bound = object.__new__(type(module))

@@ -29,13 +29,7 @@ def shard_bounds(n_tokens: int, group: ProcessGroup) -> tuple[int, int]:
 
 
 def split_bounds(n_tokens: int, ranks: int, rank: int) -> tuple[int, int]:
-    """Return the bounds of part ``rank`` of ``n_tokens`` split over ``ranks``.
-
-    Examples
-    --------
-    >>> [split_bounds(7, 3, rank) for rank in range(3)]
-    [(0, 3), (3, 5), (5, 7)]
-    """
+    """Return the bounds of part ``rank`` of ``n_tokens`` split over ``ranks``."""
     size, longer = divmod(n_tokens, ranks)
     start = rank * size + min(rank, longer)
     return start, start + size + (rank < longer)

@@ -81,7 +81,8 @@ class TrainingConfig:
     tf32 : bool
         Allow TF32 in fp32 matrix products on CUDA.
     compile : str
-        ``auto`` compiles the model on CUDA, ``true`` everywhere, ``false`` nowhere.
+        ``auto`` compiles the model on CUDA if gcc and Python's headers are there, ``true``
+        everywhere, ``false`` nowhere.
     accumulate : int
         Batches per optimisation step.
     stream : int, str or None

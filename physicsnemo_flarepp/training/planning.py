@@ -1,8 +1,9 @@
-"""What a training step needs, and which way of taking it fits a device.
+"""What a training step needs, and which kind of step fits a device.
 
-The memory of a step grows linearly with the tokens, so it is counted on two small clouds: a mode of
-torch's dispatcher sees every tensor come and go, whatever the mixer, its options and the precision.
-The counts are the same on every machine.
+Memory and operations of a step grow linearly with the tokens, so they are counted on two small
+clouds: a mode of torch's dispatcher sees every operator and every tensor, whatever the mixer, its
+options and the precision. The counts are the same on every machine. Only the plain step is timed;
+the others take its time by their operations.
 """
 
 import copy
@@ -16,8 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from ..inference.prediction import unwrap
+from ..inference.streams import SHARE_OF_MEMORY, limit_chunk, total_memory
 from ..models import MixerBackbone
 from ..ops import all_reduce
 from ..ops.collectives import Group
@@ -27,20 +30,21 @@ from .losses import relative_l2_loss
 from .streamed import streamed_step
 
 _SMALL, _LARGE = 1024, 2048  # tokens of the clouds that are counted
-_TIMED = 2048  # and of those that are timed
+_TIMED = 2048  # and of the one that is timed
 # What may be filled: the rest is for what is not counted, and on the host for other programs.
 _SHARE = {"cuda": 0.9, "cpu": 0.5}
-_SHARE_OF_CHUNK = 0.25
-_MOST_CHUNK = {"cuda": 2**18, "cpu": 2**12}
-_FEWEST_CHUNK = 2**8
 # Of the weights: themselves, AdamW's two moments and the moving average.
 _COPIES = 4
-_UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+# On CUDA the backward kernels of attention allocate the gradient of the queries in fp32, its rows
+# padded to these widths: the memory-efficient kernel of fp32 (GradQTempStorage in torch's
+# kernel_backward.h), and flash attention (dq_accum of its mha_bwd).
+_WORKSPACE_WIDTH = {"fp32": 64, "bf16": 32, "fp16": 32}
+_ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to take a training step, and what it needs.
+class StepPlan:
+    """A kind of training step, and what it needs.
 
     Parameters
     ----------
@@ -48,9 +52,10 @@ class Way:
         "plain", "recomputed blocks", "context over R ranks" or "streamed, chunks of c".
     device, host : int
         Bytes at the peak of a step on the device of each rank, weights and moments included, and
-        bytes of hidden states that wait on its host. On a CPU both are one memory.
+        bytes of hidden states that wait on its host. On a CPU both share one memory.
     seconds : float
-        Time of a step, as measured on this machine; collectives not counted.
+        Time of a step: the plain one as measured on this machine, the others by their operations.
+        Neither collectives nor transfers are counted.
     fits : bool
         Whether both fit.
     """
@@ -72,8 +77,8 @@ def plan(
     host_memory: float | None = None,
     ranks: Sequence[int] = (2, 4, 8),
     chunk_size: int | str = "auto",
-) -> list[Way]:
-    """Return what each way to train on whole clouds needs, and whether it fits.
+) -> list[StepPlan]:
+    """Return what each kind of training step on whole clouds needs, and whether it fits.
 
     Parameters
     ----------
@@ -86,7 +91,7 @@ def plan(
     precision : str, optional
         A value of ``training.precision``.
     memory, host_memory : float, optional
-        Bytes of the device and of its host; default: those of this machine. With `memory` the
+        Bytes of the device and of its host; default: of this machine. With `memory` the
         device is taken to be a GPU.
     ranks : sequence of int, optional
         Sizes of context groups.
@@ -96,107 +101,112 @@ def plan(
     Examples
     --------
     >>> model = MixerBackbone(3, 1, n_layers=1, n_hidden=16, n_head=2)
-    >>> [way.name for way in plan(model, 10**7, ranks=(16,), memory=4e9) if way.fits]
+    >>> [step.name for step in plan(model, 10**7, ranks=(16,), memory=4e9) if step.fits]
     ['context over 16 ranks', 'streamed, chunks of 262144']
     """
     model = unwrap(model)
-    parameter = next(model.parameters())
-    kind = parameter.device.type if memory is None else "cuda"
-    memory = total_memory(parameter.device) if memory is None else memory
+    device = next(model.parameters()).device
+    kind = device.type if memory is None else "cuda"
+    memory = total_memory(device) if memory is None else memory
     host_memory = psutil.virtual_memory().total if host_memory is None else host_memory
-    counts = StepMemory(model, batch, precision)
-    chunk = counts.chunk(memory, kind) if chunk_size == "auto" else int(chunk_size)
-    step = _Steps(model, batch, precision)
-    plain, recomputed = step.seconds("plain"), step.seconds("recomputed")
-    shards = [(f"context over {r} ranks", -(-n_tokens // r)) for r in ranks]
-    ways = [("plain", counts.plain(n_tokens), 0, n_tokens * plain)]
-    ways += [("recomputed blocks", counts.recomputed(n_tokens), 0, n_tokens * recomputed)]
-    ways += [(name, counts.plain(tokens), 0, tokens * plain) for name, tokens in shards]
-    streamed = n_tokens * step.seconds("streamed")
-    working, waiting = counts.streamed(n_tokens, chunk), counts.waiting(n_tokens)
-    ways += [(f"streamed, chunks of {chunk}", working, waiting, streamed)]
+    costs = StepCosts(model, batch, precision, kind)
+    chunk = costs.chunk(memory) if chunk_size == "auto" else int(chunk_size)
+    seconds = _seconds_per_token(model, batch, precision)
 
     def fits(device: int, host: int) -> bool:
         if kind == "cuda":
             return device <= _SHARE["cuda"] * memory and host <= _SHARE["cpu"] * host_memory
         return device + host <= _SHARE["cpu"] * memory
 
-    return [Way(*way, fits(*way[1:3])) for way in ways]
+    def step(name: str, way: str, tokens: int, device: int, host: int = 0) -> StepPlan:
+        return StepPlan(name, device, host, tokens * seconds * costs.work(way), fits(device, host))
+
+    shards = [(f"context over {r} ranks", -(-n_tokens // r)) for r in ranks]
+    streamed, waiting = costs.streamed(n_tokens, chunk), costs.waiting(n_tokens)
+    return [
+        step("plain", "plain", n_tokens, costs.plain(n_tokens)),
+        step("recomputed blocks", "recomputed", n_tokens, costs.recomputed(n_tokens)),
+        *(step(name, "plain", tokens, costs.plain(tokens)) for name, tokens in shards),
+        step(f"streamed, chunks of {chunk}", "streamed", n_tokens, streamed, waiting),
+    ]
 
 
-class StepMemory:
-    """Bytes that training steps of a model need on the device, for any number of tokens.
+class StepCosts:
+    """Bytes and operations of training steps of a model, for any number of tokens.
 
-    Parameters
-    ----------
-    model : MixerBackbone
-        It is copied, and stays as it is.
-    batch : int
-        Cases per batch.
-    precision : str
-        A value of ``training.precision``.
+    The model is copied. `kind` is the type of the device: on "cuda" kernels have workspaces.
     """
 
-    def __init__(self, model: MixerBackbone, batch: int, precision: str) -> None:
-        self.steps = _Steps(model, batch, precision, counted=True)
-        self._lines: dict[str, tuple[float, float]] = {}
+    def __init__(self, model: MixerBackbone, batch: int, precision: str, kind: str = "cpu") -> None:
+        self.model = _cloud_model(model).cpu()
+        self.batch, self.precision, self.kind = batch, precision, kind
+        self._lines: dict[str, tuple[float, float, float]] = {}
 
     def plain(self, n_tokens: int) -> int:
         """Return the bytes at the peak of a plain step."""
-        return self._line("plain", n_tokens) + self.held(n_tokens)
+        return self._bytes("plain", n_tokens) + self.held(n_tokens)
 
     def recomputed(self, n_tokens: int) -> int:
-        """Return those of a step that computes each block again in the backward pass."""
-        return self._line("recomputed", n_tokens) + self.held(n_tokens)
+        """Return the bytes at the peak of a step that recomputes blocks in the backward pass."""
+        return self._bytes("recomputed", n_tokens) + self.held(n_tokens)
 
     def streamed(self, n_tokens: int, chunk: int) -> int:
-        """Return those of a streamed step without :meth:`waiting`, which are those of a chunk."""
-        return self._line("streamed", min(chunk, n_tokens)) + self.held(n_tokens)
+        """Return the bytes at the peak of a streamed step, without :meth:`waiting`."""
+        return self._bytes("streamed", min(chunk, n_tokens)) + self.held(n_tokens)
 
     def waiting(self, n_tokens: int) -> int:
         """Return the bytes of the hidden states of a streamed step, which wait where it is told."""
-        return self.steps.waiting(n_tokens)
-
-    def chunk(self, memory: float, kind: str) -> int:
-        """Return the tokens per chunk that a quarter of a memory allows, a power of two."""
-        fixed, slope = self._coefficients("streamed")
-        tokens = int((_SHARE_OF_CHUNK * memory - fixed) / slope)
-        tokens = min(_MOST_CHUNK[kind], max(_FEWEST_CHUNK, tokens))
-        return 2 ** (tokens.bit_length() - 1)
-
-    def _line(self, way: str, n_tokens: int) -> int:
-        fixed, slope = self._coefficients(way)
-        return int(fixed + slope * n_tokens)
-
-    def _coefficients(self, way: str) -> tuple[float, float]:
-        if way not in self._lines:
-            small, large = (self.steps.count(way, n_tokens) for n_tokens in (_SMALL, _LARGE))
-            slope = (large - small) / (_LARGE - _SMALL)
-            self._lines[way] = large - slope * _LARGE, slope
-        return self._lines[way]
+        numbers = self.batch * n_tokens * self.model.stream_width * (len(self.model.blocks) + 1)
+        return numbers * next(self.model.parameters()).element_size()
 
     def held(self, n_tokens: int) -> int:
         """Return what is there between steps: weights, moments, average, inputs and targets."""
-        model = self.steps.model
+        model = self.model
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         width = model.functional_dim + (model.embedding_dim or 0) + model.out_dim
-        return _COPIES * weights + 4 * width * self.steps.batch * n_tokens
+        return _COPIES * weights + 4 * width * self.batch * n_tokens
+
+    def chunk(self, memory: float) -> int:
+        """Return the tokens per chunk that a quarter of a memory allows, a power of two."""
+        fixed, slope, _ = self._line("streamed")
+        return limit_chunk((SHARE_OF_MEMORY * memory - fixed) / slope, self.kind)
+
+    def work(self, way: str) -> float:
+        """Return the operations per token, relative to a plain step."""
+        return self._line(way)[2] / self._line("plain")[2]
+
+    def _bytes(self, way: str, n_tokens: int) -> int:
+        fixed, slope, _ = self._line(way)
+        return int(fixed + slope * n_tokens)
+
+    def _line(self, way: str) -> tuple[float, float, float]:
+        """Return bytes without tokens, bytes per token and operations per token."""
+        if way not in self._lines:
+            small, large = self._count(way, _SMALL), self._count(way, _LARGE)
+            slope, work = ((b - a) / (_LARGE - _SMALL) for a, b in zip(small, large, strict=True))
+            self._lines[way] = large[0] - slope * _LARGE, slope, work
+        return self._lines[way]
+
+    def _count(self, way: str, n_tokens: int) -> tuple[float, float]:
+        """Return bytes at the peak and operations of a step; a streamed one has two such chunks."""
+        chunks = 2 if way == "streamed" else 1
+        cloud = chunks * n_tokens
+        step = _make_step(self.model, self.batch, self.precision, way, cloud, n_tokens)
+        with OperatorCounter(
+            _WORKSPACE_WIDTH[self.precision] if self.kind == "cuda" else 0
+        ) as seen:
+            step()
+        self.model.zero_grad(set_to_none=True)
+        waiting = self.waiting(cloud) if way == "streamed" else 0
+        return seen.peak - waiting, seen.operations / chunks
 
 
 class StreamChoice:
     """Tokens per chunk with which a batch is streamed, None for a plain step.
 
-    Parameters
-    ----------
-    stream : int or "auto"
-        Value of ``training.stream``. "auto" streams what does not fit the device, by its whole
-        memory, not by what happens to be free: a run that goes on takes the same steps.
-    model : torch.nn.Module
-        The bare model.
-    precision : str
-        A value of ``training.precision``.
-    group : ProcessGroup, optional
-        The context group, whose ranks choose together.
+    `stream` is the value of ``training.stream``. "auto" streams what does not fit the device, by
+    its whole memory, not by what happens to be free: a run that resumes takes the same steps. The
+    ranks of the context group choose together.
 
     Examples
     --------
@@ -212,82 +222,60 @@ class StreamChoice:
         self.model = unwrap(model)
         self.precision = precision
         self.group = group
-        self._counts: dict[int, StepMemory] = {}
+        self._costs: dict[int, StepCosts] = {}
 
     def __call__(self, batch: int, n_tokens: int) -> int | None:
         """Return the chunk for a batch of this many cases and tokens."""
         if self.stream != "auto":
             return int(self.stream)
         device = next(self.model.parameters()).device
-        if batch not in self._counts:
-            self._counts[batch] = StepMemory(self.model, batch, self.precision)
-        counts, memory = self._counts[batch], total_memory(device)
-        fits = counts.plain(n_tokens) <= _SHARE[device.type] * memory
+        if batch not in self._costs:
+            self._costs[batch] = StepCosts(self.model, batch, self.precision, device.type)
+        costs, memory = self._costs[batch], total_memory(device)
+        fits = costs.plain(n_tokens) <= _SHARE[device.type] * memory
         if self.group is not None:
             fits = not all_reduce(torch.tensor(float(not fits), device=device), "max", self.group)
-        return None if fits else counts.chunk(memory, device.type)
+        return None if fits else costs.chunk(memory)
 
 
-def total_memory(device: torch.device) -> int:
-    """Return the bytes of a CUDA device, or of the machine for any other.
+class OperatorCounter(TorchDispatchMode):
+    """Counts bytes of the tensors that operators make, the most at a time, and their operations.
 
-    Examples
-    --------
-    >>> total_memory(torch.device("cpu")) == psutil.virtual_memory().total
-    True
-    """
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    return psutil.virtual_memory().total
-
-
-def parse_bytes(text: str) -> float:
-    """Return the bytes of a text such as 80GB or 512MiB.
+    With `width`, attention backwards has a workspace of fp32 rows of a multiple of that width.
 
     Examples
     --------
-    >>> parse_bytes("80GB"), parse_bytes("1 GiB")
-    (80000000000.0, 1073741824.0)
-    """
-    for unit, size in _UNITS.items():
-        if text.endswith(unit):
-            try:
-                return float(text.removesuffix(unit)) * size
-            except ValueError:
-                break
-    raise ValueError(
-        f"{text!r} is no amount of memory; give a number and one of {', '.join(_UNITS)}"
-    )
-
-
-class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the tensors that operators make, and the most there were at a time.
-
-    Examples
-    --------
-    >>> with LiveBytes() as live:
-    ...     x = torch.zeros(1000).add(1).mul(2)
-    >>> live.now, live.peak
-    (4000, 8000)
+    >>> with OperatorCounter() as counter:
+    ...     x = torch.zeros(10, 100).add(1) @ torch.zeros(100, 10)
+    >>> counter.now, counter.peak, counter.operations
+    (400, 8400, 20000)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 0) -> None:
         super().__init__()
-        self.now = self.peak = 0
+        self.width = width
+        self.now = self.peak = self.operations = 0
         self._seen: weakref.WeakSet = weakref.WeakSet()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        """Run the operator and count what it made."""
+        """Run the operator and count what it did."""
+        kwargs = kwargs or {}
         for tensor in _tensors((args, kwargs)):  # those made before the counting
             self._seen.add(tensor.untyped_storage())
-        result = function(*args, **(kwargs or {}))
+        result = function(*args, **kwargs)
         for tensor in _tensors(result):
             storage = tensor.untyped_storage()
             if storage not in self._seen:
                 self._seen.add(storage)
                 self.now += storage.nbytes()
                 weakref.finalize(storage, self._forget, storage.nbytes())
-        self.peak = max(self.peak, self.now)
+        operator, workspace = function.overloadpacket, 0
+        if operator in flop_registry:
+            self.operations += flop_registry[operator](*args, **kwargs, out_val=result)
+        if operator is _ATTENTION_BACKWARD and self.width:
+            *rows, width = args[1].shape
+            workspace = 4 * torch.Size(rows).numel() * -(-width // self.width) * self.width
+        self.peak = max(self.peak, self.now + workspace)
         return result
 
     def _forget(self, size: int) -> None:
@@ -298,72 +286,52 @@ def _tensors(tree: object) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-class _Steps:
-    """Steps of a copy of a model on random clouds: on the host to be counted, else to be timed."""
+def _cloud_model(model: MixerBackbone) -> MixerBackbone:
+    """Return a copy for clouds of one rank: a grid is a cloud whose positions are given."""
+    model = enable_context_parallel(copy.deepcopy(model), None)
+    model.structured_shape, model.unified_pos = None, False
+    return model
 
-    def __init__(
-        self, model: MixerBackbone, batch: int, precision: str, counted: bool = False
-    ) -> None:
-        self.batch = batch
-        self.model = copy.deepcopy(model)
-        if counted:
-            self.model = self.model.cpu()
-        enable_context_parallel(self.model, None)
-        # A grid is a cloud whose positions are given.
-        self.model.structured_shape, self.model.unified_pos = None, False
-        self.device = next(self.model.parameters()).device
-        self.half = getattr(torch, PRECISIONS[precision])
 
-    def waiting(self, n_tokens: int) -> int:
-        """Return the bytes of the hidden states of a streamed step."""
-        numbers = self.batch * n_tokens * self.model.stream_width * (len(self.model.blocks) + 1)
-        return numbers * next(self.model.parameters()).element_size()
+def _seconds_per_token(model: MixerBackbone, batch: int, precision: str) -> float:
+    """Return the time of a plain step, the shortest of three: other programs add to it."""
+    step = _make_step(_cloud_model(model), batch, precision, "plain", _TIMED, _TIMED)
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        step()
+        if (device := next(model.parameters()).device).type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - start)
+    return min(times) / _TIMED
 
-    def count(self, way: str, n_tokens: int) -> int:
-        """Return the bytes at the peak of a step, of a streamed one those of a chunk this long."""
-        cloud = 2 * n_tokens if way == "streamed" else n_tokens
-        step = self._prepare(way, cloud, n_tokens)
-        with LiveBytes() as live:
-            step()
-        self.model.zero_grad(set_to_none=True)
-        return live.peak - (self.waiting(cloud) if way == "streamed" else 0)
 
-    def seconds(self, way: str) -> float:
-        """Return the time of a step per token, the shortest of three: other programs add to it."""
-        step = self._prepare(way, _TIMED, _TIMED // 2)
-        times = []
-        for _ in range(3):
-            start = time.perf_counter()
-            step()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            times.append(time.perf_counter() - start)
-        self.model.zero_grad(set_to_none=True)
-        return min(times) / _TIMED
+def _make_step(
+    model: MixerBackbone, batch: int, precision: str, way: str, n_tokens: int, chunk: int
+) -> Callable[[], None]:
+    """Return a step of a model on a random cloud, without the optimiser."""
+    generator = torch.Generator().manual_seed(0)
+    parameter, half = next(model.parameters()), getattr(torch, PRECISIONS[precision])
 
-    def _prepare(self, way: str, n_tokens: int, chunk: int) -> Callable[[], None]:
-        model, generator = self.model, torch.Generator().manual_seed(0)
-        dtype = next(model.parameters()).dtype
+    def rows(width: int) -> Tensor:
+        values = torch.rand(batch, n_tokens, width, generator=generator, dtype=parameter.dtype)
+        return values.to(parameter.device)
 
-        def rows(width: int) -> Tensor:
-            values = torch.rand(self.batch, n_tokens, width, generator=generator, dtype=dtype)
-            return values.to(self.device)
+    embedding = None if model.embedding_dim is None else rows(model.embedding_dim)
+    inputs = {"fx": rows(model.functional_dim), "embedding": embedding}
+    if model.time_input:
+        inputs["time"] = parameter.new_zeros(batch)
+    target = rows(model.out_dim)
+    autocast = torch.autocast(parameter.device.type, half, enabled=half != torch.float32)
 
-        embedding = None if model.embedding_dim is None else rows(model.embedding_dim)
-        inputs = {"fx": rows(model.functional_dim), "embedding": embedding}
-        if model.time_input:
-            inputs["time"] = torch.zeros(self.batch, dtype=dtype, device=self.device)
-        target = rows(model.out_dim)
-        autocast = torch.autocast(self.device.type, self.half, enabled=self.half != torch.float32)
+    def plain() -> None:
+        with autocast:
+            prediction = model(**inputs)
+        relative_l2_loss(prediction.float(), target).backward()
 
-        def plain() -> None:
-            with autocast:
-                prediction = model(**inputs)
-            relative_l2_loss(prediction.float(), target).backward()
+    def streamed() -> None:
+        with autocast:
+            streamed_step(model, **inputs, target=target, chunk_size=chunk)
 
-        def streamed() -> None:
-            with autocast:
-                streamed_step(model, **inputs, target=target, chunk_size=chunk)
-
-        model.checkpoint_blocks = way == "recomputed"
-        return streamed if way == "streamed" else plain
+    model.checkpoint_blocks = way == "recomputed"
+    return streamed if way == "streamed" else plain

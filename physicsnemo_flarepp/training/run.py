@@ -1,13 +1,12 @@
 """Train a config: begin a run, or go on with it, and leave its results in its directory."""
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
@@ -15,6 +14,7 @@ from torch import Tensor
 from ..datapipes.loaders import Loaders
 from ..datapipes.memory import MemoryCases, from_dataset
 from ..datapipes.sources import complete_names
+from ..parallel.first_rank import on_first_rank
 from .assembly import Assembly, Ranks, assemble, load_data, start_ranks
 from .checkpoints.store import Checkpoint, CheckpointStore, load_training_state
 from .config import check_config, check_same_config
@@ -28,8 +28,6 @@ from .training_set import (
     describe_training_set,
     read_training_set,
 )
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -214,7 +212,7 @@ def _find_state(
             raise FileExistsError(obstacle)
         return checkpoint
 
-    checkpoint = _on_first_rank(find, ranks)
+    checkpoint = on_first_rank(find, "looking for a checkpoint")
     if checkpoint is None:
         return None
     state = load_training_state(checkpoint)
@@ -232,22 +230,7 @@ def _check_data(directory: RunDirectory, loaders: Loaders, ranks: Ranks, cfg: Di
             found = data_files(loaders, test=cfg.training.select == "best_on_test")
             check_same_data(stored["files"], found, directory.path)
 
-    _on_first_rank(check, ranks)
-
-
-def _on_first_rank(function: Callable[[], T], ranks: Ranks) -> T:
-    """Return on all ranks what `function` returns on the first; raise on all what it raises."""
-    outcome: list = [None, None]
-    if ranks.rank == 0:
-        try:
-            outcome[0] = function()
-        except (OSError, ValueError) as error:
-            outcome[1] = error
-    if ranks.size > 1:
-        dist.broadcast_object_list(outcome, src=0)
-    if outcome[1] is not None:
-        raise outcome[1]
-    return outcome[0]
+    on_first_rank(check, "checking the data")
 
 
 def error_table(result: TrainingResult, cfg: DictConfig) -> str:

@@ -187,7 +187,7 @@ def test_unfit_files_and_batches_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="no latent state at .*missing"):
         LatentState.load(tmp_path / "missing.safetensors")
     save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match="is no latent state"):
+    with pytest.raises(ValueError, match="is not a latent state"):
         LatentState.load(tmp_path / "other.safetensors")
     model, (fx, embedding) = make_model(), make_cloud()
     state = encode_state(model, fx, embedding)

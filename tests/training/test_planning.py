@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from physicsnemo_flarepp import MixerBackbone
-from physicsnemo_flarepp.training import planning
+from physicsnemo_flarepp.commands.plan import parse_bytes
+from physicsnemo_flarepp.ops import decode
 from physicsnemo_flarepp.training.losses import relative_l2_loss
-from physicsnemo_flarepp.training.planning import LiveBytes, StepMemory, plan
+from physicsnemo_flarepp.training.planning import OperatorCounter, StepCosts, plan
 from tests.commands.calling import verb
 
 SIZES = {"n_layers": 1, "n_hidden": 32, "n_head": 4, "slice_num": 8, "embedding_dim": 3}
@@ -28,7 +29,7 @@ def saved_bytes(model, *inputs):
 
 def test_peak_of_a_plain_step_is_what_autograd_keeps_and_little_more():
     model, tokens = MixerBackbone(4, 2, **SIZES), 6000
-    counts = StepMemory(model, 1, "fp32")
+    counts = StepCosts(model, 1, "fp32")
     kept = saved_bytes(model, torch.rand(1, tokens, 4), torch.rand(1, tokens, 3))
     assert kept < counts.plain(tokens) - counts.held(tokens) < 1.3 * kept
 
@@ -36,17 +37,17 @@ def test_peak_of_a_plain_step_is_what_autograd_keeps_and_little_more():
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_counts_on_small_clouds_hold_for_larger_ones(precision):
     model, tokens = MixerBackbone(4, 2, **SIZES, mixer="transolver"), 9000
-    counts = StepMemory(model, 2, precision)
+    counts = StepCosts(model, 2, precision)
     cloud = [torch.rand(2, tokens, width) for width in (4, 3, 2)]
-    with LiveBytes() as live:
+    with OperatorCounter() as counter:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             y = model(*cloud[:2])
         relative_l2_loss(y.float(), cloud[2]).backward()
-    assert counts.plain(tokens) - counts.held(tokens) == pytest.approx(live.peak, rel=0.02)
+    assert counts.plain(tokens) - counts.held(tokens) == pytest.approx(counter.peak, rel=0.02)
 
 
 def test_what_is_recomputed_or_streamed_needs_less():
-    counts = StepMemory(MixerBackbone(4, 2, **{**SIZES, "n_layers": 3}), 1, "fp32")
+    counts = StepCosts(MixerBackbone(4, 2, **{**SIZES, "n_layers": 3}), 1, "fp32")
     plain, recomputed, streamed = (
         counts.plain(10**6),
         counts.recomputed(10**6),
@@ -54,6 +55,38 @@ def test_what_is_recomputed_or_streamed_needs_less():
     )
     assert plain > 1.5 * recomputed > 10 * (streamed - counts.held(10**6))
     assert counts.waiting(10**6) == 4 * 10**6 * 32 * 4
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("mixer", ["flarepp", "flare", "transolver"])
+def test_times_of_a_plan_agree_with_each_other(mixer, precision):
+    """By counts alone: the one time that is measured is a factor of all."""
+    steps = plan(
+        MixerBackbone(6, 4, n_layers=4, mixer=mixer),
+        8_800_000,
+        precision=precision,
+        memory=80e9,
+        ranks=(8,),
+    )
+    plain, recomputed, context, streamed = (step.seconds for step in steps)
+    assert plain < recomputed < 4 / 3 * plain, "every block once more forwards, which is a third"
+    assert context == pytest.approx(plain / 8)
+    assert plain <= streamed <= 1.6 * plain
+
+
+@pytest.mark.parametrize(("width", "per_token"), [(0, 0), (64, 2048), (32, 1024)])
+def test_workspaces_of_cuda_kernels_are_counted_where_they_are_needed(width, per_token):
+    """8 heads of 16 channels: 2 KB per token in fp32, 1 KB in flash attention."""
+    n_tokens = 3000
+    q, k, v = (torch.rand(1, 8, rows, 16, requires_grad=True) for rows in (n_tokens, 64, 64))
+    out = decode(q, k, v)
+
+    def peak(width):
+        with OperatorCounter(width) as counter:
+            torch.autograd.grad(out.sum(), (q, k, v), retain_graph=True)
+        return counter.peak
+
+    assert peak(width) - peak(0) == per_token * n_tokens
 
 
 def test_the_model_and_the_random_state_stay_as_they_were():
@@ -67,7 +100,7 @@ def test_the_model_and_the_random_state_stay_as_they_were():
 def test_command_says_what_fits(capsys):
     arguments = "model.n_hidden=32 model.n_layers=1 --tokens 1000000 --memory 500MB --ranks 4"
     plans = verb("plan")(arguments.split())
-    fits = {way.name.split(",")[0]: way.fits for way in plans[10**6]}
+    fits = {step.name.split(",")[0]: step.fits for step in plans[10**6]}
     assert (fits["plain"], fits["streamed"]) == (False, True)
     shown = capsys.readouterr().out
     assert "1,000,000 tokens" in shown and "| plain |" in shown
@@ -76,4 +109,4 @@ def test_command_says_what_fits(capsys):
 @pytest.mark.parametrize("text", ["80", "GB", "-"])
 def test_memory_without_a_number_or_a_unit_is_refused(text):
     with pytest.raises(ValueError, match="give a number and one of kB, MB"):
-        planning.parse_bytes(text)
+        parse_bytes(text)
