@@ -5,12 +5,13 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 
 T = TypeVar("T")
 _PATIENCE = 60.0  # seconds between two lines about the wait
+_FAREWELL = 10.0  # seconds that a failing first rank gives the others
 
 
 def on_first_rank(function: Callable[[], T], doing: str) -> T:
@@ -29,16 +30,27 @@ def on_first_rank(function: Callable[[], T], doing: str) -> T:
     if rank != 0:
         _wait(store, key, rank, doing)
         result, error = pickle.loads(store.get(key))
+        store.add(f"{key}/read", 1)
         if error is not None:
             raise error
         return result
     try:
         result = function()
     except Exception as error:
-        store.set(key, pickle.dumps((None, _portable(error))))
+        _tell(store, key, None, _portable(error))
+        # The store ends with this process: let the others hear the reason first.
+        deadline = time.monotonic() + _FAREWELL
+        while store.add(f"{key}/read", 0) < dist.get_world_size() - 1:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
         raise
-    store.set(key, pickle.dumps((result, None)))
+    _tell(store, key, result, None)
     return result
+
+
+def _tell(store: dist.Store, key: str, result: object, error: Exception | None) -> None:
+    store.set(key, cast(Any, pickle.dumps((result, error))))  # torch's stubs know text only
 
 
 def _wait(store: dist.Store, key: str, rank: int, doing: str) -> None:
