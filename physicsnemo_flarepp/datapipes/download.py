@@ -13,13 +13,14 @@ from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
+from huggingface_hub.hf_api import RepoFile
+
 from ..files import check_inside, exclusive, put_in_place
 from ..progress import progress_bar
 from .published_splits import write_manifest
 from .specs import BENCHMARKS, HUB_REPOSITORY, BenchmarkSpec, benchmark
 from .transfer import (
     ORIGIN,
-    RemoteFile,
     check_space,
     connecting,
     download_bar,
@@ -59,18 +60,8 @@ def download(
     """Fetch and unpack the archive of a published set below `root` and return its folder.
 
     An interrupted download resumes; an existing folder is complete and left as it is. If sets
-    share an archive, the first download brings them all.
-
-    Parameters
-    ----------
-    name : str
-        One of :data:`ARCHIVED_SETS`.
-    root : str or Path
-        Directory of all downloaded sets.
-    endpoint : str, optional
-        Address of a mirror; ``HF_ENDPOINT`` or the hub by default.
-    keep : bool, optional
-        Keep the archive beside the folder.
+    share an archive, the first download brings them all. `keep` leaves the archive in `root`;
+    `endpoint` is a mirror instead of ``HF_ENDPOINT`` or the hub.
     """
     if name not in ARCHIVED_SETS:
         raise ValueError(f"set {name!r} is not published; choose one of {ARCHIVED_SETS}")
@@ -103,7 +94,7 @@ def download(
 
 
 def _fetch_archive(archive: Path, spec: BenchmarkSpec, endpoint: str | None) -> None:
-    files = list_files(HUB_REPOSITORY, endpoint=endpoint)
+    files = list_files(HUB_REPOSITORY, None, endpoint)
     remote = next((file for file in files if file.path == spec.archive), None)
     if remote is None:
         present = ", ".join(file.path for file in files[:20]) or "nothing"
@@ -115,17 +106,11 @@ def _fetch_archive(archive: Path, spec: BenchmarkSpec, endpoint: str | None) -> 
     print(f"{spec.archive}: {in_words(missing)} of {in_words(remote.size)} to fetch")
     # Unpacked it takes at least as much as packed, and both exist for a while.
     check_space(archive.parent, missing + remote.size, f"{spec.archive} and its contents")
-    fetch_all([(archive, remote)], endpoint=endpoint)
+    fetch_all(HUB_REPOSITORY, [(archive, remote)], endpoint)
 
 
 def parse_runs(text: str) -> list[int]:
-    """Return run numbers from a text such as ``1-3,7``.
-
-    Examples
-    --------
-    >>> parse_runs("1-3,7")
-    [1, 2, 3, 7]
-    """
+    """Return run numbers from a text: ``1-3,7`` gives [1, 2, 3, 7]."""
     runs: dict[int, None] = {}
     for part in text.split(","):
         bounds = [bound.strip() for bound in part.split("-")]
@@ -140,7 +125,7 @@ def parse_runs(text: str) -> list[int]:
 
 def _files_of_runs(
     repository: str, runs: Sequence[int], kinds: Sequence[str], endpoint: str | None
-) -> dict[int, list[RemoteFile]]:
+) -> dict[int, list[RepoFile]]:
     """Return the files of the chosen kinds by run, none for a run that the hub does not hold."""
     unknown = [kind for kind in kinds if kind not in FILE_KINDS]
     if unknown or not kinds:
@@ -151,7 +136,7 @@ def _files_of_runs(
             patterns = [pattern.format(i=run) for kind in kinds for pattern in FILE_KINDS[kind]]
             found[run] = [
                 file
-                for file in list_files(repository, folder=f"run_{run}", endpoint=endpoint)
+                for file in list_files(repository, f"run_{run}", endpoint)
                 if any(fnmatchcase(PurePosixPath(file.path).name, p) for p in patterns)
             ]
             advance()
@@ -169,22 +154,9 @@ def download_runs(
 ) -> Path:
     """Fetch files of runs to ``<root>/<name>/run_<i>`` and return ``<root>/<name>``.
 
-    The size is printed before anything is fetched. Complete files, recognised by their sizes, are
+    The size is printed first; a dry run stops there. Complete files, recognised by their sizes, are
     left as they are; an interrupted one resumes. Volumes in parts are joined, and a manifest
     assigns the runs to the published splits.
-
-    Parameters
-    ----------
-    name : str
-        One of :data:`RAW_SETS`.
-    root, endpoint
-        As in :func:`download`.
-    runs : Iterable[int]
-        Numbers of runs.
-    kinds : Sequence[str]
-        Some of :data:`FILE_KINDS`.
-    dry_run : bool, optional
-        Print the size and fetch nothing.
     """
     if name not in RAW_SETS:
         raise ValueError(f"set {name!r} has no runs to fetch; choose one of {list(RAW_SETS)}")
@@ -202,7 +174,11 @@ def download_runs(
             print(f"not on the hub: the runs {', '.join(map(str, absent))}")
         files = [(folder / file.path, file) for files in found.values() for file in files]
         check_inside(file.path for _, file in files)  # a mirror may say anything
-        joined = _joined_already(files)
+        sizes: Counter[Path] = Counter()
+        for path, file in files:
+            if path.suffix == ".part":
+                sizes[_whole(path)] += file.size
+        joined = {path for path in sizes if path.is_file() and path.stat().st_size == sizes[path]}
         files = [(path, file) for path, file in files if _whole(path) not in joined]
         missing = sum(missing_bytes(path, file) for path, file in files)
         print(
@@ -216,7 +192,7 @@ def download_runs(
         with _lock(Path(root).expanduser(), name):
             largest = max((file.size for _, file in files if ".vtu." in file.path), default=0)
             check_space(folder, missing + 2 * largest, f"fetching {name}")
-            fetch_all(files, endpoint=endpoint)
+            fetch_all(repository, files, endpoint)
             for path in sorted({_whole(path) for path, _ in files} - {path for path, _ in files}):
                 _join_parts(path)
             if "boundary" in kinds:
@@ -227,15 +203,6 @@ def download_runs(
 def _whole(part: Path) -> Path:
     """Return the file that ``<name>.<number>.part`` is a part of, or the file itself."""
     return part.with_suffix("").with_suffix("") if part.suffix == ".part" else part
-
-
-def _joined_already(files: Sequence[tuple[Path, RemoteFile]]) -> set[Path]:
-    """Return the files that were already joined from all their parts."""
-    sizes: Counter[Path] = Counter()
-    for path, file in files:
-        if path.suffix == ".part":
-            sizes[_whole(path)] += file.size
-    return {path for path, size in sizes.items() if path.is_file() and path.stat().st_size == size}
 
 
 def _join_parts(whole: Path) -> None:

@@ -147,7 +147,7 @@ def _write_columns(
         file = f"{number:02d}_{group}_{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.npy"
         entry = _write_column(folder, file, whole[order])
         moments = Moments.per_channel(torch.from_numpy(whole.reshape(n, -1)))
-        stored = {key: value.tolist() for key, value in vars(moments).items()}
+        stored = {key: value.tolist() for key, value in moments._asdict().items()}
         written[group][name] = entry | {"statistics": stored}
     return written
 
@@ -189,7 +189,7 @@ def prepare(
 
     Existing cases are kept, so an interrupted preparation resumes; a case appears whole or not at
     all, and the manifest last. A case that cannot be read does not stop the others; an error at the
-    end names all such cases.
+    end names all such cases. Cases in `out` that were prepared with other settings are an error.
 
     Parameters
     ----------
@@ -204,13 +204,6 @@ def prepare(
         Seed of the orders.
     progress : bool, optional
         Show a bar if stderr is a terminal.
-
-    Raises
-    ------
-    ValueError
-        If `out` holds cases that were prepared with other settings.
-    RuntimeError
-        If cases could not be prepared.
     """
     workers = min(4, os.cpu_count() or 1) if workers is None else workers
     if workers < 1:

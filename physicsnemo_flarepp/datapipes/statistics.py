@@ -6,8 +6,7 @@ distributed over ranks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,8 +27,7 @@ _BULK_CASES, _BINS, _OCTAVES, _LEAST_BULK = 32, 32, 10, 0.1
 _INPUTS = ("coordinates", "features", "globals")
 
 
-@dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     """Count, mean, squared deviations and range of samples, per channel or per point and channel.
 
     All have one shape, (k,) or (N, k), in float64. Where the count is 0, so is the mean.
@@ -48,13 +46,9 @@ class Moments:
         if len(values) == 0:
             return cls._empty(values.new_zeros(values.shape[1]))
         mean = values.mean(0)
-        return cls(
-            torch.full_like(mean, len(values)),
-            mean,
-            (values - mean).square().sum(0),
-            values.amin(0),
-            values.amax(0),
-        )
+        deviations = (values - mean).square().sum(0)
+        count = torch.full_like(mean, len(values))
+        return cls(count, mean, deviations, values.amin(0), values.amax(0))
 
     @classmethod
     def per_point(cls, values: Float[Tensor, "n k"], tokens: Tensor) -> "Moments":
@@ -62,34 +56,26 @@ class Moments:
         values = values.double()
         size = int(tokens.max()) + 1 if len(tokens) else 0
         empty = cls._empty(values.new_zeros(size, values.shape[1]))
-        place = (tokens,)
-        return cls(
-            empty.count.index_put(place, values.new_ones(())),
-            empty.mean.index_put(place, values),
-            empty.deviations,
-            empty.low.index_put(place, values),
-            empty.high.index_put(place, values),
-        )
+        single = (torch.ones_like(values), values, torch.zeros_like(values), values, values)
+        return cls(*(e.index_put((tokens,), v) for e, v in zip(empty, single, strict=True)))
 
     @classmethod
     def _empty(cls, zeros: Tensor) -> "Moments":
         infinite = torch.full_like(zeros, torch.inf)
         return cls(zeros, zeros, zeros, infinite, -infinite)
 
-    def padded(self, size: int) -> "Moments":
+    def _padded(self, size: int) -> "Moments":
         """Return the moments extended to `size` rows by points without data."""
         extra = size - len(self.count)
         if self.count.ndim == 1 or extra == 0:
             return self
         empty = self._empty(self.count.new_zeros(extra, self.count.shape[1]))
-        return Moments(
-            *(torch.cat([getattr(self, f), getattr(empty, f)]) for f in self.__dataclass_fields__)
-        )
+        return Moments(*(torch.cat(pair) for pair in zip(self, empty, strict=True)))
 
     def merge(self, other: "Moments") -> "Moments":
         """Return the moments of both sets of samples together."""
         size = max(len(self.count), len(other.count))
-        a, b = self.padded(size), other.padded(size)
+        a, b = self._padded(size), other._padded(size)
         count = a.count + b.count
         weight = b.count / count.clamp(min=1)
         delta = b.mean - a.mean

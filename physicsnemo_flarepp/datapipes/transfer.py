@@ -16,7 +16,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 
@@ -40,20 +39,6 @@ _PAUSE_SECONDS = 1.0
 _BROKEN = (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError)
 
 
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file of a data set on the hub.
-
-    The checksum is ``sha256`` of the content, or ``git``, SHA-1 of a git blob (small files).
-    """
-
-    repository: str
-    path: str
-    size: int
-    algorithm: str
-    digest: str
-
-
 @contextmanager
 def connecting(by_hand: str) -> Iterator[None]:
     """Turn network errors into errors that say what to do, and how to fetch `by_hand`."""
@@ -74,20 +59,13 @@ def connecting(by_hand: str) -> Iterator[None]:
         ) from error
 
 
-def list_files(
-    repository: str, *, folder: str | None = None, endpoint: str | None = None
-) -> list[RemoteFile]:
-    """Return the files in a folder (default: top) of a data set; none if the folder is missing."""
+def list_files(repository: str, folder: str | None, endpoint: str | None) -> list[RepoFile]:
+    """Return the files in a folder (None: top) of a data set; none if the folder is missing."""
     try:
         tree = HfApi(endpoint=endpoint).list_repo_tree(repository, folder, repo_type="dataset")
-        entries = [entry for entry in tree if isinstance(entry, RepoFile)]
+        return [entry for entry in tree if isinstance(entry, RepoFile)]
     except EntryNotFoundError:
         return []
-    digests = (("sha256", e.lfs.sha256) if e.lfs else ("git", e.blob_id) for e in entries)
-    return [
-        RemoteFile(repository, entry.path, entry.size, *digest)
-        for entry, digest in zip(entries, digests, strict=True)
-    ]
 
 
 def check_space(folder: Path, needed: int, purpose: str) -> None:
@@ -116,21 +94,12 @@ def in_words(size: int) -> str:
     return f"{size} bytes"
 
 
-def _digest_of(path: Path, algorithm: str) -> str:
-    if algorithm == "git":
-        digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
-    else:
-        digest = hashlib.new(algorithm)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: digest).hexdigest()
-
-
 def _part_of(target: Path) -> Path:
     """Return where the bytes of `target` are kept until they are complete."""
     return target.with_name(f"{target.name}.part")
 
 
-def missing_bytes(target: Path, remote: RemoteFile) -> int:
+def missing_bytes(target: Path, remote: RepoFile) -> int:
     """Return how much of a file is not on disk; a complete file is recognised by its size."""
     if target.is_file() and target.stat().st_size == remote.size:
         return 0
@@ -143,15 +112,18 @@ def download_bar() -> Progress:
     return Progress(*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
 
 
-def fetch_all(files: Iterable[tuple[Path, RemoteFile]], *, endpoint: str | None = None) -> None:
+def fetch_all(
+    repository: str, files: Iterable[tuple[Path, RepoFile]], endpoint: str | None
+) -> None:
     """Fetch files to their local paths, one after the other; complete ones are left as they are."""
     with download_bar() as progress:
         for target, remote in files:
             if missing_bytes(target, remote) or not target.exists():
-                _fetch(target, remote, progress, endpoint)
+                url = hf_hub_url(repository, remote.path, repo_type="dataset", endpoint=endpoint)
+                _fetch(target, remote, url, progress)
 
 
-def _fetch(target: Path, remote: RemoteFile, progress: Progress, endpoint: str | None) -> None:
+def _fetch(target: Path, remote: RepoFile, url: str, progress: Progress) -> None:
     """Download a file, resuming from its ``.part`` file, and rename that if its checksum is right.
 
     A broken connection is retried as long as bytes arrive.
@@ -165,7 +137,7 @@ def _fetch(target: Path, remote: RemoteFile, progress: Progress, endpoint: str |
     tries = 0
     while (done := part.stat().st_size) < remote.size:
         try:
-            _receive(part, remote, endpoint, lambda count: progress.update(task, completed=count))
+            _receive(part, url, lambda count: progress.update(task, completed=count))
             problem: Exception = ConnectionError("the connection was closed early")
         except _BROKEN as error:
             if isinstance(error, urllib.error.HTTPError) and error.code < 500:
@@ -178,22 +150,23 @@ def _fetch(target: Path, remote: RemoteFile, progress: Progress, endpoint: str |
             ) from problem
         if part.stat().st_size < remote.size:
             time.sleep(_PAUSE_SECONDS * 2**tries)
-    found = _digest_of(part, remote.algorithm)
-    if found != remote.digest:
+    # Small files are known by the SHA-1 of their git blob.
+    algorithm, expected = ("sha256", remote.lfs.sha256) if remote.lfs else ("git", remote.blob_id)
+    blob = hashlib.sha1(f"blob {remote.size}\0".encode(), usedforsecurity=False)
+    with part.open("rb") as file:
+        digest = hashlib.file_digest(file, hashlib.sha256 if remote.lfs else lambda: blob)
+    if digest.hexdigest() != expected:
         part.unlink()
         raise ValueError(
-            f"{remote.path}: {remote.algorithm} checksum is {found}, expected {remote.digest}. The "
-            "download was damaged and has been removed: call again"
+            f"{remote.path}: {algorithm} checksum is {digest.hexdigest()}, expected {expected}. "
+            "The download was damaged and has been removed: call again"
         )
     put_in_place(part, target)
 
 
-def _receive(
-    part: Path, remote: RemoteFile, endpoint: str | None, report: Callable[[int], None]
-) -> None:
+def _receive(part: Path, url: str, report: Callable[[int], None]) -> None:
     """Append the answer to one request to the partial file."""
     done = part.stat().st_size
-    url = hf_hub_url(remote.repository, remote.path, repo_type="dataset", endpoint=endpoint)
     request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
     for name, value in build_hf_headers().items():
         # The storage on another host that the hub redirects to must not see the token.
