@@ -193,7 +193,7 @@ def read_checked_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or "checksum" not in content:
         raise ValueError("it has no checksum of itself")
     if content.pop("checksum") != _checksum(content):
-        raise ValueError("its checksum does not match its contents")
+        raise ValueError("its checksum is not that of its contents")
     return content
 
 

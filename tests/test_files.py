@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from physicsnemo_flarepp import files
 from physicsnemo_flarepp.files import (
-    DamagedFile,
-    checked_json,
     explained,
     fingerprint,
-    read_checked_json,
     reading,
     replace_file,
     temporaries,
@@ -86,15 +84,8 @@ def test_a_writer_that_wrote_nothing_is_an_error(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("error", [PermissionError("a.npy"), MemoryError("8 GB"), KeyError("p")])
-def test_errors_that_are_not_about_the_content_pass_unchanged(error):
-    with pytest.raises(type(error)) as caught, reading("a.npy"):
-        raise error
-    assert caught.value is error
-
-
 def test_what_a_library_raises_names_the_file():
-    with pytest.raises(DamagedFile, match=r"x.npz cannot be read \(EOFError: short\)"):
+    with pytest.raises(files.DamagedFile, match=r"x.npz cannot be read \(EOFError: short\)"):
         with reading("x.npz"):
             raise EOFError("short")
 
@@ -102,7 +93,7 @@ def test_what_a_library_raises_names_the_file():
 @pytest.mark.parametrize(
     "text, reason",
     [
-        (checked_json({"a": 1}).replace("1", "2", 1), "does not match its contents"),
+        (files.checked_json({"a": 1}).replace("1", "2", 1), "not that of its contents"),
         ('{"a": 1}', "no checksum"),
         ("[1]", "no checksum"),
         ("{", "Expecting property name"),
@@ -111,8 +102,15 @@ def test_what_a_library_raises_names_the_file():
 )
 def test_json_that_was_not_written_so_is_refused(tmp_path, text, reason):
     path = tmp_path / "a.json"
-    path.write_text(checked_json({"a": 1}))
-    assert read_checked_json(path) == {"a": 1}
+    path.write_text(files.checked_json({"a": 1}))
+    assert files.read_checked_json(path) == {"a": 1}
     path.write_text(text)
     with pytest.raises(ValueError, match=reason):
-        read_checked_json(path)
+        files.read_checked_json(path)
+
+
+@pytest.mark.parametrize("error", [PermissionError("a.npy"), MemoryError("8 GB"), KeyError("p")])
+def test_errors_that_are_not_about_the_content_pass_unchanged(error):
+    with pytest.raises(type(error)) as caught, reading("a.npy"):
+        raise error
+    assert caught.value is error

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 
 _OUT_OF_PROPORTION = 1e9
-# Bytes that are free on any machine.
+# Bytes of an array that are there without asking.
 _SMALL = 1 << 26
 _FEW = 16
 
@@ -23,11 +23,17 @@ class MissingName(ValueError, KeyError):
 
 
 class TooLarge(ValueError, MemoryError):
-    """An array that does not fit into memory."""
+    """An array that the memory of the machine cannot hold."""
 
 
 def printable(text: object) -> str:
-    """Return a name from someone else's file with control characters escaped."""
+    r"""Return a name that others gave, such that printing it moves no cursor and fails nowhere.
+
+    Examples
+    --------
+    >>> printable("p\x1b[2J\n"), printable("Größe")
+    ('p\\x1b[2J\\n', 'Größe')
+    """
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
 
 

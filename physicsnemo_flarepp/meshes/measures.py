@@ -33,9 +33,15 @@ def cloud_areas(points: Float[np.ndarray, "N 2"]) -> Float[np.ndarray, " N"]:
 
 
 def cloud_triangles(points: Float[np.ndarray, "N 2"]) -> Int[np.ndarray, "n 3"]:
-    """Return the Delaunay triangles of a planar cloud that do not span a void or a bay.
+    """Return the triangles of a planar cloud, as rows of its points.
 
-    Those have a circumcircle much larger than the distances of their corners to other points.
+    Delaunay's without those that span a void or a bay, told by a circumcircle much larger than the
+    distances of their corners to other points.
+
+    Parameters
+    ----------
+    points : numpy.ndarray
+        (N, 2).
 
     Examples
     --------

@@ -6,13 +6,14 @@ import pyvista as pv
 
 from physicsnemo_flarepp.datapipes.synthetic.sets.elasticity import N_NODES, random_radius
 from physicsnemo_flarepp.datapipes.synthetic.solvers.triangulate import triangulate_cell
-from physicsnemo_flarepp.meshes import PolygonMesh, polygon_mesh
+from physicsnemo_flarepp.meshes import polygon_mesh
 from physicsnemo_flarepp.meshes.measures import (
     cloud_areas,
     distance_to_body,
     frontal_area,
     grid_areas,
 )
+from physicsnemo_flarepp.meshes.polygons import PolygonMesh
 
 X = np.array([1.0, 0.0, 0.0])
 
