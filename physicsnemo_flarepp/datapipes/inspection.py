@@ -10,6 +10,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from ..meshes import ASSOCIATIONS, PolygonMesh
+from .checks import printable
 from .readers import OwnReader
 from .readers.base import MEASURE, NO_WEIGHTS, Rowwise
 from .readers.case_tables import make_table
@@ -17,7 +18,6 @@ from .readers.contents import SUFFIXES, Contents, Wanted, open_file
 from .readers.guesses import complete
 from .readers.names import Names
 from .readers.splits import SPLITS
-from .validation import printable
 
 # Texts that stand for themselves on a command line of Hydra, which has words for other values.
 _PLAIN = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/.][A-Za-z0-9_./-]*")

@@ -13,13 +13,13 @@ from physicsnemo.mesh import DomainMesh, Mesh
 
 from ..meshes import CellMesh, polygon_mesh
 from ..meshes.polygons import numeric_arrays
+from .checks import check_unique
 from .readers.base import ReaderOptions
 from .readers.contents import Contents, Wanted, from_physicsnemo
 from .readers.graphs import node_data
 from .readers.names import Names
 from .readers.own import NamedReader, choose_cases
 from .readers.stores import domain_part
-from .validation import check_unique
 
 # Entries of a sample of this package, for data sets that already have them.
 _ENTRIES = ("coordinates", "features", "fields", "globals")
@@ -269,7 +269,8 @@ def from_dataset(
         if isinstance(item, pv.DataSet | Mesh | DomainMesh):
             return contents_of(item, source, wanted)
         arrays = {str(name): _array(values) for name, values in node_data(item).items()}
-        return Contents(source, numeric_arrays(arrays))
+        numbers = {name: array for name, array in arrays.items() if array.dtype.kind in "fiub"}
+        return Contents(source, numbers)
 
     present = open_case(0, Wanted()).names()
     names = {key: [key] for key in _ENTRIES if key in present}

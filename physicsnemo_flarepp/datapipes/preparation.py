@@ -29,6 +29,7 @@ from ..files import (
     write_durably,
 )
 from ..progress import progress_bar
+from .checks import check_finite, check_range
 from .loaders import check_disjoint
 from .readers import CaseReader
 from .readers.base import MEASURE, NO_WEIGHTS, TokenTable
@@ -38,7 +39,6 @@ from .readers.splits import MANIFEST, SPLITS
 from .sources import NAMES, DataSource, open_source
 from .specs import builtin_name, force_convention
 from .statistics import Moments
-from .validation import check_finite, check_range
 
 SETTINGS_FILE = "settings.json"
 # Rows computed at a time, which bounds the memory that geometry takes besides a column.

@@ -15,30 +15,20 @@ import sys
 from functools import partial
 
 import numpy as np
+from vtkmodules import vtkIOGeometry, vtkIOLegacy, vtkIOPLY, vtkIOXML
 from vtkmodules.util.numpy_support import vtk_to_numpy
 from vtkmodules.vtkCommonCore import vtkOutputWindow, vtkStringOutputWindow
-from vtkmodules.vtkIOGeometry import vtkOBJReader, vtkSTLReader
-from vtkmodules.vtkIOLegacy import vtkDataSetReader
-from vtkmodules.vtkIOPLY import vtkPLYReader
-from vtkmodules.vtkIOXML import (
-    vtkXMLImageDataReader,
-    vtkXMLPolyDataReader,
-    vtkXMLReader,
-    vtkXMLRectilinearGridReader,
-    vtkXMLStructuredGridReader,
-    vtkXMLUnstructuredGridReader,
-)
 
 READERS = {
-    ".vtp": vtkXMLPolyDataReader,
-    ".vtu": vtkXMLUnstructuredGridReader,
-    ".vts": vtkXMLStructuredGridReader,
-    ".vtr": vtkXMLRectilinearGridReader,
-    ".vti": vtkXMLImageDataReader,
-    ".stl": vtkSTLReader,
-    ".ply": vtkPLYReader,
-    ".obj": vtkOBJReader,
-    ".vtk": vtkDataSetReader,
+    ".vtp": vtkIOXML.vtkXMLPolyDataReader,
+    ".vtu": vtkIOXML.vtkXMLUnstructuredGridReader,
+    ".vts": vtkIOXML.vtkXMLStructuredGridReader,
+    ".vtr": vtkIOXML.vtkXMLRectilinearGridReader,
+    ".vti": vtkIOXML.vtkXMLImageDataReader,
+    ".stl": vtkIOGeometry.vtkSTLReader,
+    ".ply": vtkIOPLY.vtkPLYReader,
+    ".obj": vtkIOGeometry.vtkOBJReader,
+    ".vtk": vtkIOLegacy.vtkDataSetReader,
 }
 ALIGNMENT = 64
 _LEGACY_KINDS = ("Scalars", "ColorScalars", "Normals", "TCoords", "Vectors", "Fields", "Tensors")
@@ -53,11 +43,11 @@ def read(path, wanted, places, sizes, said):
     reader = READERS[os.path.splitext(path)[1].lower()]()
     reader.SetFileName(path)
     present = None
-    if isinstance(reader, vtkDataSetReader):
+    if isinstance(reader, vtkIOLegacy.vtkDataSetReader):
         _end_with_a_line(reader, path)
         for kind in _LEGACY_KINDS:
             getattr(reader, f"ReadAll{kind}On")()
-    elif isinstance(reader, vtkXMLReader):
+    elif isinstance(reader, vtkIOXML.vtkXMLReader):
         reader.UpdateInformation()
         if said():
             return {"error": said()}, []
@@ -220,9 +210,8 @@ def serve(requests, replies):
         vtkOutputWindow.SetInstance(window)
         with os.fdopen(files[0], "wb") as file:
             try:
-                said = partial(complaints, window)
                 asked = (request[key] for key in ("path", "arrays", "places", "sizes"))
-                head, arrays = read(*asked, said)
+                head, arrays = read(*asked, partial(complaints, window))
                 head["arrays"] = store(arrays, file)
             except Exception as error:
                 head = {"error": f"{type(error).__name__}: {error}", "arrays": []}

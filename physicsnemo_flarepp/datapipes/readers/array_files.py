@@ -21,7 +21,7 @@ import zarr
 
 from ...files import damaged, reading
 from ...meshes.polygons import Rows
-from ..validation import check_fits
+from ..checks import check_fits
 from .stores import check_chunks, own_dataset
 
 SUFFIXES = (".npz", ".npy", ".h5", ".hdf5", ".zarr")

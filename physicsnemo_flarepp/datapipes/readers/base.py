@@ -16,8 +16,8 @@ from tensordict import TensorDict
 from ...files import reading
 from ...meshes.measures import cloud_areas, grid_areas
 from ...parallel.tokens import split_bounds
+from ..checks import check_finite, check_range, check_unique, check_weights, missing_name
 from ..sampling import TOKEN_KEYS, Rows, check_shard, token_rows, weighted_rows
-from ..validation import check_finite, check_range, check_unique, check_weights, missing_name
 
 SAMPLING_MODES = ("fixed", "epoch")
 DENSITIES = ("cells", "area")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...meshes import SUFFIXES as MESH_SUFFIXES
-from ..validation import printable
+from ..checks import printable
 from .contents import ARRAY_SUFFIXES, STORE_SUFFIXES, SUFFIXES
 
 CASE = "{case}"

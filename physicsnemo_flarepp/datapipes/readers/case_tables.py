@@ -8,7 +8,7 @@ import numpy as np
 from ...meshes import ASSOCIATIONS, CellMesh, PolygonMesh
 from ...meshes.measures import distance_to_body
 from ...meshes.polygons import Rows
-from ..validation import MissingName, printable
+from ..checks import MissingName, printable
 from .base import MEASURE, NO_WEIGHTS, ComputedColumn, Rowwise, TokenTable, point_areas
 from .contents import Contents
 from .names import Names, Pick

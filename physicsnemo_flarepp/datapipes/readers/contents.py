@@ -24,7 +24,7 @@ from physicsnemo.mesh import Mesh
 
 from ...meshes import SUFFIXES as MESH_SUFFIXES
 from ...meshes import CellMesh, PolygonMesh, read_mesh
-from ..validation import printable
+from ..checks import printable
 from .array_files import SUFFIXES as ARRAY_SUFFIXES
 from .array_files import open_arrays
 from .base import Rowwise

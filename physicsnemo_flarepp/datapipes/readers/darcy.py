@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from physicsnemo.datapipes import register
 
+from ..checks import check_shape, existing_directory, one_file
 from ..specs import benchmark
-from ..validation import check_shape, existing_directory, one_file
 from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, point_areas
 from .splits import SplitMissing, apart_split, check_split
 from .stores import load_mat, mat_shape

@@ -7,8 +7,8 @@ from typing import Any
 from physicsnemo.datapipes import register
 
 from ...meshes import ASSOCIATIONS
+from ..checks import check_unique, existing_directory
 from ..specs import benchmark
-from ..validation import check_unique, existing_directory
 from .base import CaseReader, ReaderOptions, TokenTable, distinct_names
 from .splits import CaseChoice, named_split
 from .surface_tables import SurfaceRequest

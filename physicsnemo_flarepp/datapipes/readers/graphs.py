@@ -8,7 +8,7 @@ import numpy as np
 from physicsnemo.datapipes import register
 from tensordict import TensorDict
 
-from ..validation import missing_name
+from ..checks import missing_name
 from .base import (
     MEASURE,
     NO_WEIGHTS,

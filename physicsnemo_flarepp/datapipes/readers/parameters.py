@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ...files import reading
-from ..validation import missing_name, printable
+from ..checks import missing_name, printable
 from .case_files import CASE, some
 
 # Names of columns that hold the ids of cases, where the numbers in several columns would do.

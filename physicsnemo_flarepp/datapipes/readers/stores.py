@@ -27,7 +27,7 @@ from physicsnemo.mesh import DomainMesh, Mesh
 from physicsnemo.mesh.io import from_zarr
 
 from ...files import RefusedFile, damaged, reading
-from ..validation import missing_name
+from ..checks import missing_name
 
 StoredMesh = TypeVar("StoredMesh", DomainMesh, Mesh)
 # Name of what is inside the boundaries of a DomainMesh.

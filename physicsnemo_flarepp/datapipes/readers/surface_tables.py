@@ -8,7 +8,7 @@ import numpy as np
 
 from ...meshes import ASSOCIATIONS, PolygonMesh
 from ...meshes.polygons import Rows, unit_vectors
-from ..validation import missing_name
+from ..checks import missing_name
 from .base import MEASURE, NO_WEIGHTS, ComputedColumn, Rowwise, TokenTable
 
 GEOMETRY_FEATURES = {"normals": 3, "areas": 1}

@@ -24,8 +24,8 @@ from physicsnemo.mesh import DomainMesh, Mesh
 
 from ...files import reading
 from ...meshes import ASSOCIATIONS, PolygonMesh, read_polygons
+from ..checks import check_shape, missing_name, one_file
 from ..specs import SURFACE_FIELD_COLUMNS
-from ..validation import check_shape, missing_name, one_file
 from .array_files import open_arrays
 from .base import MEASURE, ComputedColumn, Rowwise, TokenTable
 from .parameters import read_reference_values
