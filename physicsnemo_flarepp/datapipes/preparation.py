@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from functools import reduce
@@ -215,14 +215,14 @@ def prepare(
     with exclusive(out / ".lock", lambda: print(f"another process prepares {out}; waiting")):
         _check_settings(out, {"seed": seed, **_identity(data)})
         check_inside(case for reader in readers.values() for case in reader.case_ids)
-        jobs = {
-            (split, index): out / case
-            for split, reader in readers.items()
+        jobs = [
+            (reader, index, out / case)
+            for reader in readers.values()
             for index, case in enumerate(reader.case_ids)
-        }
-        for folder in jobs.values():
+        ]
+        for _, _, folder in jobs:
             _check_replaceable(folder)
-        failed = _write_cases(readers, jobs, seed, workers, progress)
+        failed = _write_cases(jobs, seed, workers, progress)
         if failed:
             raise RuntimeError(
                 f"{len(failed)} of {len(jobs)} cases could not be prepared, the others were: "
@@ -288,32 +288,28 @@ def _check_settings(out: Path, settings: dict[str, Any]) -> None:
 
 
 def _write_cases(
-    readers: Mapping[str, CaseReader],
-    jobs: Mapping[tuple[str, int], Path],
-    seed: int,
-    workers: int,
-    progress: bool,
+    jobs: Sequence[tuple[CaseReader, int, Path]], seed: int, workers: int, progress: bool
 ) -> dict[str, str]:
     """Write the missing cases; return the reasons of those that could not be written."""
     failed: dict[str, str] = {}
 
-    def work(split: str, index: int, folder: Path) -> None:
-        if not _is_prepared(folder, readers[split].describe_case(index)):
-            write_case(readers[split], index, folder, seed)
+    def work(reader: CaseReader, index: int, folder: Path) -> None:
+        if not _is_prepared(folder, reader.describe_case(index)):
+            write_case(reader, index, folder, seed)
 
     # Threads suffice: VTK parses in separate processes, and NumPy and the disk release the lock.
     with (
         progress_bar("preparing", len(jobs), progress) as advance,
         ThreadPoolExecutor(workers) as pool,
     ):
-        running = {pool.submit(work, *job, folder): job for job, folder in jobs.items()}
+        running = {pool.submit(work, *job): job for job in jobs}
         try:
             for done in as_completed(running):
-                split, index = running[done]
+                reader, index, _ = running[done]
                 try:
                     done.result()
                 except (ValueError, KeyError, OSError, MemoryError) as error:
-                    failed[readers[split].case_ids[index]] = f"{type(error).__name__}: {error}"
+                    failed[reader.case_ids[index]] = f"{type(error).__name__}: {error}"
                 advance()
         except BaseException:
             pool.shutdown(cancel_futures=True)
