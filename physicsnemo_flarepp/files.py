@@ -1,7 +1,6 @@
 """Files that are on the disk, whole and checksummed, or not there at all.
 
-And two translations: what the system says of a failed write, and what file libraries say of a
-damaged file, to errors that name the file and the next step.
+And errors that name the file and the next step, for a failed write and for a damaged file.
 """
 
 import errno
@@ -26,7 +25,7 @@ class Fingerprint(NamedTuple):
 
 
 class Sink:
-    """A binary file to write to in order, which hashes what passes and remembers a failure.
+    """A binary file written in order, which hashes its contents and remembers a failure.
 
     ``torch.save`` turns an error of ``write`` (a full disk, an interrupt) into a RuntimeError
     about positions inside the archive; :func:`write_durably` raises the remembered one instead.
@@ -40,7 +39,7 @@ class Sink:
         self._waiting = bytearray()
 
     def write(self, data: bytes) -> int:
-        """Take all of ``data``; many small pieces reach the file as one."""
+        """Write all of ``data``, small pieces together."""
         view = memoryview(data).cast("B")
         if len(self._waiting) + len(view) > _CHUNK:
             self.finish()
@@ -51,10 +50,10 @@ class Sink:
         return len(view)
 
     def flush(self) -> None:
-        """Do nothing: writers call this often, :meth:`finish` is what counts."""
+        """Do nothing: writers call this often, and :meth:`finish` writes the rest."""
 
     def finish(self) -> None:
-        """Bring to the file what waits."""
+        """Write what is buffered."""
         waiting, self._waiting = self._waiting, bytearray()
         self._put(memoryview(waiting))
 
@@ -78,36 +77,17 @@ class Sink:
 
 
 def fingerprint(path: Path) -> Fingerprint:
-    """Read a file and return its size and hash.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "three")
-    ...     written = write_durably(path, lambda sink: sink.write(b"abc"))
-    ...     fingerprint(path) == written, written.size
-    (True, 3)
-    """
+    """Read a file and return its size and hash."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return Fingerprint(file.tell(), digest)
 
 
 def write_durably(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
-    """Write a new file and wait until the disk has it.
+    """Write a file by ``write(sink)`` and wait until the disk has it.
 
-    Parameters
-    ----------
-    path : Path
-        The file; what was there is lost, so give a temporary one and rename it.
-    write : Callable
-        Gets a :class:`Sink` and writes the contents in order.
-
-    Returns
-    -------
-    Fingerprint
-        Of what was meant to be written.
+    An existing file is lost, so pass a temporary name and rename it. The fingerprint is that of
+    what was meant to be written.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
@@ -127,27 +107,10 @@ def write_durably(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Return a name beside `path` to write to; what is there takes the place of `path` at the end.
+    """Yield a draft beside `path`, with its suffix, that replaces `path` at the end of the block.
 
-    A writer that fails leaves what was at `path` before and nothing else; one that is killed
-    leaves its draft, too (see :func:`temporaries`).
-
-    Parameters
-    ----------
-    path : Path
-        The file; its folder must exist. The draft has its suffix, for writers that tell the format
-        by it.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "note.txt")
-    ...     with whole_file(path) as draft:
-    ...         length = draft.write_text("whole")
-    ...         absent = not path.exists()
-    ...     absent, path.read_text()
-    (True, 'whole')
+    A writer that fails leaves `path` as it was; one that is killed also leaves its draft (see
+    :func:`temporaries`).
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}{path.suffix}")
     try:
@@ -159,7 +122,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def put_in_place(draft: Path, path: Path) -> None:
-    """Name a complete file `path`, whose folder is its own, and wait for the disk."""
+    """Rename a complete file in the same folder to `path` and wait for the disk."""
     with explained(path):
         sync_folder(draft)  # otherwise a power cut could leave the name without the bytes
         os.replace(draft, path)
@@ -167,15 +130,7 @@ def put_in_place(draft: Path, path: Path) -> None:
 
 
 def replace_file(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
-    """Write a file atomically: readers see the old one or the whole new one.
-
-    Parameters
-    ----------
-    path : Path
-        The file; its folder must exist.
-    write : Callable
-        As in :func:`write_durably`.
-    """
+    """Write a file atomically by ``write(sink)``: readers see the old one or the whole new one."""
     with whole_file(path) as draft, explained(path):
         return write_durably(draft, write)
 
@@ -186,8 +141,8 @@ def replace_text(path: Path, text: str) -> Fingerprint:
 
 
 def append_whole(path: Path, data: bytes) -> None:
-    """Append `data`, or nothing of it if the disk is full; the disk may get it later."""
-    # Not through a link, which could lead to a file of somebody else.
+    """Append all of `data`, or nothing if the disk is full, without waiting for the disk."""
+    # Not through a link, which could lead to somebody else's file.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     descriptor = os.open(path, flags, 0o666)
     try:
@@ -204,7 +159,7 @@ def append_whole(path: Path, data: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, and wait until the disk has their names."""
+    """Make a folder and its parents, and wait until the disk has their names."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -228,20 +183,9 @@ def checked_json(content: dict[str, Any]) -> str:
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:
-    """Return what :func:`checked_json` made; anything else in the file is a ValueError.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "a.json")
-    ...     _ = replace_text(path, checked_json({"a": 1}).replace("1", "2", 1))
-    ...     read_checked_json(path)
-    Traceback (most recent call last):
-    ValueError: its checksum is not that of its contents
-    """
+    """Return what :func:`checked_json` made; anything else in the file is a ValueError."""
     if path.exists() and not path.is_file():
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     try:
         content = json.loads(path.read_bytes())
     except RecursionError as error:
@@ -258,12 +202,11 @@ def _checksum(content: dict[str, Any]) -> str:
 
 
 def check_inside(names: Iterable[str]) -> None:
-    """Raise ValueError if names of a folder's files, read from a file in it, lead out of it.
+    """Raise ValueError if a path that a file in a folder names leads out of that folder.
 
     Examples
     --------
-    >>> check_inside(["config.yaml", "figures/a.png"])
-    >>> check_inside(["../config.yaml"])
+    >>> check_inside(["config.yaml", "../config.yaml"])
     Traceback (most recent call last):
     ValueError: it names '../config.yaml', which is not a file in its own folder
     """
@@ -274,11 +217,11 @@ def check_inside(names: Iterable[str]) -> None:
 
 
 def verify_file(path: Path, expected: Fingerprint) -> None:
-    """Raise ValueError unless a file is as it was written; a device or pipe is none."""
+    """Raise ValueError unless a path is a regular file with the contents that were written."""
     try:
         size = path.stat().st_size
         if not path.is_file():
-            raise ValueError(f"{path} is no regular file")
+            raise ValueError(f"{path} is not a regular file")
         if size != expected.size:
             raise ValueError(f"{path} has {size} bytes, {expected.size} were written")
         if fingerprint(path) != expected:
@@ -288,7 +231,7 @@ def verify_file(path: Path, expected: Fingerprint) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the disk has a file, or the names in a folder (a rename is durable only then)."""
+    """Wait until the disk has a file, or the names in a folder, which makes a rename durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -315,7 +258,7 @@ def exclusive(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Let an OSError say what could not be written, how much space is free, and what to do."""
+    """Make an OSError say what could not be written, how much space is free, and what to do."""
     try:
         yield
     except OSError as error:
@@ -341,22 +284,14 @@ class DamagedFile(ValueError):
 
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Turn what a file library raises on a damaged file into an error that names the file.
-
-    Examples
-    --------
-    >>> with reading("x.npz"):
-    ...     raise EOFError("short")
-    Traceback (most recent call last):
-    physicsnemo_flarepp.files.DamagedFile: x.npz cannot be read (EOFError: short). The file is ...
-    """
+    """Turn what a file library raises on a damaged file into an error that names the file."""
     try:
         yield
     except (KeyError, FileNotFoundError, AttributeError, NameError):
         # These are about names, which the caller reports, or mistakes in the program.
         raise
     except (PermissionError, MemoryError, RefusedFile, DamagedFile):
-        # The file may be whole, and fetching it again would not help, or the file is named already.
+        # Fetching the file again would not help, or the error names it already.
         raise
     except Exception as error:
         # Zip, HDF5, MATLAB, zarr and memory maps each have their own exception types for the same
@@ -365,7 +300,7 @@ def reading(path: Path | str) -> Iterator[None]:
 
 
 def damaged(path: Path | str, reason: object) -> DamagedFile:
-    """Return the error that a file is not what was once written, for that `reason`."""
+    """Return the error for a damaged file."""
     return DamagedFile(
         f"{path} cannot be read ({reason}). The file is truncated or damaged: fetch or write it "
         "again"

@@ -1,4 +1,4 @@
-"""A progress bar for people who watch."""
+"""A progress bar on terminals."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 def progress_bar(label: str, total: int, wanted: bool) -> Iterator[Callable[[], None]]:
     """Show a bar on stderr if it is a terminal; yield what to call after each of ``total`` steps.
 
-    Of several ranks only the first shows one.
+    Only the first rank shows a bar.
 
     Examples
     --------
@@ -20,7 +20,7 @@ def progress_bar(label: str, total: int, wanted: bool) -> Iterator[Callable[[], 
     ...     advance()
     """
     console = Console(stderr=True)
-    # Ranks exist only where torch is already in; generating data should not wait for its import.
+    # Ranks need torch to be imported already; generating data should not wait for that import.
     ranks = sys.modules.get("torch.distributed")
     if ranks is not None and ranks.is_initialized() and ranks.get_rank() > 0:
         wanted = False

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from physicsnemo_flarepp import files
 from physicsnemo_flarepp.files import (
     explained,
     fingerprint,
@@ -81,6 +82,31 @@ def test_a_writer_of_a_named_file_replaces_it_whole_or_not_at_all(tmp_path):
 def test_a_writer_that_wrote_nothing_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="cannot write"), whole_file(tmp_path / "a.png"):
         pass
+
+
+def test_what_a_library_raises_names_the_file():
+    with pytest.raises(files.DamagedFile, match=r"x.npz cannot be read \(EOFError: short\)"):
+        with reading("x.npz"):
+            raise EOFError("short")
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        (files.checked_json({"a": 1}).replace("1", "2", 1), "not that of its contents"),
+        ('{"a": 1}', "no checksum"),
+        ("[1]", "no checksum"),
+        ("{", "Expecting property name"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_json_that_was_not_written_so_is_refused(tmp_path, text, reason):
+    path = tmp_path / "a.json"
+    path.write_text(files.checked_json({"a": 1}))
+    assert files.read_checked_json(path) == {"a": 1}
+    path.write_text(text)
+    with pytest.raises(ValueError, match=reason):
+        files.read_checked_json(path)
 
 
 @pytest.mark.parametrize("error", [PermissionError("a.npy"), MemoryError("8 GB"), KeyError("p")])

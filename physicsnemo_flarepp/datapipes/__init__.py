@@ -18,7 +18,7 @@ _HOMES = {
     "MemoryCases": "memory",
     "Normalizer": "normalization",
     "OwnReader": "readers",
-    "PadCollator": "collate",
+    "PadCollator": "loaders",
     "PreparedReader": "readers",
     "ReaderOptions": "readers",
     "build_dataloaders": "loaders",

@@ -14,12 +14,12 @@ from .readers import CaseReader
 from .readers.base import NO_WEIGHTS, channel_names
 
 FILE_NAME = "channels.json"
-# Files that hold a list of cell centres: on a mesh their tokens are its cells.
+# Layouts that store cell centres: their tokens are the cells of a mesh.
 _CELL_CENTRE_LAYOUTS = ("presampled", "zarr")
 
 
 def _transformed(key: str, widths: Mapping[str, int], sample: TensorDict) -> dict[str, int]:
-    """Return the columns of a group after transforms; the names hold if the width does."""
+    """Return the columns of a group after transforms; names are kept if the width is."""
     width = sample[key].shape[-1] if key in sample.keys() else 0
     if width == sum(widths.values()):
         return dict(widths)
@@ -28,22 +28,11 @@ def _transformed(key: str, widths: Mapping[str, int], sample: TensorDict) -> dic
 
 @dataclass(frozen=True)
 class Channels:
-    """Columns of a data set by name, in the order of the channels.
+    """Columns of a data set by name, with their widths, in the order of the channels.
 
-    Parameters
-    ----------
-    coordinates : int
-        Dimension d of the points.
-    fields, features, globals : Mapping[str, int]
-        Width of each column: 3 for a vector.
-    association : str
-        What a token is on a mesh, ``point`` or ``cell``.
-    grid : tuple[int, ...] or None
-        Shape of the structured grid that the tokens form.
-    joint : bool
-        Whether errors are measured in one norm over all fields (``training.field_norms``).
-    weights : str
-        What tokens are weighted by (``data.weights``).
+    `coordinates` is the dimension of the points, `association` what a token is on a mesh (``point``
+    or ``cell``), `grid` the shape of a structured grid of tokens. With `joint`, errors are measured
+    in one norm over all fields (``training.field_norms``). `weights` is ``data.weights``.
 
     Examples
     --------
@@ -91,7 +80,7 @@ class Channels:
 
     @property
     def norms(self) -> dict[str, int]:
-        """What has an error of its own, a field or all of them together, and its channels."""
+        """Number of channels of each error: one per field, or one over all fields."""
         if self.joint:
             return {" ".join(self.fields): sum(self.fields.values())}
         return dict(self.fields)

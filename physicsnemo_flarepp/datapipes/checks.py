@@ -1,6 +1,7 @@
-"""Checks of the readers: each error names the file, what was found and what to do next."""
+"""Validation of what readers find: errors name the file, the value and the next step."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -14,10 +15,10 @@ _FEW = 16
 
 
 class MissingName(ValueError, KeyError):
-    """A name that a file does not hold."""
+    """A name that is not in a file."""
 
     def __str__(self) -> str:
-        """Return the message as it is; a KeyError would show it in quotes."""
+        """Return the message itself; a KeyError would quote it."""
         return str(self.args[0])
 
 
@@ -37,36 +38,21 @@ def printable(text: object) -> str:
 
 
 def check_fits(path: Path | str, name: str, shape: Sequence[int], dtype: np.dtype) -> None:
-    """Raise if an array, as its file describes it, needs more memory than there is.
+    """Raise if an array, as its file declares it, needs more memory than is free.
 
     A few bytes can stand for any number of equal values, and a damaged header for any shape.
-
-    Examples
-    --------
-    >>> check_fits("a.npz", "p", (2**60, 3), np.dtype("f4"))
-    Traceback (most recent call last):
-    physicsnemo_flarepp.datapipes.checks.TooLarge: a.npz: p has the shape (1152921504606846976, 3)
-    and needs 1.38e+10 GB, ...
     """
     size = math.prod(shape) * dtype.itemsize
     if size > _SMALL and size > (free := psutil.virtual_memory().available):
         raise TooLarge(
             f"{path}: {printable(name)} has the shape {tuple(shape)} and needs {size / 1e9:.3g} "
-            f"GB, of which {free / 1e9:.3g} are free. Write it in smaller cases, or, if that is "
-            "not its shape, fetch or write the file again"
+            f"GB, but {free / 1e9:.3g} GB are free. Write it as smaller cases or, if the shape is "
+            "wrong, fetch or write the file again"
         )
 
 
 def existing_directory(root: str | Path, *, expected: Sequence[str], source: str) -> Path:
-    """Return `root` as a path, or say which files belong there and where they are published.
-
-    Examples
-    --------
-    >>> existing_directory("no/such", expected=["a.npy"], source="https://example.org")
-    Traceback (most recent call last):
-    FileNotFoundError: data directory no/such does not exist; expected a directory with a.npy
-    (published at https://example.org). Set `root` to where the files are, ...
-    """
+    """Return `root` as a path, or say which files belong there and where they are published."""
     path = Path(root).expanduser()
     if not path.is_dir():
         state = "is not a directory" if path.exists() else "does not exist"
@@ -79,19 +65,7 @@ def existing_directory(root: str | Path, *, expected: Sequence[str], source: str
 
 
 def one_file(root: Path, pattern: str, *, source: str, preferred: str | None = None) -> Path:
-    """Return the single file in `root`, or else in a folder below it, that matches `pattern`.
-
-    Parameters
-    ----------
-    root : Path
-        Directory of the set; published archives have folders of their own in it.
-    pattern : str
-        Name or glob.
-    source : str
-        Where the file is published.
-    preferred : str, optional
-        Name of the file to take where several match.
-    """
+    """Return the file in `root`, or else below it, that matches; `preferred` if several do."""
     found = sorted(root.glob(pattern)) or sorted(root.rglob(pattern))
     found = [path for path in found if path.name == preferred] or found
     if len(found) == 1:
@@ -110,16 +84,7 @@ def one_file(root: Path, pattern: str, *, source: str, preferred: str | None = N
 
 
 def check_shape(path: Path, name: str, shape: Sequence[int], expected: Sequence[int | str]) -> None:
-    """Raise unless `shape` matches `expected`.
-
-    A string in `expected` stands for any length; the same string twice, for the same length.
-
-    Examples
-    --------
-    >>> check_shape(Path("Pipe_Q.npy"), "array", (8, 129, 129, 3), ("case", 3, 129, 129))
-    Traceback (most recent call last):
-    ValueError: Pipe_Q.npy: array has shape (8, 129, 129, 3), expected (case, 3, 129, 129). ...
-    """
+    """Raise unless `shape` is as expected; a string stands for any length, the same each time."""
     lengths: dict[str, int] = {}
     fits = len(shape) == len(expected) and all(
         got == (lengths.setdefault(want, got) if isinstance(want, str) else want)
@@ -134,20 +99,9 @@ def check_shape(path: Path, name: str, shape: Sequence[int], expected: Sequence[
 
 
 def check_finite(
-    path: Path | str,
-    case_id: str,
-    name: str,
-    values: np.ndarray,
-    channels: Sequence[str] = (),
+    path: Path | str, case_id: str, name: str, values: np.ndarray, channels: Sequence[str] = ()
 ) -> None:
-    """Raise if `values` holds NaN or infinity; `channels` names its columns.
-
-    Examples
-    --------
-    >>> check_finite("run_1.npz", "run_1", "fields", np.array([1.0, np.nan]))
-    Traceback (most recent call last):
-    ValueError: run_1.npz: case run_1 has 1 of 2 values of fields NaN or infinite. ...
-    """
+    """Raise if `values` holds NaN or infinity; `channels` names its columns."""
     finite = np.isfinite(values)
     bad = values.size - np.count_nonzero(finite)
     if bad:
@@ -161,26 +115,10 @@ def check_finite(
 
 
 def check_range(path: Path | str, case_id: str, name: str, values: np.ndarray) -> None:
-    """Raise if a handful of values of a channel are out of all proportion to the others.
+    """Raise if a few of the `values` (N, channels) are out of all proportion to the others.
 
-    A flipped bit in the exponent of a number makes it 10^9 times larger or more. Single precision
-    leaves noise of 10^-7 beside a peak, so that a sound field has no such gap.
-
-    Parameters
-    ----------
-    path, case_id, name
-        To name in the error.
-    values : numpy.ndarray
-        (N, channels), finite.
-
-    Examples
-    --------
-    >>> values = np.ones((100, 2))
-    >>> values[7, 1] = 1e19
-    >>> check_range("run_1.npz", "run_1", "fields", values)
-    Traceback (most recent call last):
-    ValueError: run_1.npz: case run_1 has 1e+19 at row 7 of channel 1 of fields, more than 10^9
-    times all but 1 of the 100 values. ...
+    A flipped bit in the exponent makes a number 10^9 times larger or more. Single precision leaves
+    noise of 10^-7 beside a peak, so that a sound field has no such gap.
     """
     for channel in range(values.shape[1]):
         # One channel at a time: reductions along the rows of a table are ten times slower.
@@ -200,24 +138,7 @@ def check_range(path: Path | str, case_id: str, name: str, values: np.ndarray) -
 def check_weights(
     path: Path | str, case_id: str, name: str, weights: np.ndarray, rows: slice | np.ndarray
 ) -> None:
-    """Raise unless the weights of tokens are finite and at least 0.
-
-    Parameters
-    ----------
-    path, case_id, name
-        To name in the error.
-    weights : numpy.ndarray
-        Of the tokens in `rows`.
-    rows : slice or numpy.ndarray
-        Where they are in the case.
-
-    Examples
-    --------
-    >>> check_weights("run_1.vtp", "run_1", "cellArea", np.array([1.0, -2.0]), slice(0, 2))
-    Traceback (most recent call last):
-    ValueError: run_1.vtp: case run_1 has the weight -2 at row 1 of cellArea; weights must be finite
-    and at least 0. Repair the array, or set data.weights to another
-    """
+    """Raise unless the weights of the tokens in `rows` are finite and at least 0."""
     bad = np.flatnonzero(~((weights >= 0) & (weights < np.inf)))
     if len(bad):
         row = rows.start + bad[0] if isinstance(rows, slice) else rows[bad[0]]
@@ -229,13 +150,7 @@ def check_weights(
 
 
 def missing_name(path: Path | str, kind: str, name: str, present: Iterable[str]) -> MissingName:
-    """Return the error for a `kind` (field, boundary, ...) that the file does not hold.
-
-    Examples
-    --------
-    >>> print(missing_name("a.vtp", "field", "p", ["pMean"]).args[0])
-    a.vtp has no field 'p'; present: pMean. Name one of these in the config
-    """
+    """Return the error for a `kind` (field, boundary, ...) that the file does not hold."""
     names = ", ".join(sorted(present)) or "none"
     return MissingName(
         f"{path} has no {kind} {name!r}; present: {names}. Name one of these in the config"
@@ -243,16 +158,8 @@ def missing_name(path: Path | str, kind: str, name: str, present: Iterable[str])
 
 
 def check_unique(case_ids: Sequence[str], where: str) -> None:
-    """Raise if a case id appears twice.
-
-    Examples
-    --------
-    >>> check_unique(["run_1", "run_2", "run_1"], "manifest.json, split train")
-    Traceback (most recent call last):
-    ValueError: manifest.json, split train: case ids appear more than once: run_1. ...
-    """
-    seen: set[str] = set()
-    twice = sorted({case for case in case_ids if case in seen or seen.add(case)})
+    """Raise if a case id appears twice."""
+    twice = sorted(case for case, count in Counter(case_ids).items() if count > 1)
     if twice:
         raise ValueError(
             f"{where}: case ids appear more than once: {', '.join(twice[:10])}. Give every case "

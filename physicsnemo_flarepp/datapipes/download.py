@@ -1,6 +1,6 @@
 """Fetch published data: ``flarepp download pipe``, ``flarepp download drivaerml_raw --runs 1-10``.
 
-The benchmarks are archives on the hub, of which one may hold several sets. The raw sets of cars are
+The benchmarks are archives on the hub, which may hold several sets. The raw sets of cars are
 folders ``run_<i>``, of which runs and kinds of files are chosen.
 """
 
@@ -10,17 +10,17 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
+from huggingface_hub.hf_api import RepoFile
+
 from ..files import check_inside, exclusive, put_in_place
 from ..progress import progress_bar
-from .archives import ORIGIN, unpack
 from .published_splits import write_manifest
 from .specs import BENCHMARKS, HUB_REPOSITORY, BenchmarkSpec, benchmark
 from .transfer import (
-    RemoteFile,
+    ORIGIN,
     check_space,
     connecting,
     download_bar,
@@ -28,35 +28,17 @@ from .transfer import (
     in_words,
     list_files,
     missing_bytes,
+    unpack,
 )
 
 ARCHIVED_SETS = tuple(name for name, spec in BENCHMARKS.items() if spec.archive is not None)
-
-
-@dataclass(frozen=True)
-class RawSet:
-    """A set of simulations on the hub, one folder ``run_<i>`` each.
-
-    Parameters
-    ----------
-    name : str
-        Name of the set here, and of the folder that it is fetched to.
-    repository : str
-        Data set on the hub.
-    """
-
-    name: str
-    repository: str
-
-
+# Sets of simulations, one folder run_<i> each, by their repositories on the hub.
 RAW_SETS = {
-    raw.name: raw
-    for raw in (
-        RawSet("drivaerml_raw", "neashton/drivaerml"),
-        RawSet("ahmedml", "neashton/ahmedml"),
-        RawSet("windsorml", "neashton/windsorml"),
-    )
+    "drivaerml_raw": "neashton/drivaerml",
+    "ahmedml": "neashton/ahmedml",
+    "windsorml": "neashton/windsorml",
 }
+PUBLISHED_SETS = (*ARCHIVED_SETS, *RAW_SETS)
 # Names of the files of run {i}; DrivAerML's volumes come in parts of at most 26.8 GB.
 FILE_KINDS = {
     "boundary": ("boundary_{i}.vtp", "boundary_{i}.vtu"),
@@ -64,20 +46,12 @@ FILE_KINDS = {
     "csv": ("*_{i}.csv",),
     "volume": ("volume_{i}.vtu", "volume_{i}.vtu.[0-9][0-9].part"),
 }
-PUBLISHED_SETS = (*ARCHIVED_SETS, *RAW_SETS)
 
 
 def _lock(folder: Path, name: str) -> AbstractContextManager[None]:
-    """Return a context in which no other process fetches `name` to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     waiting = f"another process is fetching {name} to {folder}; waiting for it"
     return exclusive(folder / f".{name}.lock", lambda: print(waiting, file=sys.stderr))
-
-
-def holds_set(folder: Path, spec: BenchmarkSpec) -> bool:
-    """Return whether the files of a set are somewhere below `folder`."""
-    names = [PurePosixPath(pattern).name for pattern in spec.published or spec.files]
-    return all(next(folder.rglob(name), None) is not None for name in names)
 
 
 def download(
@@ -85,80 +59,58 @@ def download(
 ) -> Path:
     """Fetch and unpack the archive of a published set below `root` and return its folder.
 
-    An interrupted download goes on; a folder that is there is complete, and left as it is. Of sets
-    that share an archive, the first brings them all.
-
-    Parameters
-    ----------
-    name : str
-        One of :data:`ARCHIVED_SETS`.
-    root : str or Path
-        Directory of all downloaded sets.
-    endpoint : str, optional
-        Address of a mirror; ``HF_ENDPOINT`` or the hub by default.
-    keep : bool, optional
-        Keep the archive beside the folder.
+    An interrupted download resumes; an existing folder is complete and left as it is. If sets
+    share an archive, the first download brings them all. `keep` leaves the archive in `root`;
+    `endpoint` is a mirror instead of ``HF_ENDPOINT`` or the hub.
     """
     if name not in ARCHIVED_SETS:
         raise ValueError(f"set {name!r} is not published; choose one of {ARCHIVED_SETS}")
     spec, root = benchmark(name), Path(root).expanduser()
     folder, archive = root / spec.folder, root / spec.archive
+    by_hand = (
+        f"To fetch it by hand, open {spec.source}/tree/main on a machine with network, copy "
+        f"{spec.archive} to {root} and call this command again. A built-in set needs no network: "
+        "set `builtin` in the config"
+    )
     with _lock(root, spec.folder):
-        if folder.exists():
-            return _present(folder, spec)
-        by_hand = (
-            f"To fetch it by hand, open {spec.source}/tree/main on a machine with network, copy "
-            f"{spec.archive} to {root} and call this command again. A built-in set needs no "
-            "network: set `builtin` in the config"
-        )
-        if not archive.exists():
-            with connecting(by_hand):
-                remote = _archive_on_hub(spec, endpoint)
-                missing = missing_bytes(archive, remote)
-                print(f"{spec.archive}: {in_words(missing)} of {in_words(remote.size)} to fetch")
-                # Unpacked it takes no less than packed, and both are there for a while.
-                check_space(root, missing + remote.size, f"{spec.archive} and its contents")
-                fetch_all([(archive, remote)], endpoint=endpoint)
-        with download_bar() as progress:
-            unpack(archive, folder, progress, {"archive": spec.archive, "source": spec.source})
-        if not keep:
-            archive.unlink()
-        return _present(folder, spec)
-
-
-def _present(folder: Path, spec: BenchmarkSpec) -> Path:
-    """Return the folder of a set that is said to be there, if it is."""
-    if holds_set(folder, spec):
+        if not folder.exists():
+            if not archive.exists():
+                with connecting(by_hand):
+                    _fetch_archive(archive, spec, endpoint)
+            with download_bar() as progress:
+                unpack(archive, folder, progress, {"archive": spec.archive, "source": spec.source})
+            if not keep:
+                archive.unlink()
+    names = [PurePosixPath(pattern).name for pattern in spec.published or spec.files]
+    if all(next(folder.rglob(name), None) is not None for name in names):
         return folder
     origin = folder / ORIGIN
     source = json.loads(origin.read_text())["archive"] if origin.is_file() else "no archive"
     raise FileNotFoundError(
-        f"{folder} is there (from {source}) but holds no {', '.join(spec.published or spec.files)} "
-        "for it. Move it away and call again; if that does not help, the repository has changed: "
-        f"look at {spec.source} and set `data.root` to where the files are"
+        f"{folder} exists (from {source}) but holds no {', '.join(spec.published or spec.files)}. "
+        "Move it away and call again; if that does not help, the repository has changed: look at "
+        f"{spec.source} and set `data.root` to where the files are"
     )
 
 
-def _archive_on_hub(spec: BenchmarkSpec, endpoint: str | None) -> RemoteFile:
-    files = list_files(HUB_REPOSITORY, endpoint=endpoint)
-    for file in files:
-        if file.path == spec.archive:
-            return file
-    present = ", ".join(file.path for file in files[:20]) or "nothing"
-    raise FileNotFoundError(
-        f"{spec.source} has no file {spec.archive} (it lists {len(files)} files: {present}). The "
-        "repository has changed: fetch the set by hand and set `data.root`"
-    )
+def _fetch_archive(archive: Path, spec: BenchmarkSpec, endpoint: str | None) -> None:
+    files = list_files(HUB_REPOSITORY, None, endpoint)
+    remote = next((file for file in files if file.path == spec.archive), None)
+    if remote is None:
+        present = ", ".join(file.path for file in files[:20]) or "nothing"
+        raise FileNotFoundError(
+            f"{spec.source} has no file {spec.archive} (it lists {len(files)} files: {present}). "
+            "The repository has changed: fetch the set by hand and set `data.root`"
+        )
+    missing = missing_bytes(archive, remote)
+    print(f"{spec.archive}: {in_words(missing)} of {in_words(remote.size)} to fetch")
+    # Unpacked it takes at least as much as packed, and both exist for a while.
+    check_space(archive.parent, missing + remote.size, f"{spec.archive} and its contents")
+    fetch_all(HUB_REPOSITORY, [(archive, remote)], endpoint)
 
 
 def parse_runs(text: str) -> list[int]:
-    """Return run numbers from a text such as ``1-3,7``.
-
-    Examples
-    --------
-    >>> parse_runs("1-3,7")
-    [1, 2, 3, 7]
-    """
+    """Return run numbers from a text: ``1-3,7`` gives [1, 2, 3, 7]."""
     runs: dict[int, None] = {}
     for part in text.split(","):
         bounds = [bound.strip() for bound in part.split("-")]
@@ -171,21 +123,20 @@ def parse_runs(text: str) -> list[int]:
     return list(runs)
 
 
-def files_of_runs(
-    raw: RawSet, runs: Iterable[int], kinds: Sequence[str], *, endpoint: str | None = None
-) -> dict[int, list[RemoteFile]]:
-    """Return the files of the chosen kinds by run; a run that the hub does not hold has none."""
+def _files_of_runs(
+    repository: str, runs: Sequence[int], kinds: Sequence[str], endpoint: str | None
+) -> dict[int, list[RepoFile]]:
+    """Return the files of the chosen kinds by run, none for a run that the hub does not hold."""
     unknown = [kind for kind in kinds if kind not in FILE_KINDS]
     if unknown or not kinds:
         raise ValueError(f"kinds of files are {list(kinds)}, expected some of {list(FILE_KINDS)}")
-    runs = list(runs)
     found = {}
     with progress_bar("asking for sizes", len(runs), wanted=True) as advance:
         for run in runs:
             patterns = [pattern.format(i=run) for kind in kinds for pattern in FILE_KINDS[kind]]
             found[run] = [
                 file
-                for file in list_files(raw.repository, folder=f"run_{run}", endpoint=endpoint)
+                for file in list_files(repository, f"run_{run}", endpoint)
                 if any(fnmatchcase(PurePosixPath(file.path).name, p) for p in patterns)
             ]
             advance()
@@ -203,42 +154,31 @@ def download_runs(
 ) -> Path:
     """Fetch files of runs to ``<root>/<name>/run_<i>`` and return ``<root>/<name>``.
 
-    The size is printed before anything is fetched. Complete files are told by their sizes and left
-    as they are, an interrupted one goes on. Volumes in parts are put together, and a manifest gives
-    the runs that are there to the published splits.
-
-    Parameters
-    ----------
-    name : str
-        One of :data:`RAW_SETS`.
-    root : str or Path
-        Directory of all downloaded sets.
-    runs : Iterable[int]
-        Numbers of runs.
-    kinds : Sequence[str]
-        Some of :data:`FILE_KINDS`.
-    endpoint : str, optional
-        Address of a mirror; ``HF_ENDPOINT`` or the hub by default.
-    dry_run : bool, optional
-        Print the size and fetch nothing.
+    The size is printed first; a dry run stops there. Complete files, recognised by their sizes, are
+    left as they are; an interrupted one resumes. Volumes in parts are joined, and a manifest
+    assigns the runs to the published splits.
     """
     if name not in RAW_SETS:
         raise ValueError(f"set {name!r} has no runs to fetch; choose one of {list(RAW_SETS)}")
-    raw, folder = RAW_SETS[name], Path(root).expanduser() / name
-    by_hand = f"To fetch it by hand, open https://huggingface.co/datasets/{raw.repository}"
-    with connecting(by_hand):
-        found = files_of_runs(raw, runs, kinds, endpoint=endpoint)
+    repository, folder = RAW_SETS[name], Path(root).expanduser() / name
+    page = f"https://huggingface.co/datasets/{repository}"
+    with connecting(f"To fetch it by hand, open {page}"):
+        found = _files_of_runs(repository, list(runs), kinds, endpoint)
         absent = [run for run, files in found.items() if not files]
         if len(absent) == len(found):
             raise FileNotFoundError(
-                f"{raw.repository} has no {', '.join(kinds)} of the runs {absent[:20]}; look at "
-                f"https://huggingface.co/datasets/{raw.repository}/tree/main"
+                f"{repository} has no {', '.join(kinds)} of the runs {absent[:20]}; look at "
+                f"{page}/tree/main"
             )
         if absent:
             print(f"not on the hub: the runs {', '.join(map(str, absent))}")
         files = [(folder / file.path, file) for files in found.values() for file in files]
         check_inside(file.path for _, file in files)  # a mirror may say anything
-        joined = _joined_already(files)
+        sizes: Counter[Path] = Counter()
+        for path, file in files:
+            if path.suffix == ".part":
+                sizes[_whole(path)] += file.size
+        joined = {path for path in sizes if path.is_file() and path.stat().st_size == sizes[path]}
         files = [(path, file) for path, file in files if _whole(path) not in joined]
         missing = sum(missing_bytes(path, file) for path, file in files)
         print(
@@ -252,9 +192,9 @@ def download_runs(
         with _lock(Path(root).expanduser(), name):
             largest = max((file.size for _, file in files if ".vtu." in file.path), default=0)
             check_space(folder, missing + 2 * largest, f"fetching {name}")
-            fetch_all(files, endpoint=endpoint)
+            fetch_all(repository, files, endpoint)
             for path in sorted({_whole(path) for path, _ in files} - {path for path, _ in files}):
-                join_parts(path)
+                _join_parts(path)
             if "boundary" in kinds:
                 print(write_manifest(name, folder))
     return folder
@@ -265,22 +205,13 @@ def _whole(part: Path) -> Path:
     return part.with_suffix("").with_suffix("") if part.suffix == ".part" else part
 
 
-def _joined_already(files: Sequence[tuple[Path, RemoteFile]]) -> set[Path]:
-    """Return the files that were put together from all their parts already."""
-    sizes: Counter[Path] = Counter()
-    for path, file in files:
-        if path.suffix == ".part":
-            sizes[_whole(path)] += file.size
-    return {path for path, size in sizes.items() if path.is_file() and path.stat().st_size == size}
-
-
-def join_parts(whole: Path) -> None:
-    """Put ``<whole>.00.part``, ``<whole>.01.part``, ... together and remove them."""
+def _join_parts(whole: Path) -> None:
+    """Join ``<whole>.00.part``, ``<whole>.01.part``, ... and remove them."""
     parts = sorted(whole.parent.glob(f"{whole.name}.[0-9][0-9].part"))
     draft = whole.with_name(f".{whole.name}.joining")
     with (
         draft.open("wb") as file,
-        progress_bar(f"putting {whole.name} together", len(parts), wanted=True) as advance,
+        progress_bar(f"joining {whole.name}", len(parts), wanted=True) as advance,
     ):
         for part in parts:
             with part.open("rb") as content:

@@ -2,28 +2,83 @@
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
+from jaxtyping import Int
 from omegaconf import DictConfig, OmegaConf
-from physicsnemo.datapipes import DataLoader, Dataset
+from physicsnemo.datapipes import Collator, DataLoader, Dataset
+from tensordict import TensorDict
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from .collate import PadCollator
 from .config import ParallelConfig
 from .memory import MemoryCases
 from .normalization import Normalizer, normalization_kinds, paper_normalizer
 from .readers import CaseReader
-from .sampling import CaseSampler
+from .sampling import TOKEN_KEYS, CaseSampler
 from .sources import TEST_SEED, DataSource, checked_config, open_source, running_ranks
 from .statistics import fit_normalizer
 
 
-class Loaders(NamedTuple):
-    """Loaders of the splits and the normaliser that all apply.
+class PadCollator(Collator):
+    r"""Stack samples to a batch, with padding and a mask where their lengths differ.
 
-    A loader of a split that the data does not have is None; there is at least one of `test` and
-    `val`. No case of a split is read before its loader is used.
+    A batch is a TensorDict of batch size :math:`B` with ``coordinates`` :math:`(B, N, d)`,
+    ``fields``, ``features``, ``tokens`` and ``weights`` :math:`(B, N)`, ``globals``
+    :math:`(B, g)`, ``case_index`` :math:`(B,)`, the position of each case in its split, and, only
+    if the samples differ in length, ``token_mask`` :math:`(B, N)`, True for real tokens. Padding
+    is 0.
+
+    Parameters
+    ----------
+    collate_metadata : bool, optional
+        Return ``(batch, [metadata, ...])`` instead of the batch.
+
+    Examples
+    --------
+    >>> short, long = (TensorDict({"coordinates": torch.rand(n, 3)}) for n in (2, 4))
+    >>> batch = PadCollator()([(short, {"index": 0}), (long, {"index": 1})])
+    >>> batch["token_mask"].sum(1)
+    tensor([2, 4])
+    """
+
+    def __init__(self, *, collate_metadata: bool = False) -> None:
+        self.collate_metadata = collate_metadata
+
+    def __call__(
+        self, samples: Sequence[tuple[TensorDict, dict[str, Any]]]
+    ) -> TensorDict | tuple[TensorDict, list[dict[str, Any]]]:
+        """Return the batch of `samples`."""
+        data, metadata = (list(part) for part in zip(*samples, strict=True))
+        device = data[0]["coordinates"].device
+        batch = {}
+        for key in data[0].keys():
+            columns = [sample[key] for sample in data]
+            ragged = key in TOKEN_KEYS and len({len(column) for column in columns}) > 1
+            batch[key] = pad_sequence(columns, True) if ragged else torch.stack(columns)
+        lengths = [len(sample["coordinates"]) for sample in data]
+        if len(set(lengths)) > 1:
+            positions = torch.arange(max(lengths), device=device)
+            batch["token_mask"] = positions < _to_device(lengths, device)[:, None]
+        batch["case_index"] = _to_device([m["index"] for m in metadata], device)
+        collated = TensorDict(batch, batch_size=[len(data)], device=device)
+        return (collated, metadata) if self.collate_metadata else collated
+
+
+def _to_device(values: list[int], device: torch.device) -> Int[Tensor, " n"]:
+    """Return `values` on the device without waiting for it, which unpinned memory would."""
+    pinned = torch.tensor(values, pin_memory=device.type == "cuda")
+    return pinned.to(device, non_blocking=True)
+
+
+class Loaders(NamedTuple):
+    """Loaders of the splits and the normaliser that all of them apply.
+
+    The loader of a split that the data does not have is None; at least one of `test` and `val` is
+    present. No case of a split is read before its loader is used.
     """
 
     train: DataLoader
@@ -50,22 +105,22 @@ def build_dataloaders(
     cfg : Mapping or DictConfig
         See :class:`~.config.LoaderConfig`.
     trust : bool, optional
-        False for a config that came with files of others: then nothing that it names is imported,
-        and the reader must be one that is registered.
+        False for a config from someone else: then nothing that it names is imported, and the
+        reader must be a registered one.
     data : MemoryCases, optional
-        Cases in memory, as of :func:`~.memory.from_meshes`, instead of the files of `cfg`.
+        Cases in memory, as from :func:`~.memory.from_meshes`, instead of the files of `cfg`.
 
     Returns
     -------
     Loaders
-        ``train``, ``test``, ``normalizer`` and ``val``. To fit the normaliser the training cases
-        are read, those of other splits are only listed.
+        ``train``, ``test``, ``normalizer`` and ``val``. The training cases are read to fit the
+        normaliser; cases of other splits are only listed.
     """
     source = _open_on_ranks(cfg, trust, data)
     train = source.reader("train")
     source = source.with_names(train)
     readers = {"train": train, "val": source.find_reader("val")}
-    # Without validation cases there must be test cases, or nothing tells how good a model is.
+    # Without validation cases there must be test cases, or no error could be measured.
     finding = source.reader if readers["val"] is None else source.find_reader
     readers["test"] = finding("test")
     present = {split: reader for split, reader in readers.items() if reader is not None}
@@ -85,16 +140,16 @@ def build_test_loader(
     trust: bool = True,
     data: MemoryCases | None = None,
 ) -> DataLoader:
-    """Return the loader of one split as it is evaluated; training cases are not needed.
+    """Return the loader that evaluates one split; training cases are not needed.
 
     Parameters
     ----------
     cfg, trust, data
-        As in :func:`build_dataloaders`; ``normalization`` is not looked at.
+        As in :func:`build_dataloaders`; ``normalization`` is ignored.
     normalizer : Normalizer
-        Normalises the samples, such as that of the run that is evaluated.
+        Normalises the samples, usually the normaliser of the run.
     split : str, optional
-        Which one: ``test`` or ``val``.
+        ``test`` or ``val``.
     """
     source = _open_on_ranks(cfg, trust, data)
     return _make_loader(source, split, source.reader(split), normalizer)
@@ -103,7 +158,7 @@ def build_test_loader(
 def evaluated_split(
     cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True, data: MemoryCases | None = None
 ) -> str:
-    """Return what results are measured on: ``test``, or ``val`` of data without a test split."""
+    """Return the split that results are measured on: ``val`` only if there is no ``test``."""
     source = open_source(cfg, trust, data)
     if source.find_reader("test") is None and source.find_reader("val") is not None:
         return "val"
@@ -113,14 +168,13 @@ def evaluated_split(
 def _open_on_ranks(
     cfg: Mapping[str, Any] | DictConfig, trust: bool, data: MemoryCases | None
 ) -> DataSource:
-    """Return the source of a config that fits the ranks that are running."""
+    """Return the source of a config, checked against the ranks that are running."""
     cfg = checked_config(cfg)
-    _check_mesh(cfg.parallel)
-    _check_batch(cfg.batch_size, cfg.parallel)
+    _check_ranks(cfg.batch_size, cfg.parallel)
     return open_source(cfg, trust, data)
 
 
-def _check_mesh(parallel: ParallelConfig) -> None:
+def _check_ranks(batch_size: int, parallel: ParallelConfig) -> None:
     ranks = running_ranks()
     if ranks not in (None, parallel.data_size * parallel.context_size):
         raise ValueError(
@@ -128,9 +182,6 @@ def _check_mesh(parallel: ParallelConfig) -> None:
             f"{parallel.context_size}, but {ranks} ranks are running; their product must be the "
             "number of ranks"
         )
-
-
-def _check_batch(batch_size: int, parallel: ParallelConfig) -> None:
     data, context = parallel.data_size, parallel.context_size
     if batch_size < 1:
         raise ValueError(f"data.batch_size is {batch_size}, expected at least 1")
@@ -140,8 +191,8 @@ def _check_batch(batch_size: int, parallel: ParallelConfig) -> None:
         raise ValueError(
             f"data.batch_size is {batch_size}, the cases of a batch over all ranks, which {data} "
             f"data ranks cannot share equally. Let ranks share cases instead (parallel.context="
-            f"{shared} of {ranks} ranks), which trains what one rank would, or set data.batch_size "
-            f"to a multiple of {data}, such as {larger}, which is another training"
+            f"{shared} of {ranks} ranks), which trains as one rank would, or set data.batch_size "
+            f"to a multiple of {data}, such as {larger}, which changes the training"
         )
 
 

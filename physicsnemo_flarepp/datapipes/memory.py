@@ -1,4 +1,4 @@
-"""Cases that are in memory, or that someone else's data set gives: the same loaders, no files."""
+"""Cases in memory or from another data set: the same loaders without files."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +12,7 @@ from physicsnemo.datapipes import Reader
 from physicsnemo.mesh import DomainMesh, Mesh
 
 from ..meshes import CellMesh, polygon_mesh
+from ..meshes.polygons import numeric_arrays
 from .checks import check_unique
 from .readers.base import ReaderOptions
 from .readers.contents import Contents, Wanted, from_physicsnemo
@@ -20,29 +21,29 @@ from .readers.names import Names
 from .readers.own import NamedReader, choose_cases
 from .readers.stores import domain_part
 
-# Entries of a sample of this package, for data sets that have them already.
+# Entries of a sample of this package, for data sets that already have them.
 _ENTRIES = ("coordinates", "features", "fields", "globals")
 
 
 @dataclass(frozen=True)
 class MemoryCases:
-    """Cases by position, and what their arrays are taken for.
+    """Cases by position, and what their arrays stand for.
 
-    Made by :func:`from_meshes`, :func:`from_arrays` and :func:`from_dataset`; given to
-    :func:`~physicsnemo_flarepp.training.train` or to
-    :func:`~physicsnemo_flarepp.datapipes.build_dataloaders` as ``data``.
+    Made by :func:`from_meshes`, :func:`from_arrays` and :func:`from_dataset`; pass it as ``data``
+    to :func:`~physicsnemo_flarepp.training.train` or
+    :func:`~physicsnemo_flarepp.datapipes.build_dataloaders`.
 
     Parameters
     ----------
     case_ids : tuple[str, ...]
         One id per case.
     open : Callable[[int, Wanted], Contents]
-        Gives the contents of a case.
+        Returns the contents of a case.
     names : Mapping[str, Any]
-        ``coordinates``, ``features``, ``fields``, ``globals`` and ``association``, where they are
-        known; a config may say others.
+        ``coordinates``, ``features``, ``fields``, ``globals`` and ``association``, where known; a
+        config may override them.
     mesh : Callable[[int], pyvista.DataSet], optional
-        Gives the mesh of a case, to draw it.
+        Returns the mesh of a case, to draw it.
     """
 
     case_ids: tuple[str, ...]
@@ -55,16 +56,23 @@ class MemoryCases:
 
 
 def _ids(given: Sequence[str] | None, n_cases: int) -> tuple[str, ...]:
-    width = len(str(max(n_cases - 1, 0)))
-    ids = (
-        tuple(given) if given is not None else tuple(f"case_{i:0{width}d}" for i in range(n_cases))
-    )
+    if given is None:
+        width = len(str(max(n_cases - 1, 0)))
+        given = [f"case_{i:0{width}d}" for i in range(n_cases)]
     if n_cases == 0:
         raise ValueError("there are no cases; give at least 2, one to train on and one to test")
-    if len(ids) != n_cases:
-        raise ValueError(f"{len(ids)} case_ids for {n_cases} cases; expected one each")
-    check_unique(ids, "case_ids")
-    return ids
+    if len(given) != n_cases:
+        raise ValueError(f"{len(given)} case_ids for {n_cases} cases; expected one each")
+    check_unique(given, "case_ids")
+    return tuple(given)
+
+
+def _given(
+    coordinates: Any, features: Any, fields: Any, globals: Any, association: str | None
+) -> dict[str, Any]:
+    names = dict(zip(_ENTRIES, (coordinates, features, fields, globals), strict=True))
+    names["association"] = association
+    return {key: value for key, value in names.items() if value is not None}
 
 
 def from_meshes(
@@ -77,16 +85,16 @@ def from_meshes(
     parameters: Sequence[Mapping[str, Any]] | Mapping[str, Sequence] | None = None,
     case_ids: Sequence[str] | None = None,
 ) -> MemoryCases:
-    """Return the cases of meshes that are in memory.
+    """Return cases made of meshes in memory.
 
     Parameters
     ----------
     meshes : Sequence
-        pyvista meshes of any kind, or meshes of PhysicsNeMo, one per case.
+        pyvista meshes of any kind, or PhysicsNeMo meshes, one per case.
     fields, features, globals, association
         As in :class:`~physicsnemo_flarepp.datapipes.OwnReader`; what is not given is guessed.
     parameters : sequence of mappings, or mapping of sequences, optional
-        Values of the cases beside those that the meshes hold (field data, global data).
+        Values of each case in addition to those in the meshes (field data, global data).
     case_ids : Sequence[str], optional
         Ids; ``case_0`` and so on by default.
 
@@ -105,13 +113,15 @@ def from_meshes(
         contents = contents_of(meshes[index], f"case {ids[index]}", wanted)
         return contents.with_values(values[index])
 
-    names = {"fields": fields, "features": features, "globals": globals}
-    return MemoryCases(
-        ids,
-        open_case,
-        {**names, "association": association},
-        lambda index: _as_pyvista(meshes[index]),
-    )
+    def mesh_of(index: int) -> pv.DataSet:
+        if isinstance(meshes[index], pv.DataSet):
+            return meshes[index]
+        from physicsnemo.mesh.io import to_pyvista
+
+        return to_pyvista(meshes[index])
+
+    names = _given(None, features, fields, globals, association)
+    return MemoryCases(ids, open_case, names, mesh_of)
 
 
 def _per_case(
@@ -130,7 +140,7 @@ def _per_case(
 
 
 def contents_of(mesh: pv.DataSet | Mesh | DomainMesh, source: str, wanted: Wanted) -> Contents:
-    """Return a mesh of pyvista or PhysicsNeMo as contents."""
+    """Return the contents of a mesh of pyvista or PhysicsNeMo."""
     if isinstance(mesh, DomainMesh):
         chosen = domain_part(source, mesh, wanted.boundary)
         return from_physicsnemo(source, chosen, dict(mesh.global_data.items()), sizes=wanted.sizes)
@@ -140,11 +150,7 @@ def contents_of(mesh: pv.DataSet | Mesh | DomainMesh, source: str, wanted: Wante
         raise TypeError(
             f"{source} is a {type(mesh).__name__}, expected a mesh of pyvista or PhysicsNeMo"
         )
-    values = {
-        name: np.asarray(value)
-        for name, value in mesh.field_data.items()
-        if np.asarray(value).dtype.kind in "fiub"
-    }
+    values = numeric_arrays(mesh.field_data)
     if isinstance(mesh, pv.PolyData) and 0 < mesh.GetPolys().GetNumberOfCells() == mesh.n_cells:
         return Contents(source, mesh=polygon_mesh(mesh, source), values=values)
     grid = mesh.cast_to_unstructured_grid()
@@ -157,19 +163,8 @@ def contents_of(mesh: pv.DataSet | Mesh | DomainMesh, source: str, wanted: Wante
         "point": {name: np.asarray(grid.point_data[name]) for name in grid.point_data},
     }
     cells = grid.cell_connectivity, grid.cell_offsets, grid.celltypes
-    return Contents(
-        source,
-        mesh=CellMesh(source, np.asarray(grid.points), *cells, data, sizes=sizes),
-        values=values,
-    )
-
-
-def _as_pyvista(mesh: pv.DataSet | Mesh) -> pv.DataSet:
-    if isinstance(mesh, pv.DataSet):
-        return mesh
-    from physicsnemo.mesh.io import to_pyvista
-
-    return to_pyvista(mesh)
+    arrays = CellMesh(source, np.asarray(grid.points), *cells, data, sizes=sizes)
+    return Contents(source, mesh=arrays, values=values)
 
 
 def from_arrays(
@@ -181,7 +176,7 @@ def from_arrays(
     weights: Any = None,
     case_ids: Sequence[str] | None = None,
 ) -> MemoryCases:
-    """Return the cases of arrays that are in memory.
+    """Return cases made of arrays in memory.
 
     Parameters
     ----------
@@ -193,7 +188,7 @@ def from_arrays(
     globals : Mapping[str, array]
         By name, (cases,) or (cases, k).
     weights : array or sequence of arrays, optional
-        What each token stands for, (cases, N); used with ``data.weights=weights``.
+        Area or volume of each token, (cases, N); used with ``data.weights=weights``.
     case_ids : Sequence[str], optional
         Ids; ``case_0`` and so on by default.
 
@@ -213,7 +208,7 @@ def from_arrays(
         columns["weights"] = weights
     for name, values in {**columns, **(globals or {})}.items():
         if len(values) != n_cases:
-            raise ValueError(f"{name} is of {len(values)} cases, the first field of {n_cases}")
+            raise ValueError(f"{name} has {len(values)} cases, but the first field has {n_cases}")
     shared = not isinstance(coordinates, list | tuple) and (
         np.ndim(coordinates) == 2 or len(coordinates) != n_cases
     )
@@ -225,11 +220,8 @@ def from_arrays(
         values = {name: _array(values[index]) for name, values in (globals or {}).items()}
         return Contents(f"case {ids[index]}", arrays, values=values)
 
-    names = {
-        "fields": list(fields),
-        "features": list(features or ()),
-        "globals": list(globals or ()),
-    }
+    groups = {"fields": fields, "features": features or (), "globals": globals or ()}
+    names = {key: list(group) for key, group in groups.items()}
     return MemoryCases(ids, open_case, {"coordinates": "coordinates", **names})
 
 
@@ -238,22 +230,28 @@ def _array(values: Any) -> np.ndarray:
 
 
 def from_dataset(
-    dataset: Any, *, case_ids: Sequence[str] | None = None, **names: Any
+    dataset: Any,
+    *,
+    case_ids: Sequence[str] | None = None,
+    coordinates: Any = None,
+    features: Any = None,
+    fields: Any = None,
+    globals: Any = None,
+    association: str | None = None,
 ) -> MemoryCases:
     """Return the cases of any data set: a sequence of dicts, TensorDicts, graphs or meshes.
 
     Parameters
     ----------
     dataset : Any
-        Has a length, and gives a case by its position: a mapping from names to tensors of tokens
+        Has a length and returns a case by its position: a mapping from names to tensors of tokens
         (N,) or (N, k) and of the whole case, a graph of PyG or DGL, or a mesh. A torch ``Dataset``
-        and a PhysicsNeMo ``Reader`` will do.
+        or a PhysicsNeMo ``Reader`` also works.
     case_ids : Sequence[str], optional
         Ids; ``case_0`` and so on by default.
-    **names
-        ``coordinates``, ``features``, ``fields`` and ``globals`` as in
-        :class:`~physicsnemo_flarepp.datapipes.OwnReader`. By default the entries of these names,
-        and where there are none, guesses.
+    coordinates, features, fields, globals, association
+        As in :class:`~physicsnemo_flarepp.datapipes.OwnReader`. By default the entries of these
+        names, or guesses if there are none.
 
     Examples
     --------
@@ -261,9 +259,6 @@ def from_dataset(
     >>> len(from_dataset(cases, fields=["p"]))
     3
     """
-    unknown = set(names) - {*_ENTRIES, "association"}
-    if unknown:
-        raise TypeError(f"from_dataset has no argument {', '.join(sorted(unknown))}")
     ids = _ids(case_ids, len(dataset))
 
     def open_case(index: int, wanted: Wanted) -> Contents:
@@ -278,27 +273,18 @@ def from_dataset(
         return Contents(source, numbers)
 
     present = open_case(0, Wanted()).names()
-    given = {key: [key] for key in _ENTRIES if key in present and len(dataset)}
-    if "fields" in given:
-        given = {"features": [], "globals": []} | given
-    return MemoryCases(ids, open_case, {**given, **names})
+    names = {key: [key] for key in _ENTRIES if key in present}
+    if "fields" in names:
+        names = {"features": [], "globals": []} | names
+    given = _given(coordinates, features, fields, globals, association)
+    return MemoryCases(ids, open_case, names | given)
 
 
 class MemoryReader(NamedReader):
-    """Reader of :class:`MemoryCases`.
+    """Reader of one split of :class:`MemoryCases`; names that are given replace those of `memory`.
 
-    Parameters
-    ----------
-    memory : MemoryCases
-        All cases.
-    split : str
-        ``train``, ``val``, ``test``.
-    root : str or Path, optional
-        Folder of a manifest.
-    cases, manifest, n_train, n_val, n_test, options
-        As in :class:`~physicsnemo_flarepp.datapipes.OwnReader`.
-    **names
-        Instead of those of `memory`.
+    `root` is the folder of a manifest; other arguments are as in
+    :class:`~physicsnemo_flarepp.datapipes.OwnReader`.
     """
 
     def __init__(
@@ -313,7 +299,11 @@ class MemoryReader(NamedReader):
         n_val: int | None = None,
         n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
-        **names: Any,
+        coordinates: Any = None,
+        features: Any = None,
+        fields: Any = None,
+        globals: Any = None,
+        association: str | None = None,
     ) -> None:
         if not isinstance(options, ReaderOptions):
             options = ReaderOptions(**(options or {}))
@@ -323,25 +313,22 @@ class MemoryReader(NamedReader):
         found = {case: Path("memory") for case in memory.case_ids}
         folder = Path("memory") if root is None else Path(root)
         chosen = choose_cases(folder, split, found, cases, manifest, counts.get(split))
-        given = {key: value for key, value in memory.names.items() if value is not None}
-        super().__init__(
-            case_ids=list(chosen),
-            names=Names.parse(**{**given, **names}, weights=options.weights),
-            options=options,
-        )
+        given = _given(coordinates, features, fields, globals, association)
+        names = Names.parse(**{**memory.names, **given}, weights=options.weights)
+        super().__init__(case_ids=list(chosen), names=names, options=options)
 
     def open_contents(self, index: int, wanted: Wanted) -> Contents:
         """Return the contents of case `index`."""
         return self._memory.open(self._positions[self.case_ids[index]], wanted)
 
     def describe_case(self, index: int) -> dict[str, Any]:
-        """Return the name of the case, and its mesh if it has one."""
+        """Return the name of the case and its mesh, if it has one."""
         case = self.case_ids[index]
         mesh = None if self._memory.mesh is None else self._memory.mesh(self._positions[case])
         return {"source": f"case {case}", "layout": "memory", "mesh": mesh}
 
     def source_hashes(self) -> dict[str, str]:
-        """Return a hash of what is read of each case, by which a changed set is told."""
+        """Return a hash of what is read of each case, which detects a changed set."""
         hashes = {}
         for index, case in enumerate(self.case_ids):
             table = self.open_case(index)

@@ -18,7 +18,7 @@ from ..files import Fingerprint, reading, replace_file
 from .specs import BENCHMARKS, BenchmarkSpec
 
 KINDS = ("none", "gaussian", "isotropic", "per_point", "unit_box")
-# What brings inputs of any unit to values around 1, and leaves bodies their shape.
+# Brings inputs of any unit to values around 1 and keeps the shape of bodies.
 DEFAULT_KINDS = {
     "coordinates": "isotropic",
     "features": "gaussian",
@@ -31,13 +31,9 @@ NORMALIZED_KEYS = ("coordinates", "features", "fields", "globals")
 
 @dataclass(frozen=True)
 class Affine:
-    """Normalised value = (value - shift) / scale.
+    """Normalised value = (value - shift) / scale; per channel, (k,), or per point too, (N, k).
 
-    Parameters
-    ----------
-    shift, scale : Tensor
-        Per channel, (k,), or per point and channel, (N, k). A scale of 0 marks a target that
-        never varied in training: it is predicted as the shift.
+    A scale of 0 marks a target that never varied in training: it is predicted as the shift.
     """
 
     shift: Float[Tensor, "..."]
@@ -66,8 +62,8 @@ class Affine:
 class Normalizer(Transform):
     """Transform that normalises the inputs of samples or batches, and its inverse for outputs.
 
-    The targets ``fields`` stay in physical units: a model's output is brought there by
-    :meth:`inverse`, so targets are compared as the files have them.
+    The targets ``fields`` stay in physical units, as in the files: :meth:`inverse` brings a model's
+    output to the same units.
 
     Parameters
     ----------
@@ -89,7 +85,7 @@ class Normalizer(Transform):
     def __init__(self, affine: Mapping[str, Affine] | None = None) -> None:
         super().__init__()
         self.affine = dict(affine or {})
-        # Of the inputs it was fitted to, by fit_normalizer; None for one that was not fitted here.
+        # Ranges of the inputs it was fitted to, set by fit_normalizer.
         self.ranges: dict[str, Any] | None = None
         unknown = set(self.affine) - set(NORMALIZED_KEYS)
         if unknown:
@@ -145,7 +141,7 @@ class Normalizer(Transform):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
-        """Replace the statistics by those of :meth:`state_dict`."""
+        """Replace the statistics with those of a :meth:`state_dict`."""
         keys = [name.removesuffix(".shift") for name in state_dict if name.endswith(".shift")]
         self.affine = {
             key: Affine(state_dict[f"{key}.shift"], state_dict[f"{key}.scale"]) for key in keys
@@ -161,7 +157,7 @@ class Normalizer(Transform):
     def load(cls, path: str | Path) -> "Normalizer":
         """Return the normaliser that :meth:`save` wrote to `path`."""
         if not Path(path).is_file():
-            raise FileNotFoundError(f"normaliser {path} does not exist; it lies beside the run")
+            raise FileNotFoundError(f"normaliser {path} does not exist; look in the run directory")
         with reading(path), safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             state = {name: file.get_tensor(name) for name in file.keys()}
@@ -187,14 +183,7 @@ class Normalizer(Transform):
 
 
 def paper_normalizer(spec: BenchmarkSpec) -> Normalizer:
-    """Return the normaliser with the constants that the paper publishes for `spec`.
-
-    Examples
-    --------
-    >>> from physicsnemo_flarepp.datapipes.specs import benchmark
-    >>> paper_normalizer(benchmark("drivaerml_40k")).affine["fields"].scale
-    tensor([269.5986])
-    """
+    """Return the normaliser with the constants that the paper publishes for `spec`."""
     if not spec.constants:
         raise ValueError(
             f"no normalisation constants are published for {spec.name}; fit the paper's convention "
@@ -209,24 +198,14 @@ def paper_normalizer(spec: BenchmarkSpec) -> Normalizer:
 
 
 def normalization_kinds(data: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return how a data config normalises each sample key; None for stored statistics.
-
-    Parameters
-    ----------
-    data : Mapping
-        See :class:`~physicsnemo_flarepp.datapipes.config.DataConfig`.
+    """Return how a data config normalises each sample key; None if it loads statistics.
 
     Examples
     --------
-    >>> normalization_kinds({"builtin": "darcy"})["coordinates"]
-    'isotropic'
     >>> normalization_kinds({"builtin": "darcy", "normalization": "paper"})["coordinates"]
     'none'
     >>> normalization_kinds({"normalization": {"features": "none"}})["fields"]
     'gaussian'
-    >>> normalization_kinds({"normalization": "best"})
-    Traceback (most recent call last):
-    ValueError: normalization is 'best', expected 'fit', 'paper', 'none', a mapping from ...
     """
     choice = data.get("normalization", "fit")
     if choice == "none":
@@ -237,7 +216,7 @@ def normalization_kinds(data: Mapping[str, Any]) -> dict[str, str] | None:
         spec = BENCHMARKS.get(data.get("benchmark") or data.get("builtin"))
         if spec is None:
             raise ValueError(
-                "normalization 'paper' is the convention of a benchmark, and `benchmark` is not "
+                "normalization 'paper' is the convention of a benchmark, but `benchmark` is not "
                 "set; use 'fit', or a mapping such as {coordinates: unit_box}"
             )
         return dict(spec.normalization)
@@ -250,6 +229,6 @@ def normalization_kinds(data: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def centres_fields(data: Mapping[str, Any]) -> bool:
-    """Return whether an output of 0 is the mean of the training fields: not in a unit box."""
+    """Return whether an output of 0 is the mean of the training fields."""
     kinds = normalization_kinds(data) or {}
     return kinds.get("fields") in ("gaussian", "isotropic", "per_point")

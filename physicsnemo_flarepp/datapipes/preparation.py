@@ -1,16 +1,17 @@
 """Raw cases to shuffled, memory-mapped ones: ``flarepp prepare data=drivaerml_raw``.
 
-Whatever a reader of this package gives can be prepared; see :mod:`.readers.prepared` for what is
-written, and why so.
+Everything that a reader of this package returns can be prepared; see :mod:`.readers.prepared` for
+what is written and why.
 """
 
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -40,34 +41,17 @@ from .specs import builtin_name, force_convention
 from .statistics import Moments
 
 SETTINGS_FILE = "settings.json"
-# Rows computed at a time, which bounds the memory of geometry beside that of a column.
+# Rows computed at a time, which bounds the memory that geometry takes besides a column.
 _BLOCK = 1 << 20
 _TABLE_BYTES = 1 << 20
 
 
-def statistics_of(values: np.ndarray) -> dict[str, list[float]]:
-    """Return count, mean, sum of squared deviations, minimum and maximum per channel."""
-    moments = Moments.per_channel(torch.from_numpy(values.reshape(len(values), -1)))
-    return {name: value.tolist() for name, value in vars(moments).items()}
-
-
-def merged_statistics(parts: Iterable[Mapping[str, list[float]]]) -> dict[str, Any]:
-    """Return count, mean, standard deviation and range per channel over cases.
-
-    Examples
-    --------
-    >>> parts = [statistics_of(np.array([1.0, 3.0])), statistics_of(np.array([5.0]))]
-    >>> merged_statistics(parts)
-    {'count': 3, 'mean': [3.0], 'std': [2.0], 'min': [1.0], 'max': [5.0]}
-    """
-    merged = None
-    for part in parts:
-        moments = Moments(
-            **{name: torch.tensor(v, dtype=torch.float64) for name, v in part.items()}
-        )
-        merged = moments if merged is None else merged.merge(moments)
-    if merged is None:
-        return {}
+def _merged_statistics(parts: Iterable[Mapping[str, list[float]]]) -> dict[str, Any]:
+    """Return count, mean, standard deviation and range per channel over at least one case."""
+    merged = reduce(
+        Moments.merge,
+        (Moments(**{n: torch.tensor(v, dtype=torch.float64) for n, v in p.items()}) for p in parts),
+    )
     variance = merged.deviations / (merged.count - 1).clamp(min=1)
     return {
         "count": int(merged.count[0]),
@@ -84,18 +68,9 @@ def _write_column(folder: Path, file: str, values: np.ndarray) -> dict[str, Any]
 
 
 def write_case(reader: CaseReader, index: int, folder: Path, seed: int) -> None:
-    """Write one case to `folder`, which is there only once it is complete.
+    """Write case `index` to `folder`, which exists only once it is complete.
 
-    Parameters
-    ----------
-    reader : CaseReader
-        Reader of the raw cases.
-    index : int
-        Which of its cases.
-    folder : Path
-        New folder of the case; a part of one that a kill left is replaced.
-    seed : int
-        With the id of the case, seed of the order of its rows.
+    The order of its rows is seeded by `seed` and the id of the case.
     """
     case_id = reader.case_ids[index]
     table, described = reader.open_case(index), reader.describe_case(index)
@@ -126,22 +101,25 @@ def write_case(reader: CaseReader, index: int, folder: Path, seed: int) -> None:
         },
         "order": _write_column(unfinished, "order.npy", order),
     }
-    _copy_tables(source, unfinished)
+    # The reference values beside a mesh file, which forces need.
+    for csv in source.parent.glob("geo_ref_*.csv"):
+        if csv.is_file() and csv.stat().st_size < _TABLE_BYTES:
+            shutil.copyfile(csv, unfinished / csv.name)
     replace_text(unfinished / CASE_FILE, checked_json(content))
     sync_folder(unfinished)
+    _check_replaceable(folder)
     if folder.exists():
-        _check_replaceable(folder)
         shutil.rmtree(folder)
     unfinished.rename(folder)
     sync_folder(folder.parent)
 
 
 def _check_replaceable(folder: Path) -> None:
-    """Raise if what is in the place of a case is something else, which must not be removed."""
-    if not (folder / CASE_FILE).is_file():
+    """Raise if a folder that a case would replace is not a prepared case itself."""
+    if folder.exists() and not (folder / CASE_FILE).is_file():
         raise FileExistsError(
-            f"{folder} is no prepared case, and would have to be removed for one. Nothing was "
-            "removed; name another folder as prepare.out, or move it away"
+            f"{folder} is not a prepared case, but would have to be removed for one. Nothing was "
+            "removed; set prepare.out to another folder, or move it away"
         )
 
 
@@ -149,48 +127,44 @@ def _write_columns(
     table: TokenTable, order: np.ndarray, folder: Path, case_id: str
 ) -> dict[str, dict[str, Any]]:
     n = table.n_tokens
-    # The same slices for all columns: geometry is computed once for columns that share it.
-    blocks = [slice(start, min(start + _BLOCK, n)) for start in range(0, n, _BLOCK)]
-    lazy = {group: dict(getattr(table, group)) for group in COLUMN_GROUPS}
-    values: dict[tuple[str, str], np.ndarray] = {
-        (group, name): np.empty((n, *column.shape[1:]), dtype=np.float32)
+    lazy = {
+        (group, name): column
         for group in COLUMN_GROUPS
-        for name, column in lazy[group].items()
+        for name, column in getattr(table, group).items()
     }
-    for rows in blocks:
-        for (group, name), whole in values.items():
-            whole[rows] = lazy[group][name][rows]
+    values = {
+        key: np.empty((n, *column.shape[1:]), dtype=np.float32) for key, column in lazy.items()
+    }
+    # The same slices for all columns: geometry is computed once for columns that share it.
+    for rows in (slice(start, min(start + _BLOCK, n)) for start in range(0, n, _BLOCK)):
+        for key, whole in values.items():
+            whole[rows] = lazy[key][rows]
     written: dict[str, dict[str, Any]] = {group: {} for group in COLUMN_GROUPS}
-    for number, (group, name) in enumerate(list(values)):
-        whole = values.pop((group, name))
+    for number, (group, name) in enumerate(lazy):
+        whole = values.pop((group, name))  # frees its memory once it is written
         check_finite(table.source, case_id, name, whole)
         check_range(table.source, case_id, name, whole.reshape(n, -1))
         file = f"{number:02d}_{group}_{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.npy"
         entry = _write_column(folder, file, whole[order])
-        written[group][name] = entry | {"statistics": statistics_of(whole)}
+        moments = Moments.per_channel(torch.from_numpy(whole.reshape(n, -1)))
+        stored = {key: value.tolist() for key, value in moments._asdict().items()}
+        written[group][name] = entry | {"statistics": stored}
     return written
 
 
 def _files(described: Mapping[str, Any]) -> list[Path]:
-    """Return the files that a case is read from, as its reader describes it."""
+    """Return the files of a case, from the description that its reader gives."""
     return [Path(file) for file in described.get("files", [described["source"]])]
 
 
 def _seen(described: Mapping[str, Any]) -> list[list[int]]:
-    """Return sizes and times of the files of a case, by which changed ones are told."""
+    """Return sizes and times of the files of a case, which show a change."""
     states = [path.stat() for path in _files(described) if path.exists()]
     return [[state.st_size, state.st_mtime_ns] for state in states]
 
 
-def _copy_tables(source: Path, folder: Path) -> None:
-    """Copy the reference values beside a mesh file, which forces need."""
-    for table in source.parent.glob("geo_ref_*.csv"):
-        if table.is_file() and table.stat().st_size < _TABLE_BYTES:
-            shutil.copyfile(table, folder / table.name)
-
-
-def is_prepared(folder: Path, described: Mapping[str, Any]) -> bool:
-    """Return whether a case is there, whole, and made from its files as they are now."""
+def _is_prepared(folder: Path, described: Mapping[str, Any]) -> bool:
+    """Return whether a case is complete and was made from its files as they are now."""
     try:
         content = read_case(folder / CASE_FILE)
     except (FileNotFoundError, ValueError):
@@ -213,30 +187,23 @@ def prepare(
 ) -> Path:
     """Write the cases of a data config to `out` in random order of rows, and return `out`.
 
-    Cases that are there already are kept, so an interrupted preparation goes on; a case appears
-    whole or not at all, and the manifest last. A case that cannot be read does not stop the
-    others; all such are named in the end.
+    Existing cases are kept, so an interrupted preparation resumes; a case appears whole or not at
+    all, and the manifest last. A case that cannot be read does not stop the others; an error at the
+    end names all such cases. Cases in `out` that were prepared with other settings are an error.
 
     Parameters
     ----------
     cfg : Mapping or DictConfig
-        The data of a run (:class:`~.config.DataConfig`): reader, fields, features, splits.
-        How many points are drawn does not matter here.
+        The data of a run (:class:`~.config.DataConfig`): reader, fields, features, splits. Numbers
+        of points are ignored: whole cases are prepared.
     out : str or Path
         Directory to write to.
     workers : int, optional
-        Cases at a time, each in memory as a whole; by default the cores of the machine, at most 4.
+        Cases at a time, each held in memory; by default one per core, at most 4.
     seed : int, optional
         Seed of the orders.
     progress : bool, optional
         Show a bar if stderr is a terminal.
-
-    Raises
-    ------
-    ValueError
-        If `out` holds cases that were prepared with other settings.
-    RuntimeError
-        If cases could not be prepared.
     """
     workers = min(4, os.cpu_count() or 1) if workers is None else workers
     if workers < 1:
@@ -247,15 +214,15 @@ def prepare(
     out.mkdir(parents=True, exist_ok=True)
     with exclusive(out / ".lock", lambda: print(f"another process prepares {out}; waiting")):
         _check_settings(out, {"seed": seed, **_identity(data)})
-        jobs = {
-            (split, index): out / _inside(reader.case_ids[index])
-            for split, reader in readers.items()
-            for index in range(len(reader))
-        }
-        for folder in jobs.values():
-            if folder.exists():
-                _check_replaceable(folder)
-        failed = _write_cases(readers, jobs, seed, workers, progress)
+        check_inside(case for reader in readers.values() for case in reader.case_ids)
+        jobs = [
+            (reader, index, out / case)
+            for reader in readers.values()
+            for index, case in enumerate(reader.case_ids)
+        ]
+        for _, _, folder in jobs:
+            _check_replaceable(folder)
+        failed = _write_cases(jobs, seed, workers, progress)
         if failed:
             raise RuntimeError(
                 f"{len(failed)} of {len(jobs)} cases could not be prepared, the others were: "
@@ -270,12 +237,12 @@ def _whole_cases(cfg: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
     plain = OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else dict(cfg)
     changes = {"n_points": None, "n_points_test": None, "sampling_density": "cells"}
     if plain.get("weights", NO_WEIGHTS) == NO_WEIGHTS:
-        changes["weights"] = MEASURE  # where it is known
+        changes["weights"] = MEASURE  # stored where it is known
     return plain | changes
 
 
 def _readers(data: DataSource) -> dict[str, CaseReader]:
-    """Return the readers of all splits that there are; what one guesses holds for all."""
+    """Return the readers of all existing splits; what one guesses holds for all."""
     splits = [split for split in SPLITS if split != "train" or data.cfg.n_train != 0]
     readers: dict[str, CaseReader] = {}
     for split in splits:
@@ -288,7 +255,7 @@ def _readers(data: DataSource) -> dict[str, CaseReader]:
 
 
 def _identity(data: DataSource) -> dict[str, Any]:
-    """Return what the contents of prepared cases depend on, besides the files."""
+    """Return the settings that the contents of prepared cases depend on."""
     given = OmegaConf.to_container(data.cfg, resolve=True)
     return {
         "reader": data.reader_class.__name__,
@@ -302,8 +269,8 @@ def _check_settings(out: Path, settings: dict[str, Any]) -> None:
     others = [found.name for found in out.iterdir() if not found.name.startswith(".")]
     if others and not path.is_file():
         raise FileExistsError(
-            f"{out} holds {some(others, 3)} and was not written by `flarepp prepare`; cases are "
-            "put into a folder of their own: name a new one as prepare.out"
+            f"{out} holds {some(others, 3)} and was not written by `flarepp prepare`; cases need a "
+            "folder of their own: set prepare.out to a new one"
         )
     if path.is_file():
         with reading(path):
@@ -314,44 +281,35 @@ def _check_settings(out: Path, settings: dict[str, Any]) -> None:
         if changed:
             told = ", ".join(f"{n} was {stored.get(n)} and is {settings[n]}" for n in changed)
             raise ValueError(
-                f"{out} was prepared with other settings: {told}. Give the same, name another "
-                "folder, or remove this one"
+                f"{out} was prepared with other settings: {told}. Use the same settings, choose "
+                "another folder, or remove this one"
             )
     replace_text(path, json.dumps(settings, indent=2) + "\n")
 
 
-def _inside(case_id: str) -> str:
-    check_inside([case_id])
-    return case_id
-
-
 def _write_cases(
-    readers: Mapping[str, CaseReader],
-    jobs: Mapping[tuple[str, int], Path],
-    seed: int,
-    workers: int,
-    progress: bool,
+    jobs: Sequence[tuple[CaseReader, int, Path]], seed: int, workers: int, progress: bool
 ) -> dict[str, str]:
-    """Write the cases that are missing; return the reasons of those that could not be."""
+    """Write the missing cases; return the reasons of those that could not be written."""
     failed: dict[str, str] = {}
 
-    def work(split: str, index: int, folder: Path) -> None:
-        if not is_prepared(folder, readers[split].describe_case(index)):
-            write_case(readers[split], index, folder, seed)
+    def work(reader: CaseReader, index: int, folder: Path) -> None:
+        if not _is_prepared(folder, reader.describe_case(index)):
+            write_case(reader, index, folder, seed)
 
-    # Threads do: VTK parses in processes of its own, and NumPy and the disk release the lock.
+    # Threads suffice: VTK parses in separate processes, and NumPy and the disk release the lock.
     with (
         progress_bar("preparing", len(jobs), progress) as advance,
         ThreadPoolExecutor(workers) as pool,
     ):
-        running = {pool.submit(work, *job, folder): job for job, folder in jobs.items()}
+        running = {pool.submit(work, *job): job for job in jobs}
         try:
             for done in as_completed(running):
-                split, index = running[done]
+                reader, index, _ = running[done]
                 try:
                     done.result()
                 except (ValueError, KeyError, OSError, MemoryError) as error:
-                    failed[readers[split].case_ids[index]] = f"{type(error).__name__}: {error}"
+                    failed[reader.case_ids[index]] = f"{type(error).__name__}: {error}"
                 advance()
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -365,7 +323,9 @@ def _write_manifest(out: Path, data: DataSource, readers: Mapping[str, CaseReade
     training = [contents[case] for case in splits.get("train", ())]
     statistics = {
         group: {
-            name: merged_statistics(case["columns"][group][name]["statistics"] for case in training)
+            name: _merged_statistics(
+                case["columns"][group][name]["statistics"] for case in training
+            )
             for name in (training[0]["columns"][group] if training else ())
         }
         for group in COLUMN_GROUPS

@@ -1,7 +1,7 @@
 """Which tokens of a case, and which cases of a split, this rank reads.
 
 Both choices depend only on (seed, epoch, case) and on the shard, never on history or on threads,
-so that a run can be resumed and ranks of one context group agree without talking.
+so that a run can be resumed and the ranks of a context group agree without communication.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,12 @@ from torch.utils.data import Sampler
 from ..meshes.polygons import Rows
 from ..parallel.tokens import split_bounds
 
+# Entries of a sample that have one row per token.
+TOKEN_KEYS = ("coordinates", "features", "fields", "tokens", "weights")
+
 
 def check_shard(name: str, shard: tuple[int, int]) -> tuple[int, int]:
-    """Return `shard` as two ints, or say why it is not a (rank, size) pair.
-
-    Examples
-    --------
-    >>> check_shard("context", (1, 4))
-    (1, 4)
-    """
+    """Return `shard` as two ints, or say why it is not a (rank, size) pair."""
     rank, size = (int(part) for part in shard)
     if size < 1 or not 0 <= rank < size:
         raise ValueError(
@@ -32,42 +29,19 @@ def check_shard(name: str, shard: tuple[int, int]) -> tuple[int, int]:
 
 
 def token_rows(
-    n_tokens: int,
-    n_points: int | None,
-    shard: tuple[int, int],
-    seed: int,
-    shuffled: bool = False,
+    n_tokens: int, n_points: int | None, shard: tuple[int, int], seed: int, shuffled: bool = False
 ) -> Rows:
-    """Return the rows of one case that a shard reads, in ascending order.
+    """Return the rows of one case that a shard reads, ascending; a slice if they are contiguous.
 
-    The draw of `n_points` rows is the same on every rank; the shard is a contiguous part of it,
-    so the shards put together are the draw. A case with no more than `n_points` tokens is whole.
-
-    Parameters
-    ----------
-    n_tokens : int
-        Tokens in the case.
-    n_points : int or None
-        Tokens to draw without replacement; None takes all.
-    shard : tuple[int, int]
-        (rank, size) of the context shard.
-    seed : int
-        Seed of this draw.
-    shuffled : bool, optional
-        Whether the rows are stored in random order. Then a contiguous block is a random draw, and
-        reading it costs the block; it begins anywhere and goes on at the start of the case.
-
-    Returns
-    -------
-    slice or numpy.ndarray
-        A slice where rows are contiguous, else int64 indices.
+    The draw of `n_points` rows without replacement (all if None) is the same on every rank; the
+    shard (rank, size) is a contiguous part of it, so the shards together are the draw. If the rows
+    are stored in `shuffled` order, a contiguous block is a random draw and cheap to read; it
+    starts anywhere and wraps around at the end of the case.
 
     Examples
     --------
     >>> token_rows(10, None, (1, 2), seed=0)
     slice(5, 10, None)
-    >>> len(token_rows(10, 4, (0, 1), seed=0))
-    4
     >>> token_rows(1000, 4, (0, 1), seed=0, shuffled=True)
     slice(850, 854, None)
     """
@@ -88,19 +62,9 @@ def token_rows(
 def inclusion_probabilities(
     weights: Float[np.ndarray, " N"], n_points: int
 ) -> Float[np.ndarray, " N"]:
-    """Return how likely each row is drawn among `n_points`: in proportion to its weight, at most 1.
+    """Return how likely each row is drawn among `n_points`: proportional to its weight, at most 1.
 
-    Parameters
-    ----------
-    weights : numpy.ndarray
-        Non-negative, at least `n_points` of them positive.
-    n_points : int
-        Rows to draw, the sum of the probabilities.
-
-    Examples
-    --------
-    >>> inclusion_probabilities(np.array([6.0, 1.0, 1.0, 0.0]), 2)
-    array([1. , 0.5, 0.5, 0. ])
+    At least `n_points` weights must be positive.
     """
     certain = np.zeros(len(weights), dtype=bool)
     while True:
@@ -117,27 +81,11 @@ def inclusion_probabilities(
 def weighted_rows(
     weights: Float[np.ndarray, " N"], n_points: int | None, shard: tuple[int, int], seed: int
 ) -> tuple[Rows, Float[np.ndarray, " n"]]:
-    """Return rows of one case drawn by weight, and the weights that make up for it.
+    """Return rows of one case drawn by weight, and weights that compensate for it, in O(N).
 
-    Rows are drawn without replacement; a drawn row has its weight divided by the probability of
-    drawing it, so that a weighted sum over the draw is on average the sum over the case. In O(N).
-
-    Parameters
-    ----------
-    weights : numpy.ndarray
-        Of all tokens of the case.
-    n_points, shard, seed
-        As in :func:`token_rows`.
-
-    Returns
-    -------
-    tuple
-        Ascending rows as of :func:`token_rows`, and their corrected weights.
-
-    Examples
-    --------
-    >>> weighted_rows(np.array([6.0, 1.0, 1.0, 0.0]), 2, (0, 1), seed=0)[1]
-    array([6., 2.])
+    As :func:`token_rows`, with the `weights` of all tokens. The weight of a drawn row is divided by
+    the probability of drawing it, so that a weighted sum over the draw is on average the sum over
+    the case.
     """
     rank, size = shard
     if n_points is None or n_points >= len(weights):
@@ -165,27 +113,15 @@ def weighted_rows(
 class CaseSampler(Sampler[int]):
     """Order of the cases that one data rank reads in an epoch.
 
-    Parameters
-    ----------
-    n_cases : int
-        Cases in the split.
-    shard : tuple[int, int], optional
-        (rank, size) among data-parallel ranks.
-    shuffle : bool, optional
-        Draw a new order each epoch from (seed, epoch).
-    seed : int, optional
-        Seed of the order, equal on all ranks.
-    equal_counts : bool, optional
-        Repeat the first cases of the order so that every rank reads the same number, which
-        training with collectives in every step needs. Off, each case is read exactly once over
-        all ranks, which a test metric needs.
+    `shard` is (rank, size) among data-parallel ranks. `shuffle` draws a new order each epoch from
+    (seed, epoch). `equal_counts` repeats the first cases so that every rank reads the same number,
+    which collectives in every training step need; without it each case is read exactly once over
+    all ranks, which a test metric needs.
 
     Examples
     --------
-    >>> list(CaseSampler(5, (1, 2)))
-    [1, 3]
-    >>> list(CaseSampler(5, (1, 2), equal_counts=True))
-    [1, 3, 0]
+    >>> list(CaseSampler(5, (1, 2))), list(CaseSampler(5, (1, 2), equal_counts=True))
+    ([1, 3], [1, 3, 0])
     """
 
     def __init__(
@@ -211,7 +147,7 @@ class CaseSampler(Sampler[int]):
         self._skip = 0
 
     def skip(self, n_cases: int) -> None:
-        """Leave out this rank's first `n_cases` of the current epoch: resume inside an epoch."""
+        """Leave out this rank's first `n_cases` of the current epoch, to resume inside it."""
         if not 0 <= n_cases <= self._count():
             raise ValueError(
                 f"cannot skip {n_cases} cases: this rank reads {self._count()} in an epoch"

@@ -1,13 +1,12 @@
 """Statistics of a training split, streamed case by case and merged over ranks.
 
-Counts, means and squared deviations are merged pairwise (Chan, Golub and LeVeque), in float64:
-no pass holds more than one case and the result does not depend on how cases are distributed,
-up to rounding.
+Counts, means and squared deviations are merged pairwise (Chan, Golub and LeVeque), in float64: no
+pass holds more than one case, and up to rounding the result does not depend on how cases are
+distributed over ranks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,22 +18,19 @@ from .normalization import DEFAULT_KINDS, KINDS, NORMALIZED_KEYS, Affine, Normal
 from .readers import CaseReader
 
 # Inputs beyond these make a model slow to train: absolute values, and the width of a range.
-HUGE, TINY = 100.0, 0.01
-# So many times larger a case is than another if it is in other units.
+_HUGE, _TINY = 100.0, 0.01
+# A case this many times larger than another is probably in different units.
 OTHER_UNITS = 300
-# Of isotropic inputs: cases looked at for their bulk, bins per octave and octaves of its histogram,
-# and the least it may be of the deviation.
-BULK_CASES, BINS, OCTAVES, LEAST_BULK = 32, 32, 10, 0.1
+# Isotropic inputs: cases used to find their bulk, bins per octave and octaves of its histogram, and
+# the smallest fraction of the deviation it may be.
+_BULK_CASES, _BINS, _OCTAVES, _LEAST_BULK = 32, 32, 10, 0.1
+_INPUTS = ("coordinates", "features", "globals")
 
 
-@dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     """Count, mean, squared deviations and range of samples, per channel or per point and channel.
 
-    Parameters
-    ----------
-    count, mean, deviations, low, high : Tensor
-        All of one shape, (k,) or (N, k), float64. Where the count is 0 the mean is 0.
+    All have one shape, (k,) or (N, k), in float64. Where the count is 0, so is the mean.
     """
 
     count: Float[Tensor, "*shape"]
@@ -50,48 +46,36 @@ class Moments:
         if len(values) == 0:
             return cls._empty(values.new_zeros(values.shape[1]))
         mean = values.mean(0)
-        return cls(
-            torch.full_like(mean, len(values)),
-            mean,
-            (values - mean).square().sum(0),
-            values.amin(0),
-            values.amax(0),
-        )
+        deviations = (values - mean).square().sum(0)
+        count = torch.full_like(mean, len(values))
+        return cls(count, mean, deviations, values.amin(0), values.amax(0))
 
     @classmethod
     def per_point(cls, values: Float[Tensor, "n k"], tokens: Tensor) -> "Moments":
-        """Return the moments of one case, each row in the place of its token."""
+        """Return the moments of one case, each row at the place of its token."""
         values = values.double()
         size = int(tokens.max()) + 1 if len(tokens) else 0
         empty = cls._empty(values.new_zeros(size, values.shape[1]))
-        place = (tokens,)
-        return cls(
-            empty.count.index_put(place, values.new_ones(())),
-            empty.mean.index_put(place, values),
-            empty.deviations,
-            empty.low.index_put(place, values),
-            empty.high.index_put(place, values),
-        )
+        single = (torch.ones_like(values), values, torch.zeros_like(values), values, values)
+        return cls(*(e.index_put((tokens,), v) for e, v in zip(empty, single, strict=True)))
 
     @classmethod
     def _empty(cls, zeros: Tensor) -> "Moments":
         infinite = torch.full_like(zeros, torch.inf)
         return cls(zeros, zeros, zeros, infinite, -infinite)
 
-    def padded(self, size: int) -> "Moments":
-        """Return the moments with points without data appended up to `size` rows."""
+    def _padded(self, size: int) -> "Moments":
+        """Return the moments extended to `size` rows by points without data."""
         extra = size - len(self.count)
         if self.count.ndim == 1 or extra == 0:
             return self
         empty = self._empty(self.count.new_zeros(extra, self.count.shape[1]))
-        return Moments(
-            *(torch.cat([getattr(self, f), getattr(empty, f)]) for f in self.__dataclass_fields__)
-        )
+        return Moments(*(torch.cat(pair) for pair in zip(self, empty, strict=True)))
 
     def merge(self, other: "Moments") -> "Moments":
         """Return the moments of both sets of samples together."""
         size = max(len(self.count), len(other.count))
-        a, b = self.padded(size), other.padded(size)
+        a, b = self._padded(size), other._padded(size)
         count = a.count + b.count
         weight = b.count / count.clamp(min=1)
         delta = b.mean - a.mean
@@ -104,7 +88,7 @@ class Moments:
         )
 
     def affine(self, kind: str, *, target: bool) -> Affine:
-        """Return the normalisation of `kind`; see :func:`fit_normalizer` for constant values."""
+        """Return the normalisation of `kind`; constant targets and inputs are treated apart."""
         if (self.count == 0).any():
             raise ValueError(
                 f"{int((self.count == 0).sum())} points were in no training case; per-point "
@@ -144,56 +128,49 @@ def case_moments(sample: TensorDict, kinds: Mapping[str, str]) -> dict[str, Mome
 
 
 class InputRanges:
-    """Range of the inputs of a training set, gathered case by case.
+    """Ranges of the inputs of a training set, collected case by case.
 
-    A case may be seen in parts, by several ranks: its extent is that of all parts together.
+    Several ranks may each see a part of a case; its extent is that of all parts together.
     """
 
     def __init__(self) -> None:
         self._cases: dict[int, dict[str, Float[Tensor, "2 k"]]] = {}
 
     def see(self, case: int, sample: TensorDict) -> None:
-        """Take in the sample of a case."""
-        for key in ("coordinates", "features", "globals"):
+        """Add a sample of a case, or a part of it."""
+        for key in _INPUTS:
             if key in sample.keys() and sample[key].numel() > 0:
                 values = sample[key].double().reshape(-1, sample[key].shape[-1])
                 self._put(case, key, torch.stack([values.amin(0), values.amax(0)]))
 
     def _put(self, case: int, key: str, bounds: Float[Tensor, "2 k"]) -> None:
         known = self._cases.setdefault(case, {})
-        if key in known:
-            low, high = torch.minimum(known[key], bounds)[0], torch.maximum(known[key], bounds)[1]
-            bounds = torch.stack([low, high])
-        known[key] = bounds
+        low, high = zip(bounds, known.get(key, bounds), strict=True)
+        known[key] = torch.stack([torch.minimum(*low), torch.maximum(*high)])
 
     def merge(self, other: "InputRanges") -> None:
-        """Take in what another rank has seen."""
+        """Add what another rank has seen."""
         for case, entries in other._cases.items():
             for key, bounds in entries.items():
                 self._put(case, key, bounds)
 
     def summary(self) -> dict[str, Any]:
-        """Return the ranges as lists per channel, for JSON.
+        """Return ``min`` and ``max`` per channel over all cases, as lists for JSON.
 
-        Returns
-        -------
-        dict
-            ``coordinates``, ``features`` and ``globals`` (those there are) with their ``min`` and
-            ``max`` over all cases, ``extent`` with the smallest and the largest size of a case
-            along each axis, and the number of ``cases``.
+        By input, and as ``extent``, the sizes of cases along each axis; ``cases`` is their number.
         """
         summary: dict[str, Any] = {"cases": len(self._cases)}
-        for key in ("coordinates", "features", "globals"):
+
+        def add(key: str, low: Tensor, high: Tensor) -> None:
+            summary[key] = {"min": low.amin(0).tolist(), "max": high.amax(0).tolist()}
+
+        for key in _INPUTS:
             bounds = [entries[key] for entries in self._cases.values() if key in entries]
             if bounds:
                 low, high = torch.stack(bounds).unbind(1)
-                summary[key] = {"min": low.amin(0).tolist(), "max": high.amax(0).tolist()}
+                add(key, low, high)
                 if key == "coordinates":
-                    extent = high - low
-                    summary["extent"] = {
-                        "min": extent.amin(0).tolist(),
-                        "max": extent.amax(0).tolist(),
-                    }
+                    add("extent", high - low, high - low)
         return summary
 
 
@@ -204,6 +181,15 @@ def _merge(into: dict[str, Moments], other: Mapping[str, Moments]) -> None:
         into[key] = into[key].merge(moments) if key in into else moments
 
 
+def _over_ranks(mine: Any, group: dist.ProcessGroup | None) -> list:
+    """Return what every rank of `group` passes, in the order of ranks."""
+    if group is None:
+        return [mine]
+    parts: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(parts, mine, group=group)
+    return parts
+
+
 def _bulk(
     reader: CaseReader,
     cases: Iterable[int],
@@ -212,37 +198,29 @@ def _bulk(
 ) -> dict[str, float]:
     """Return how far the bulk of the points is from their mean, in deviations, at most 1.
 
-    A far field or a few distant points set the deviation of a mesh, and would leave a small part
-    of the unit scale to the body in it. The median distance does not feel them; 1.48 times it is
-    no less than the deviation of points along a line, in a box or in a normal cloud. Distances are
-    counted in bins of 1/32 octave, which ranks add up in any order.
-
-    Parameters
-    ----------
-    reader, cases, group
-        As in :func:`fit_normalizer`; some tens of cases are read again.
-    spread : Mapping
-        Mean, deviation and which channels vary, by sample key.
+    A far field or a few distant points dominate the deviation of a mesh, and would leave a small
+    part of the unit scale to the body in it. The median distance is robust against them; 1.48 times
+    it is no less than the deviation of points along a line, in a box or in a normal cloud.
+    Distances are counted in bins of 1/32 octave, which ranks add up in any order. `spread` gives
+    mean, deviation and which channels vary, by sample key; some tens of cases are read again.
     """
-    bins = 2 * OCTAVES * BINS
+    bins = 2 * _OCTAVES * _BINS
     counts = {key: torch.zeros(bins, dtype=torch.int64) for key in spread}
-    stride = -(-len(reader) // BULK_CASES)
+    stride = -(-len(reader) // _BULK_CASES)
     for case in (case for case in cases if case % stride == 0):
         sample = reader[case][0]
         for key, (mean, deviation, varies) in spread.items():
             scaled = ((sample[key].double() - mean) / deviation)[..., varies]
             distance = scaled.square().mean(-1).sqrt().flatten()
-            place = (distance.log2() * BINS).floor() + bins // 2
+            place = (distance.log2() * _BINS).floor() + bins // 2
             counts[key] += torch.bincount(place.clamp(0, bins - 1).long(), minlength=bins)
-    if group is not None:
-        parts: list = [None] * dist.get_world_size(group)
-        dist.all_gather_object(parts, counts, group=group)
-        counts = {key: sum(part[key] for part in parts) for key in counts}
+    parts = _over_ranks(counts, group)
     found = {}
-    for key, count in counts.items():
+    for key in counts:
+        count = sum(part[key] for part in parts)
         middle = int((2 * count.cumsum(0) < count.sum()).sum())
-        distance = 2.0 ** ((middle + 0.5 - bins // 2) / BINS)
-        found[key] = min(max(1.48 * distance, LEAST_BULK), 1.0) if count.any() else 1.0
+        distance = 2.0 ** ((middle + 0.5 - bins // 2) / _BINS)
+        found[key] = min(max(1.48 * distance, _LEAST_BULK), 1.0) if count.any() else 1.0
     return found
 
 
@@ -255,10 +233,10 @@ def fit_normalizer(
 ) -> Normalizer:
     """Return the normaliser fitted to the cases of `reader`, which must be the training reader.
 
-    Each case is read once, as the reader gives it (with `n_points`, its draw). Standard deviations
-    are the unbiased ones. An input that is constant, but for rounding, is only shifted; a constant
-    target gets the scale 0, so that it is predicted exactly. The ranges of the inputs are gathered
-    in the same pass and given as ``ranges`` of the normaliser.
+    Each case is read once, as the reader returns it (with `n_points`, its draw). Standard
+    deviations are unbiased. An input that is constant up to rounding is only shifted; a constant
+    target gets the scale 0, so that it is predicted exactly. The same pass collects the ranges of
+    the inputs, the attribute ``ranges`` of the normaliser.
 
     Parameters
     ----------
@@ -267,7 +245,7 @@ def fit_normalizer(
     kinds : Mapping[str, str]
         Kind by sample key: ``none``; ``gaussian``, mean and deviation per channel;
         ``isotropic``, means and one deviation, the root of the mean variance of the channels that
-        vary, or that of the bulk where a few values lie far out; ``per_point``, mean and deviation
+        vary, or that of the bulk if a few values are outliers; ``per_point``, mean and deviation
         per point of a fixed grid; ``unit_box``, range to [0, 1].
     cases : Iterable[int], optional
         The cases this rank reads; all by default.
@@ -280,39 +258,31 @@ def fit_normalizer(
             f"normalization is {dict(kinds)}; expected keys among {NORMALIZED_KEYS} and kinds "
             f"among {KINDS}"
         )
-    merged: dict[str, Moments] = {}
+    own: dict[str, Moments] = {}
     counted = dict(kinds)
     if group is not None and reader.options.shard[0] != 0:
         # All ranks of a context group read the globals of a case; its first rank counts them.
         counted.pop("globals", None)
-    ranges = InputRanges()
+    own_ranges = InputRanges()
     cases = list(range(len(reader)) if cases is None else cases)
     for case in cases:
         sample = reader[case][0]
-        _merge(merged, case_moments(sample, counted))
-        ranges.see(case, sample)
-    if group is not None:
-        parts: list = [None] * dist.get_world_size(group)
-        dist.all_gather_object(parts, (merged, ranges), group=group)
-        merged, ranges = {}, InputRanges()
-        for moments, seen in parts:
-            _merge(merged, moments)
-            ranges.merge(seen)
-    normalizer = Normalizer(
-        {key: m.affine(kinds[key], target=key == "fields") for key, m in merged.items()}
-    )
-    isotropic = [key for key in merged if kinds[key] == "isotropic" and key != "fields"]
+        _merge(own, case_moments(sample, counted))
+        own_ranges.see(case, sample)
+    merged: dict[str, Moments] = {}
+    ranges = InputRanges()
+    for moments, seen in _over_ranks((own, own_ranges), group):
+        _merge(merged, moments)
+        ranges.merge(seen)
+    affine = {key: m.affine(kinds[key], target=key == "fields") for key, m in merged.items()}
     spread = {
-        key: (
-            normalizer.affine[key].shift.double(),
-            normalizer.affine[key].scale.double(),
-            ~is_constant(merged[key].low, merged[key].high),
-        )
-        for key in isotropic
+        key: (a.shift.double(), a.scale.double(), ~is_constant(merged[key].low, merged[key].high))
+        for key, a in affine.items()
+        if kinds[key] == "isotropic" and key != "fields"
     }
     for key, share in (_bulk(reader, cases, spread, group) if spread else {}).items():
-        affine = normalizer.affine[key]
-        normalizer.affine[key] = Affine(affine.shift, affine.scale * share)
+        affine[key] = Affine(affine[key].shift, affine[key].scale * share)
+    normalizer = Normalizer(affine)
     normalizer.ranges = ranges.summary()
     return normalizer
 
@@ -323,29 +293,11 @@ def doubtful_inputs(
     kinds: Mapping[str, str] | None,
     names: Mapping[str, Sequence[str]],
 ) -> list[str]:
-    """Say of each input that is constant, huge or tiny as a model gets it what to do.
+    """Return warnings about inputs that are constant, huge or tiny after normalisation.
 
-    So of cases of very different sizes, which mostly are in other units than the others.
-
-    Parameters
-    ----------
-    ranges : Mapping
-        See :meth:`InputRanges.summary`.
-    normalizer : Normalizer
-        What stands between the files and the model.
-    kinds : Mapping[str, str] or None
-        How it was made, by sample key; None if that is not known.
-    names : Mapping[str, Sequence[str]]
-        Names of the channels by sample key.
-
-    Examples
-    --------
-    >>> ranges = {"features": {"min": [0.0, 5.0], "max": [3e5, 5.0]}}
-    >>> names = {"features": ["pressure", "speed"]}
-    >>> for line in doubtful_inputs(ranges, Normalizer(), {}, names):
-    ...     print(line)
-    features: pressure is huge, 0 to 3e+05 as the model gets it. Set data.normalization to ...
-    features: speed is constant, 5 in all cases. It tells a model nothing: leave it out
+    And about cases of very different sizes, which are probably in different units. `ranges` are
+    those of :meth:`InputRanges.summary`, `kinds` how the normaliser was made (None if unknown) and
+    `names` those of the channels, both by sample key.
     """
     lines = []
     sizes = ranges.get("extent", {"min": (), "max": ()})
@@ -355,7 +307,7 @@ def doubtful_inputs(
         if 0 < small * OTHER_UNITS < large:
             lines.append(
                 f"coordinates: cases have sizes from {small:.4g} to {large:.4g} along {name}. If "
-                "some are in other units, `flarepp inspect --check` names them"
+                "some are in different units, `flarepp inspect --check` names them"
             )
     for key in (key for key in names if key in ranges):
         low, high = (torch.tensor(ranges[key][end], dtype=torch.float64) for end in ("min", "max"))
@@ -372,11 +324,11 @@ def doubtful_inputs(
                     f"{key}: {name} is constant, {low[i]:.6g} in all cases. It tells a model "
                     "nothing: leave it out"
                 )
-            elif size[i] > HUGE or extent[i] < TINY:
-                word = "huge" if size[i] > HUGE else "tiny"
+            elif size[i] > _HUGE or extent[i] < _TINY:
+                word = "huge" if size[i] > _HUGE else "tiny"
                 lines.append(
-                    f"{key}: {name} is {word}, {scaled[0, i]:.3g} to {scaled[1, i]:.3g} as the "
-                    f"model gets it. {_remedy(key, kind, word)}"
+                    f"{key}: {name} is {word}, {scaled[0, i]:.3g} to {scaled[1, i]:.3g} after "
+                    f"normalisation. {_remedy(key, kind, word)}"
                 )
     return lines
 
@@ -386,7 +338,7 @@ def _remedy(key: str, kind: str | None, word: str) -> str:
         return f"Set data.normalization to {{{key}: {DEFAULT_KINDS[key]}}}"
     if kind == "isotropic" and word == "tiny":
         return (
-            "It is short beside the other axes: data.normalization={coordinates: gaussian} scales "
-            "each on its own"
+            "It is short compared with the other axes: data.normalization={coordinates: gaussian} "
+            "scales each axis separately"
         )
-    return "A few values lie far from all others: look at them, or give its logarithm"
+    return "A few values are far from all others: look at them, or use its logarithm"

@@ -1,21 +1,23 @@
-"""Files of the Hugging Face hub: listed by its client library, fetched with resume.
+"""Files of the Hugging Face hub: listed by its client library, fetched with resume, unpacked.
 
-The library finds token (``HF_TOKEN``), mirror (``HF_ENDPOINT``) and addresses, but throws away a
-partial file when it is interrupted; files of many gigabytes need to go on where they stopped, so
-the bytes come by plain HTTP with Range requests into a ``.part`` file that outlives the process.
+The library finds token (``HF_TOKEN``), mirror (``HF_ENDPOINT``) and addresses, but discards a
+partial file when it is interrupted. Files of many gigabytes must resume, so the bytes come by plain
+HTTP with Range requests into a ``.part`` file that outlives the process.
 """
 
 import errno
 import hashlib
+import json
+import os
 import shutil
+import tarfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.client import HTTPException
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from huggingface_hub import HfApi, hf_hub_url
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HTTPError
@@ -23,39 +25,23 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import build_hf_headers
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
-from ..files import put_in_place
+from ..files import RefusedFile, put_in_place, reading, sync_folder
 
 _BLOCK = 1 << 20
+# In an unpacked folder: which archive it came from.
+ORIGIN = ".archive.json"
+# Bytes of the longest name that common file systems accept.
+_LONGEST = 255
 _TIMEOUT_SECONDS = 30
-# Times that a line may break without a new byte before the download gives up, and the first pause.
+# Failures without a new byte before the download gives up, and the first pause.
 _TRIES = 5
 _PAUSE_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file of a repository: where it is, how long, and its checksum.
-
-    Parameters
-    ----------
-    repository, path : str
-        Data set on the hub, and path in it.
-    size : int
-        Bytes.
-    algorithm, digest : str
-        ``sha256`` of the content, or ``git``: SHA-1 of a git blob (small files).
-    """
-
-    repository: str
-    path: str
-    size: int
-    algorithm: str
-    digest: str
+_BROKEN = (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError)
 
 
 @contextmanager
 def connecting(by_hand: str) -> Iterator[None]:
-    """Turn network errors into what to do, and how to do without: `by_hand`."""
+    """Turn network errors into errors that say what to do, and how to fetch `by_hand`."""
     try:
         yield
     except (HfHubHTTPError, urllib.error.HTTPError) as error:
@@ -65,46 +51,21 @@ def connecting(by_hand: str) -> Iterator[None]:
             hint = "Log in with `hf auth login` or set HF_TOKEN, and accept the data set's terms. "
         reason = str(error).partition("\n")[0]
         raise ConnectionError(f"the hub answered {status}: {reason}. {hint}{by_hand}") from error
-    except (
-        HTTPError,
-        urllib.error.URLError,
-        HTTPException,
-        TimeoutError,
-        ConnectionError,
-    ) as error:
+    except (HTTPError, *_BROKEN) as error:
         reason = getattr(error, "reason", error)
         raise ConnectionError(
-            f"cannot fetch ({reason}); this machine seems to be offline or the line broke. A "
-            f"repeated call goes on where this one stopped. {by_hand}"
+            f"cannot fetch ({reason}); this machine seems to be offline, or the connection broke. "
+            f"Call again to resume. {by_hand}"
         ) from error
 
 
-def list_files(
-    repository: str, *, folder: str | None = None, endpoint: str | None = None
-) -> list[RemoteFile]:
-    """Return the files in a folder of a data set on the hub; none if it has no such folder.
-
-    Parameters
-    ----------
-    repository : str
-        Data set, such as ``neashton/drivaerml``.
-    folder : str, optional
-        Folder in it; its top by default.
-    endpoint : str, optional
-        Address of a mirror; ``HF_ENDPOINT`` or the hub by default.
-    """
+def list_files(repository: str, folder: str | None, endpoint: str | None) -> list[RepoFile]:
+    """Return the files in a folder (None: top) of a data set; none if the folder is missing."""
     try:
-        entries = list(
-            HfApi(endpoint=endpoint).list_repo_tree(repository, folder, repo_type="dataset")
-        )
+        tree = HfApi(endpoint=endpoint).list_repo_tree(repository, folder, repo_type="dataset")
+        return [entry for entry in tree if isinstance(entry, RepoFile)]
     except EntryNotFoundError:
         return []
-    files = []
-    for entry in entries:
-        if isinstance(entry, RepoFile):
-            digest = ("sha256", entry.lfs.sha256) if entry.lfs else ("git", entry.blob_id)
-            files.append(RemoteFile(repository, entry.path, entry.size, *digest))
-    return files
 
 
 def check_space(folder: Path, needed: int, purpose: str) -> None:
@@ -120,7 +81,7 @@ def check_space(folder: Path, needed: int, purpose: str) -> None:
 
 
 def in_words(size: int) -> str:
-    """Return a number of bytes as people say it.
+    """Return a number of bytes for people to read.
 
     Examples
     --------
@@ -133,26 +94,16 @@ def in_words(size: int) -> str:
     return f"{size} bytes"
 
 
-def digest_of(path: Path, algorithm: str) -> str:
-    """Return the checksum of a file, ``sha256`` or ``git``."""
-    if algorithm == "git":
-        digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
-    else:
-        digest = hashlib.new(algorithm)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: digest).hexdigest()
-
-
-def part_of(target: Path) -> Path:
-    """Return where the bytes of `target` wait until they are complete."""
+def _part_of(target: Path) -> Path:
+    """Return where the bytes of `target` are kept until they are complete."""
     return target.with_name(f"{target.name}.part")
 
 
-def missing_bytes(target: Path, remote: RemoteFile) -> int:
-    """Return how much of a file is not on the disk; a complete one is told by its size."""
+def missing_bytes(target: Path, remote: RepoFile) -> int:
+    """Return how much of a file is not on disk; a complete file is recognised by its size."""
     if target.is_file() and target.stat().st_size == remote.size:
         return 0
-    part = part_of(target)
+    part = _part_of(target)
     return remote.size - min(part.stat().st_size if part.exists() else 0, remote.size)
 
 
@@ -161,24 +112,24 @@ def download_bar() -> Progress:
     return Progress(*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
 
 
-def fetch_all(files: Iterable[tuple[Path, RemoteFile]], *, endpoint: str | None = None) -> None:
+def fetch_all(
+    repository: str, files: Iterable[tuple[Path, RepoFile]], endpoint: str | None
+) -> None:
     """Fetch files to their local paths, one after the other; complete ones are left as they are."""
     with download_bar() as progress:
         for target, remote in files:
             if missing_bytes(target, remote) or not target.exists():
-                fetch(target, remote, progress, endpoint=endpoint)
+                url = hf_hub_url(repository, remote.path, repo_type="dataset", endpoint=endpoint)
+                _fetch(target, remote, url, progress)
 
 
-def fetch(
-    target: Path, remote: RemoteFile, progress: Progress, *, endpoint: str | None = None
-) -> None:
-    """Download a file to `target`, going on from its ``.part`` file, and verify its checksum.
+def _fetch(target: Path, remote: RepoFile, url: str, progress: Progress) -> None:
+    """Download a file, resuming from its ``.part`` file, and rename that if its checksum is right.
 
-    The partial file becomes `target` only when its checksum is right. A line that breaks is taken
-    up again as long as bytes come.
+    A broken connection is retried as long as bytes arrive.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = part_of(target)
+    part = _part_of(target)
     if part.exists() and part.stat().st_size > remote.size:
         part.unlink()
     part.touch()
@@ -186,9 +137,9 @@ def fetch(
     tries = 0
     while (done := part.stat().st_size) < remote.size:
         try:
-            _receive(part, remote, endpoint, lambda count: progress.update(task, completed=count))
-            problem: Exception = ConnectionError("the line was closed early")
-        except (HTTPException, TimeoutError, ConnectionError, urllib.error.URLError) as error:
+            _receive(part, url, lambda count: progress.update(task, completed=count))
+            problem: Exception = ConnectionError("the connection was closed early")
+        except _BROKEN as error:
             if isinstance(error, urllib.error.HTTPError) and error.code < 500:
                 raise
             problem = error
@@ -199,33 +150,113 @@ def fetch(
             ) from problem
         if part.stat().st_size < remote.size:
             time.sleep(_PAUSE_SECONDS * 2**tries)
-    found = digest_of(part, remote.algorithm)
-    if found != remote.digest:
+    # Small files are known by the SHA-1 of their git blob.
+    algorithm, expected = ("sha256", remote.lfs.sha256) if remote.lfs else ("git", remote.blob_id)
+    blob = hashlib.sha1(f"blob {remote.size}\0".encode(), usedforsecurity=False)
+    with part.open("rb") as file:
+        digest = hashlib.file_digest(file, hashlib.sha256 if remote.lfs else lambda: blob)
+    if digest.hexdigest() != expected:
         part.unlink()
         raise ValueError(
-            f"{remote.path}: {remote.algorithm} checksum is {found}, expected {remote.digest}. The "
-            "download was damaged and has been removed: call again"
+            f"{remote.path}: {algorithm} checksum is {digest.hexdigest()}, expected {expected}. "
+            "The download was damaged and has been removed: call again"
         )
     put_in_place(part, target)
 
 
-def _receive(
-    part: Path, remote: RemoteFile, endpoint: str | None, told: Callable[[int], None]
-) -> None:
-    """Append to the partial file what one request gives."""
+def _receive(part: Path, url: str, report: Callable[[int], None]) -> None:
+    """Append the answer to one request to the partial file."""
     done = part.stat().st_size
-    url = hf_hub_url(remote.repository, remote.path, repo_type="dataset", endpoint=endpoint)
     request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
     for name, value in build_hf_headers().items():
-        # Not for the storage elsewhere that the hub sends us to: it must not see the token.
+        # The storage on another host that the hub redirects to must not see the token.
         request.add_unredirected_header(name, value)
     with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
         # A server without Range support answers 200 and starts over.
         resumed = answer.status == 206
         received = done if resumed else 0
-        # What has come is in the file at once, so that a kill costs nothing.
+        # Unbuffered, so that a kill loses nothing.
         with part.open("ab" if resumed else "wb", buffering=0) as file:
             while block := answer.read1(_BLOCK):
                 file.write(block)
                 received += len(block)
-                told(received)
+                report(received)
+
+
+def _members(
+    archive: Path, progress: Progress, label: str
+) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """Yield the open archive with each member in turn; the bar shows how much of it is read."""
+    with archive.open("rb") as raw, reading(archive):
+        task = progress.add_task(label, total=archive.stat().st_size)
+        with tarfile.open(fileobj=raw, mode="r|gz") as opened:
+            for member in opened:
+                yield opened, member
+                progress.update(task, completed=raw.tell())
+        progress.update(task, completed=archive.stat().st_size)
+
+
+def check_members(archive: Path, progress: Progress) -> int:
+    """Return the bytes that an archive unpacks to; refuse all but new files and folders in it."""
+    total = 0
+    files: set[PurePosixPath] = set()
+    folders: set[PurePosixPath] = set()
+    for _, member in _members(archive, progress, f"check {archive.name}"):
+        path = PurePosixPath(member.name)
+        reason = None
+        if not (member.isfile() or member.isdir()):
+            reason = "a link" if member.issym() or member.islnk() else "not a regular file"
+        elif path.is_absolute() or ".." in path.parts or {"\\", "\0"} & set(member.name):
+            reason = "a path that leaves the folder"
+        elif any(len(os.fsencode(part)) > _LONGEST for part in path.parts):
+            reason = "a longer name than a file can have"
+        elif member.isfile() and path in files:
+            reason = "in it twice"
+        if reason is not None:
+            raise _refused(archive, member.name, reason)
+        folders.update(path.parents)
+        if member.isdir():
+            folders.add(path)
+        else:
+            files.add(path)
+            total += member.size
+    if clash := files & folders:
+        raise _refused(archive, str(min(clash)), "both a file and a folder")
+    if not files:
+        raise ValueError(f"{archive} holds no file; fetch it again")
+    return total
+
+
+def _refused(archive: Path, name: str, reason: str) -> RefusedFile:
+    return RefusedFile(
+        f"{archive} is refused: {name!r} is {reason}. Nothing was unpacked; tell its publisher"
+    )
+
+
+def unpack(archive: Path, target: Path, progress: Progress, origin: dict[str, str]) -> None:
+    """Unpack a ``.tar.gz`` to the folder `target`, which exists only once it is complete.
+
+    A single top folder of the same name becomes `target`; `origin` is recorded in it.
+    """
+    check_space(target, check_members(archive, progress), f"unpacking {archive.name}")
+    # Beside the target, so that the rename stays on one disk; what a kill left is thrown away.
+    unfinished = target.with_name(f".{target.name}.unpacking")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    for opened, member in _members(archive, progress, f"unpack {archive.name}"):
+        path = unfinished / member.name
+        if member.isdir():
+            path.mkdir(parents=True, exist_ok=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with opened.extractfile(member) as content, path.open("xb") as file:
+            shutil.copyfileobj(content, file, _BLOCK)
+        if path.stat().st_size != member.size:
+            raise ValueError(f"{archive}: {member.name} is cut short; fetch the archive again")
+        sync_folder(path)
+    inside = list(unfinished.iterdir())
+    whole = inside[0] if [path.name for path in inside] == [target.name] else unfinished
+    (whole / ORIGIN).write_text(json.dumps(origin))
+    whole.rename(target)
+    sync_folder(target.parent)
+    shutil.rmtree(unfinished, ignore_errors=True)

@@ -21,8 +21,8 @@ import numpy as np
 from ..datapipes.channels import Channels
 from ..datapipes.readers.surfaces import reference_values_beside
 from ..meshes import ASSOCIATIONS, PolygonMesh
+from ..meshes.measures import frontal_area
 from ..meshes.polygons import polygon_geometry, vertex_area_vectors
-from ..meshes.silhouettes import frontal_area
 from .force_conventions import ORIENTATIONS, ForceSettings
 
 # A closed surface has area vectors that sum to 0; stored single precision leaves about 1e-6.

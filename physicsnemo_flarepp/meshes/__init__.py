@@ -1,17 +1,9 @@
-"""Polygon meshes as arrays, and their files: read by a process of its own, written whole."""
+"""Meshes as arrays, and their files: parsed in a separate process, written whole."""
 
-from .cells import CellMesh
-from .files import (
-    SUFFIXES,
-    mesh_suffix,
-    polygon_mesh,
-    read_mesh,
-    read_polygons,
-    read_surface,
-    save_mesh,
-    to_pyvista,
-)
-from .polygons import ASSOCIATIONS, PolygonMesh
+from .cells import CellMesh, to_pyvista
+from .export import mesh_suffix, save_mesh
+from .polygons import ASSOCIATIONS, PolygonMesh, polygon_mesh
+from .reading import SUFFIXES, read_mesh, read_polygons, read_surface
 
 __all__ = [
     "ASSOCIATIONS",

@@ -4,11 +4,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from .polygons import Rows, select_polygons
+from .polygons import Cells, PolygonMesh, Rows, select_polygons
+
+if TYPE_CHECKING:
+    import pyvista as pv
 
 # VTK's numbers of the kinds of cells that are polygons.
 _TRIANGLE, _POLYGON, _PIXEL, _QUAD = 5, 7, 8, 9
@@ -18,15 +22,7 @@ POLYGON_TYPES = (_TRIANGLE, _POLYGON, _PIXEL, _QUAD)
 def pixels_to_quads(
     connectivity: Int[np.ndarray, " L"], offsets: Int[np.ndarray, " n1"], types: np.ndarray
 ) -> Int[np.ndarray, " L"]:
-    """Return the vertices of polygons in the order in which they go around.
-
-    VTK's pixels, the cells of a flat image, list theirs line by line.
-
-    Examples
-    --------
-    >>> pixels_to_quads(np.arange(4), np.array([0, 4]), np.array([8]))
-    array([0, 1, 3, 2])
-    """
+    """Return polygons with pixels, which VTK lists line by line, turned into closed loops."""
     third = offsets[:-1][types == _PIXEL] + 2
     if len(third) == 0:
         return connectivity
@@ -36,25 +32,17 @@ def pixels_to_quads(
 
 
 @dataclass(frozen=True)
-class CellMesh:
+class CellMesh(Cells):
     """A mesh of cells of any kind, or of points alone, with its data.
 
     Parameters
     ----------
-    source : Path or str
-        Where it came from, to name in errors.
-    points : numpy.ndarray
-        Vertices, (P, 3).
-    connectivity, offsets : numpy.ndarray
-        Vertex numbers one cell after the other, and where each cell begins, (n + 1,).
+    source, points, connectivity, offsets, data, present
+        As in :class:`~physicsnemo_flarepp.meshes.PolygonMesh`.
     types : numpy.ndarray
         VTK's numbers of the kinds of cells, (n,).
-    data : Mapping[str, Mapping[str, numpy.ndarray]]
-        Arrays by place (``cell``, ``point``; ``field`` for those of neither) and name.
-    present : Mapping[str, Collection[str]], optional
-        Names of all arrays of the source by place, where `data` has not all of them.
     sizes : numpy.ndarray, optional
-        Volume of each cell, or area or length of one that is flat, (n,).
+        Volume of each cell, or area or length of a flat one, (n,).
     kind : str
         VTK's name of the data set in the file.
 
@@ -75,15 +63,6 @@ class CellMesh:
     present: Mapping[str, Collection[str]] | None = None
     sizes: Float[np.ndarray, " n"] | None = None
     kind: str = "UnstructuredGrid"
-
-    @property
-    def n_cells(self) -> int:
-        """Number of cells."""
-        return len(self.offsets) - 1
-
-    def array_names(self) -> Mapping[str, Collection[str]]:
-        """Return the names of the arrays of the source by place, whether they were read or not."""
-        return self.data if self.present is None else self.present
 
     def cell_centres(self, rows: Rows = slice(None)) -> Float[np.ndarray, "n 3"]:
         """Return the mean vertex of each of the chosen cells."""
@@ -107,3 +86,26 @@ class CellMesh:
         counts = np.diff(self.offsets)
         shares = np.repeat(self.sizes / np.maximum(counts, 1), counts)
         return np.bincount(self.connectivity, shares, len(self.points))
+
+
+def to_pyvista(mesh: PolygonMesh | CellMesh) -> "pv.PolyData | pv.UnstructuredGrid":
+    """Return a mesh with its data as a pyvista mesh; points without cells become vertices."""
+    import pyvista as pv
+    from vtkmodules.util.numpy_support import numpy_to_vtk
+
+    if not isinstance(mesh, PolygonMesh) and mesh.n_cells == 0:
+        made = pv.PolyData(np.asarray(mesh.points))
+    else:
+        made = pv.PolyData() if isinstance(mesh, PolygonMesh) else pv.UnstructuredGrid()
+        made.points = mesh.points
+        cells = pv.CellArray.from_arrays(mesh.offsets, mesh.connectivity)
+        if isinstance(mesh, PolygonMesh):
+            made.SetPolys(cells)
+        else:
+            types = np.ascontiguousarray(mesh.types, dtype=np.uint8)
+            made.SetCells(numpy_to_vtk(types, deep=True), cells)
+    targets = {"cell": made.cell_data, "point": made.point_data, "field": made.field_data}
+    for place, target in targets.items():
+        for name, array in mesh.data.get(place, {}).items():
+            target[name] = np.asarray(array)
+    return made

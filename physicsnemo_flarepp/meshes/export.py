@@ -1,4 +1,4 @@
-"""Predicted fields on meshes for ParaView: one naming of arrays, one way to a file.
+"""Meshes written for ParaView: predicted fields under fixed names, files whole or not at all.
 
 The arrays of a field ``p`` are ``p`` (the target), ``p_predicted`` and ``p_error`` (prediction
 minus target). With several predictions of one case these are ``p_predicted_<name>`` and
@@ -7,12 +7,17 @@ minus target). With several predictions of one case these are ``p_predicted_<nam
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyvista as pv
 from jaxtyping import Float
 
-from .files import mesh_suffix, save_mesh
+from ..files import whole_file
+
+if TYPE_CHECKING:
+    import pyvista as pv
+
+_SUFFIXES = {"PolyData": ".vtp", "StructuredGrid": ".vts", "UnstructuredGrid": ".vtu"}
 
 
 def prediction_arrays(
@@ -22,22 +27,14 @@ def prediction_arrays(
 ) -> dict[str, Float[np.ndarray, "N *channels"]]:
     """Return targets, predictions and errors of fields by the names they have in files.
 
-    Parameters
-    ----------
-    widths : Mapping[str, int]
-        Channels of each field, in the order of the O columns.
-    predictions : Mapping[str, numpy.ndarray]
-        By the name of the run; the name of a single one does not matter.
-    target : numpy.ndarray, optional
-        Without it there are no targets and no errors.
+    `widths` gives the channels of each field, in the order of the O columns; `predictions` are by
+    the name of the run. Without a target there are no errors.
 
     Examples
     --------
     >>> arrays = prediction_arrays({"p": 1}, {"a": np.ones((2, 1))}, np.zeros((2, 1)))
     >>> {name: values.tolist() for name, values in arrays.items()}
     {'p': [0.0, 0.0], 'p_predicted': [1.0, 1.0], 'p_error': [1.0, 1.0]}
-    >>> list(prediction_arrays({"p": 1}, {"a": np.ones((2, 1)), "b": np.ones((2, 1))}))
-    ['p_predicted_a', 'p_predicted_b']
     """
     arrays = {}
     if target is not None:
@@ -64,19 +61,9 @@ def _by_field(widths: Mapping[str, int], values: np.ndarray, end: str) -> dict[s
 
 
 def add_arrays(
-    mesh: pv.DataSet, arrays: Mapping[str, Float[np.ndarray, "N *channels"]], association: str
-) -> pv.DataSet:
-    """Return the mesh with further data; what it has of the same name is replaced.
-
-    Parameters
-    ----------
-    mesh : pyvista.DataSet
-        Changed in place.
-    arrays : Mapping[str, numpy.ndarray]
-        In the order of its points or cells.
-    association : str
-        Whether they belong to its ``point`` or ``cell``.
-    """
+    mesh: "pv.DataSet", arrays: Mapping[str, Float[np.ndarray, "N *channels"]], association: str
+) -> "pv.DataSet":
+    """Add arrays to the ``point`` or ``cell`` data of a mesh, in place, and return the mesh."""
     n, data = {
         "point": (mesh.n_points, mesh.point_data),
         "cell": (mesh.n_cells, mesh.cell_data),
@@ -91,17 +78,55 @@ def add_arrays(
     return mesh
 
 
-def export_mesh(mesh: pv.DataSet, directory: str | Path, stem: str) -> Path:
-    """Write a mesh with its data and return the file: ``<stem>.vtp``, ``.vts`` or ``.vtu``.
+def mesh_suffix(mesh: "pv.DataSet") -> str:
+    """Return the suffix of the file format of a mesh: ``.vtp``, ``.vts`` or ``.vtu``."""
+    for kind, suffix in _SUFFIXES.items():
+        if mesh.IsA(f"vtk{kind}"):
+            return suffix
+    raise TypeError(f"mesh is a {type(mesh).__name__}, expected one of {', '.join(_SUFFIXES)}")
+
+
+def save_mesh(mesh: "pv.DataSet", path: str | Path) -> None:
+    """Write a mesh as a VTK XML file that is either complete or not there.
 
     Parameters
     ----------
     mesh : pyvista.DataSet
-        A surface or points, a structured or an unstructured grid.
-    directory : str or Path
-        Made if there is none.
-    stem : str
-        Name without the suffix; dots in it are part of the name.
+        A surface or points (``.vtp``), a structured (``.vts``) or an unstructured grid (``.vtu``).
+    path : str or Path
+        With the suffix of the mesh's format. An existing file stays whole until the new one is
+        complete.
+    """
+    from vtkmodules import vtkIOXML
+
+    path = Path(path)
+    suffix = mesh_suffix(mesh)
+    if path.suffix != suffix:
+        raise ValueError(
+            f"output is {path}, but a {type(mesh).__name__} is written to a file that ends in "
+            f"{suffix}; rename it"
+        )
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"directory {path.parent} of the output does not exist; make it")
+    kind = next(kind for kind, end in _SUFFIXES.items() if end == suffix)
+    writer = getattr(vtkIOXML, f"vtkXML{kind}Writer")()
+    errors: list[str] = []
+    # VTK tells of a full disk through this event and the error code, not by an exception.
+    writer.AddObserver("ErrorEvent", lambda *_: errors.append("VTK reported an error"))
+    writer.SetInputData(mesh)
+    with whole_file(path) as draft:
+        writer.SetFileName(str(draft))
+        if writer.Write() != 1 or writer.GetErrorCode() or errors:
+            raise OSError(
+                f"{path} could not be written (VTK error {writer.GetErrorCode()}); check that "
+                "there is space and that the folder is writable"
+            )
+
+
+def export_mesh(mesh: "pv.DataSet", directory: str | Path, stem: str) -> Path:
+    """Write a mesh to ``<directory>/<stem>`` plus its suffix and return the path.
+
+    The directory is created if needed; dots in `stem` are part of the name.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)

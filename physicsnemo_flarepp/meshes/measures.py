@@ -1,33 +1,20 @@
-"""What area a point stands for: its share of the cells around it, on grids and in clouds."""
+"""What area points stand for, the frontal area of a surface, and distances to a body."""
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.spatial import Delaunay, KDTree, QhullError
 
-from .polygons import PolygonMesh
+from .polygons import PolygonMesh, fan_triangles
 
 # A triangle across a void has a circumcircle far larger than the spacing of its corners, which is
 # the distance to the third neighbour: the first two may be close by chance.
 _LARGEST_CIRCUMRADIUS = 1.5
 _NEIGHBOUR = 3
+_BLOCK = 2**18  # triangles cut at a time: bounds the memory of large surfaces
 
 
 def grid_areas(points: Float[np.ndarray, "N d"], shape: tuple[int, ...]) -> Float[np.ndarray, " N"]:
-    """Return the area of each point of a curvilinear grid: a quarter of every cell around it.
-
-    Parameters
-    ----------
-    points : numpy.ndarray
-        (N, 2) or (N, 3), in row-major order of the grid.
-    shape : tuple[int, int]
-        Rows and columns of points.
-
-    Examples
-    --------
-    >>> x, y = np.meshgrid([0.0, 1.0, 3.0], [0.0, 1.0], indexing="ij")
-    >>> grid_areas(np.stack([x.ravel(), y.ravel()], -1), (3, 2))
-    array([0.25, 0.25, 0.75, 0.75, 0.5 , 0.5 ])
-    """
+    """Return each point's quarter of the cells around it; points are row by row, as in `shape`."""
     if len(shape) != 2 or np.prod(shape) != len(points):
         raise ValueError(
             f"areas need a grid of rows and columns, got {shape}, {len(points)} points"
@@ -40,18 +27,7 @@ def grid_areas(points: Float[np.ndarray, "N d"], shape: tuple[int, ...]) -> Floa
 def cloud_areas(points: Float[np.ndarray, "N 2"]) -> Float[np.ndarray, " N"]:
     """Return the area of each point of a planar cloud: a third of every triangle around it.
 
-    The triangles are those of :func:`cloud_triangles`. On the nodes of a mesh of triangles it is
-    the lumped mass of linear elements.
-
-    Parameters
-    ----------
-    points : numpy.ndarray
-        (N, 2).
-
-    Examples
-    --------
-    >>> cloud_areas(np.array([[0.0, 0.0], [2.0, 0.0], [2.0, 2.0], [0.0, 2.0]])).sum()
-    np.float64(4.0)
+    On the nodes of a mesh of triangles it is the lumped mass of linear elements.
     """
     return _vertex_areas(np.asarray(points, dtype=np.float64), cloud_triangles(points))
 
@@ -103,3 +79,90 @@ def _vertex_areas(points: Float[np.ndarray, "N d"], cells: np.ndarray) -> Float[
     in_space[:, : points.shape[1]] = points
     offsets = np.arange(0, cells.size + 1, cells.shape[1])
     return PolygonMesh("grid or cloud", in_space, cells.reshape(-1), offsets).vertex_areas[1]
+
+
+def frontal_area(mesh: PolygonMesh, axis: np.ndarray, *, lines: int = 2000) -> float:
+    """Return the area of the silhouette of `mesh` seen along `axis`, (3,).
+
+    Parts that hide each other count once. The shadow is cut by equidistant parallel lines; on
+    each line the union of the intervals is exact, across the lines the midpoint rule is used, so
+    the error is that of `lines` strips (below 1e-4 of the area for a sphere at the default).
+    """
+    # Two orthonormal vectors across the axis span the plane of the shadow.
+    plane = np.linalg.svd(np.asarray(axis, dtype=np.float64)[None])[2][1:].T
+    shadow = mesh.points.astype(np.float64) @ plane
+    low, high = shadow.min(axis=0), shadow.max(axis=0)
+    across = int(np.argmax(high - low))  # lines follow one another along the longer side
+    shadow = (shadow - low)[:, [1 - across, across]]
+    width, height = shadow.max(axis=0)
+    if width == 0 or height == 0:
+        return 0.0
+    strip = height / lines
+    triangles = fan_triangles(mesh.connectivity, mesh.offsets)
+    parts = [
+        _intervals(shadow[triangles[first : first + _BLOCK]], strip, lines)
+        for first in range(0, len(triangles), _BLOCK)
+    ]
+    line, start, stop = (np.concatenate(part) for part in zip(*parts, strict=True))
+    # Laid end to end with gaps, the lines become one axis and one running maximum serves all.
+    offset = line * (2 * width)
+    order = np.argsort(start + offset, kind="stable")
+    start, stop = (start + offset)[order], (stop + offset)[order]
+    reached = np.concatenate([[-np.inf], np.maximum.accumulate(stop)[:-1]])
+    return float(np.maximum(stop - np.maximum(start, reached), 0).sum() * strip)
+
+
+def _intervals(
+    triangles: Float[np.ndarray, "T 3 2"], strip: float, lines: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cut triangles by the lines v = (k + 1/2) strip; return k, start and stop in u."""
+    low, high = triangles[..., 1].min(axis=1), triangles[..., 1].max(axis=1)
+    first = np.ceil(low / strip - 0.5).astype(np.int64)
+    last = np.minimum(np.floor(high / strip - 0.5).astype(np.int64), lines - 1)
+    counts = np.maximum(last - first + 1, 0)
+    owner = np.repeat(np.arange(len(triangles)), counts)
+    line = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    v = (line + 0.5) * strip
+    start, stop = np.full(len(owner), np.inf), np.full(len(owner), -np.inf)
+    for edge in range(3):
+        a, b = triangles[owner, edge], triangles[owner, (edge + 1) % 3]
+        rise = b[:, 1] - a[:, 1]
+        part = np.divide(v - a[:, 1], rise, out=np.full_like(v, np.nan), where=rise != 0)
+        u = a[:, 0] + part * (b[:, 0] - a[:, 0])
+        crosses = (part >= 0) & (part <= 1)
+        start = np.where(crosses, np.minimum(start, u), start)
+        stop = np.where(crosses, np.maximum(stop, u), stop)
+    found = stop > start
+    return line[found], start[found], stop[found]
+
+
+def distance_to_body(
+    points: Float[np.ndarray, "N 3"], body: PolygonMesh
+) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, "N 3"]]:
+    """Return signed distances to a closed surface, negative inside, and unit vectors towards it.
+
+    By PhysicsNeMo's ``signed_distance_field``, in single precision; on the surface the vector is 0.
+    """
+    # The functions of PhysicsNeMo bring Warp, which takes seconds to import.
+    import torch
+    from physicsnemo.nn.functional import signed_distance_field
+
+    triangles = fan_triangles(body.connectivity, body.offsets)
+    if len(triangles) == 0:
+        raise ValueError(
+            f"{body.source} has no faces to measure a distance to; give the surface of the body"
+        )
+    corners = np.asarray(body.points, dtype=np.float64)[triangles].swapaxes(0, 1)
+    if np.einsum("tx,tx->", corners[0], np.cross(corners[1], corners[2])) < 0:
+        triangles = triangles[:, ::-1]  # it faces inwards, and would be outside of itself
+    tensors = (
+        torch.from_numpy(np.ascontiguousarray(body.points, dtype=np.float32)),
+        torch.from_numpy(np.ascontiguousarray(triangles, dtype=np.int32)),
+        torch.from_numpy(np.ascontiguousarray(points, dtype=np.float32)),
+    )
+    # The winding number also tells inside from outside where there are small gaps.
+    distance, nearest, _ = signed_distance_field(*tensors, use_sign_winding_number=True)
+    offset = nearest - tensors[2]
+    length = offset.norm(dim=1, keepdim=True)
+    direction = torch.where(length > 0, offset / length.clamp_min(1e-30), 0.0)
+    return distance.numpy(), direction.numpy()

@@ -1,55 +1,43 @@
-"""Polygon meshes as arrays: centres, area vectors and vertex shares, for chosen polygons."""
+"""Polygon meshes as arrays: centres, area vectors and vertex shares, for chosen polygons.
+
+Polygons are two arrays: `connectivity`, the vertex numbers of one polygon after the other, and
+`offsets`, where each polygon begins, with the total length at the end.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Float, Int
+
+# pyvista takes a second that reading arrays and generating data do not need.
+if TYPE_CHECKING:
+    import pyvista as pv
 
 Rows = slice | np.ndarray
 # Where the values of a mesh live.
 ASSOCIATIONS = ("cell", "point")
 
 
-def check_vertices(connectivity: np.ndarray, n_points: int) -> None:
-    """Raise ValueError unless all vertex numbers are from 0 to `n_points` - 1.
-
-    Examples
-    --------
-    >>> check_vertices(np.array([0, 1, -1]), 3)
-    Traceback (most recent call last):
-    ValueError: vertex numbers go from -1 to 1, expected 0 to 2, for the mesh has 3 points
-    """
+def check_vertices(connectivity: Int[np.ndarray, " L"], n_points: int) -> None:
+    """Raise ValueError unless all vertex numbers are from 0 to `n_points` - 1."""
     if len(connectivity) == 0:
         return
     low, high = int(connectivity.min()), int(connectivity.max())
     if low < 0 or high >= n_points:
         raise ValueError(
-            f"vertex numbers go from {low} to {high}, expected 0 to {n_points - 1}, for the mesh "
-            f"has {n_points} points"
+            f"vertex numbers go from {low} to {high}, expected 0 to {n_points - 1}, because the "
+            f"mesh has {n_points} points"
         )
 
 
 def select_polygons(
-    connectivity: np.ndarray, offsets: np.ndarray, rows: Rows
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return connectivity and offsets of the chosen polygons only.
-
-    Parameters
-    ----------
-    connectivity : numpy.ndarray
-        Vertex indices of all polygons one after the other.
-    offsets : numpy.ndarray
-        Where each polygon starts, with the total length at the end; (n + 1,).
-    rows : slice or numpy.ndarray
-        Polygons to keep.
-
-    Examples
-    --------
-    >>> select_polygons(np.array([0, 1, 2, 2, 3, 0, 4]), np.array([0, 3, 7]), np.array([1]))
-    (array([2, 3, 0, 4]), array([0, 4]))
-    """
+    connectivity: Int[np.ndarray, " L"], offsets: Int[np.ndarray, " n1"], rows: Rows
+) -> tuple[Int[np.ndarray, " l"], Int[np.ndarray, " k1"]]:
+    """Return connectivity and offsets of the chosen polygons only."""
     starts = offsets[:-1][rows]
     sizes = offsets[1:][rows] - starts
     kept = np.concatenate([[0], np.cumsum(sizes)])
@@ -57,19 +45,10 @@ def select_polygons(
     return connectivity[np.repeat(starts, sizes) + within], kept
 
 
-def fan_triangles(connectivity: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return polygons cut into triangles that share each one's first corner, (T, 3).
-
-    Parameters
-    ----------
-    connectivity, offsets : numpy.ndarray
-        Polygons, as in :func:`select_polygons`.
-
-    Examples
-    --------
-    >>> fan_triangles(np.array([5, 6, 7, 8]), np.array([0, 4]))
-    array([[5, 6, 7], [5, 7, 8]])
-    """
+def fan_triangles(
+    connectivity: Int[np.ndarray, " L"], offsets: Int[np.ndarray, " n1"]
+) -> Int[np.ndarray, "T 3"]:
+    """Return polygons cut into triangles that share each polygon's first corner."""
     counts = np.maximum(np.diff(offsets) - 2, 0)
     first = np.repeat(offsets[:-1], counts)
     place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -78,24 +57,13 @@ def fan_triangles(connectivity: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def polygon_geometry(
-    points: np.ndarray, connectivity: np.ndarray, offsets: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean vertex and the area vector of each polygon.
+    points: Float[np.ndarray, "P 3"],
+    connectivity: Int[np.ndarray, " L"],
+    offsets: Int[np.ndarray, " n1"],
+) -> tuple[Float[np.ndarray, "n 3"], Float[np.ndarray, "n 3"]]:
+    """Return the mean vertex and the area vector of each polygon, in float64.
 
-    The area vector points along the normal (right-hand rule) and its length is the area; for a
-    triangle the mean vertex is the centroid.
-
-    Parameters
-    ----------
-    points : numpy.ndarray
-        Vertices, (P, 3).
-    connectivity, offsets : numpy.ndarray
-        Polygons, as in :func:`select_polygons`.
-
-    Returns
-    -------
-    tuple[numpy.ndarray, numpy.ndarray]
-        Centres (n, 3) and area vectors (n, 3), float64.
+    The area vector points along the normal (right-hand rule) and its length is the area.
 
     Examples
     --------
@@ -103,8 +71,7 @@ def polygon_geometry(
     >>> polygon_geometry(square, np.arange(4), np.array([0, 4]))
     (array([[1., 1., 0.]]), array([[0., 0., 4.]]))
     """
-    n_polygons = len(offsets) - 1
-    if n_polygons == 0:
+    if len(offsets) == 1:
         return np.zeros((0, 3)), np.zeros((0, 3))
     check_vertices(connectivity, len(points))
     vertices = np.asarray(points[connectivity], dtype=np.float64)
@@ -122,17 +89,12 @@ def polygon_geometry(
 
 
 def vertex_area_vectors(
-    n_points: int, connectivity: np.ndarray, offsets: np.ndarray, area_vectors: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return each vertex's share of the area vectors and of the areas around it.
-
-    Every polygon gives its vertices equal parts.
-
-    Returns
-    -------
-    tuple[numpy.ndarray, numpy.ndarray]
-        Area vectors (n_points, 3) and areas (n_points,).
-    """
+    n_points: int,
+    connectivity: Int[np.ndarray, " L"],
+    offsets: Int[np.ndarray, " n1"],
+    area_vectors: Float[np.ndarray, "n 3"],
+) -> tuple[Float[np.ndarray, "P 3"], Float[np.ndarray, " P"]]:
+    """Return each vertex's share of the area vectors and areas around it, in equal parts."""
     sizes = np.diff(offsets)
     shares = np.repeat(area_vectors / sizes[:, None], sizes, axis=0)
     summed = np.stack(
@@ -142,20 +104,27 @@ def vertex_area_vectors(
     return summed, areas
 
 
-def unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Return `vectors` (n, 3) scaled to length 1; a zero vector stays zero.
-
-    Examples
-    --------
-    >>> unit_vectors(np.array([[0.0, 0.0, 4.0], [0.0, 0.0, 0.0]]))
-    array([[0., 0., 1.], [0., 0., 0.]])
-    """
+def unit_vectors(vectors: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
+    """Return `vectors` scaled to length 1; a zero vector stays zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
 
 
+class Cells:
+    """What meshes of polygons and of other cells share."""
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells."""
+        return len(self.offsets) - 1
+
+    def array_names(self) -> Mapping[str, Collection[str]]:
+        """Return the names of the arrays of the source by place, whether they were read or not."""
+        return self.data if self.present is None else self.present
+
+
 @dataclass(frozen=True)
-class PolygonMesh:
+class PolygonMesh(Cells):
     """A surface mesh with its data, in memory or memory-mapped.
 
     Parameters
@@ -167,10 +136,10 @@ class PolygonMesh:
     connectivity, offsets : numpy.ndarray
         Vertex numbers one polygon after the other, and where each polygon begins, (n + 1,).
     data : Mapping[str, Mapping[str, numpy.ndarray]]
-        Arrays by place (``cell``, ``point``; ``field`` for those of neither) and name; a lazy
-        array, such as one of zarr, will do.
+        Arrays by place (``cell``, ``point``, or ``field`` for neither) and name. Lazy arrays, such
+        as those of zarr, also work.
     present : Mapping[str, Collection[str]], optional
-        Names of all arrays of the source by place, where `data` has not all of them.
+        Names of all arrays of the source by place, if `data` holds only some of them.
 
     Examples
     --------
@@ -189,15 +158,6 @@ class PolygonMesh:
     )
     present: Mapping[str, Collection[str]] | None = None
 
-    @property
-    def n_cells(self) -> int:
-        """Number of polygons."""
-        return len(self.offsets) - 1
-
-    def array_names(self) -> Mapping[str, Collection[str]]:
-        """Return the names of the arrays of the source by place, whether they were read or not."""
-        return self.data if self.present is None else self.present
-
     def cell_geometry(self, rows: Rows = slice(None)) -> tuple[np.ndarray, np.ndarray]:
         """Return centres and area vectors of the chosen polygons; see :func:`polygon_geometry`."""
         chosen = select_polygons(self.connectivity, self.offsets, rows)
@@ -208,3 +168,30 @@ class PolygonMesh:
         """Area vectors and areas around each point; see :func:`vertex_area_vectors`."""
         vectors = polygon_geometry(self.points, self.connectivity, self.offsets)[1]
         return vertex_area_vectors(len(self.points), self.connectivity, self.offsets, vectors)
+
+
+def numeric_arrays(data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of numbers among the data of a pyvista mesh."""
+    arrays = {name: np.asarray(values) for name, values in data.items()}
+    return {name: array for name, array in arrays.items() if array.dtype.kind in "fiub"}
+
+
+def polygon_mesh(surface: "pv.PolyData", source: str | Path) -> PolygonMesh:
+    """Return a pyvista surface of polygons only as arrays, which share its memory.
+
+    `source` names it in messages.
+    """
+    from vtkmodules.util.numpy_support import vtk_to_numpy
+
+    polygons = surface.GetPolys()
+    return PolygonMesh(
+        Path(source),
+        np.asarray(surface.points),
+        vtk_to_numpy(polygons.GetConnectivityArray()),
+        vtk_to_numpy(polygons.GetOffsetsArray()),
+        {
+            "cell": {name: np.asarray(surface.cell_data[name]) for name in surface.cell_data},
+            "point": {name: np.asarray(surface.point_data[name]) for name in surface.point_data},
+            "field": numeric_arrays(surface.field_data),
+        },
+    )

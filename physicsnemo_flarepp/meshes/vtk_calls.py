@@ -1,6 +1,6 @@
-"""Have VTK read a mesh file in a process of its own, which a damaged file may end.
+"""Have VTK read a mesh file in a separate process, which a damaged file may end.
 
-The helper (:mod:`.vtk_process`) is started when the first file is read and kept for the next ones;
+The helper (:mod:`.vtk_process`) starts when the first file is read and is kept for the next ones;
 threads that read at the same time have one each.
 """
 
@@ -23,10 +23,10 @@ from typing import BinaryIO
 import numpy as np
 import psutil
 
-# A parser that does not come back: a minute, and a second per megabyte for slow disks.
+# How long a parser may take: a minute, and a second per megabyte for slow disks.
 _SECONDS, _BYTES_PER_SECOND = 60, 1e6
-# What VTK may take: no mesh is packed a hundred times smaller, so that more is a false claim, which
-# would otherwise fill the machine before it fails.
+# How much memory it may take: no mesh is packed a hundred times smaller, so a file that needs more
+# makes a false claim, which would otherwise fill the machine before it fails.
 _MEMORY, _EXPANSION = 2**30, 100
 
 
@@ -74,7 +74,7 @@ class _Process:
 
 
 def _shared_file() -> BinaryIO:
-    """Return a file in memory, or where the system has none, a temporary one."""
+    """Return a file in memory, or a temporary one if the system has none in memory."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("mesh"), "w+b")
     return tempfile.TemporaryFile()
@@ -93,7 +93,7 @@ def _end_idle() -> None:
 def _free_process() -> _Process:
     while True:
         try:
-            process = _idle.pop()  # one step, for several threads do so
+            process = _idle.pop()  # atomic, since several threads do this
         except IndexError:
             return _Process()
         if process.child.poll() is None:
@@ -104,24 +104,10 @@ def _free_process() -> _Process:
 def ask_vtk(
     path: Path, arrays: Sequence[str] | None, places: Sequence[str], sizes: bool = False
 ) -> tuple[dict, dict]:
-    """Return what a helper process reads; ValueError if it dies of it or does not come back.
+    """Return what :func:`.vtk_process.read` says of a file, and the arrays by (place, name).
 
-    Parameters
-    ----------
-    path : Path
-        The mesh file.
-    arrays : Sequence[str] or None
-        Names of the arrays to read, None for all.
-    places : Sequence[str]
-        Where to read them: ``cell``, ``point`` or both.
-    sizes : bool, optional
-        Measure the cells of a mesh that is no surface.
-
-    Returns
-    -------
-    tuple[dict, dict]
-        The description that :func:`.vtk_process.read` gives, and the arrays by (place, name); the
-        place of points, connectivity, offsets, types and sizes is None. Nothing is checked yet.
+    The place of points, connectivity, offsets, types and sizes is None. Nothing is checked yet; a
+    helper that crashes or does not finish is a ValueError.
     """
     process = _free_process()
     size = path.stat().st_size
@@ -133,20 +119,20 @@ def ask_vtk(
         "memory": min(psutil.virtual_memory().available, _MEMORY + _EXPANSION * size),
     }
     seconds = _SECONDS + size / _BYTES_PER_SECOND
-    ended: list[bool] = []
+    overdue = threading.Event()
 
-    def end() -> None:
-        ended.append(True)  # before the kill, for the reader notices that at once
+    def stop() -> None:
+        overdue.set()  # before the kill, which the reader notices at once
         process.child.kill()
 
-    late = threading.Timer(seconds, end)
-    late.daemon = True
-    late.start()
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
     try:
         answer = process.ask(request)
     except (EOFError, ConnectionError) as error:
         code, said = _last_words(process)
-        if ended:
+        if overdue.is_set():
             raise ValueError(f"VTK did not finish within {math.ceil(seconds)} s") from error
         if code >= 0:
             raise RuntimeError(
@@ -154,13 +140,13 @@ def ask_vtk(
             ) from error
         raise ValueError(
             f"VTK crashed on it with {signal.Signals(-code).name}, which also happens where "
-            f"memory is short: it could have {request['memory'] / 2**30:.3g} GiB"
+            f"memory is short: it was allowed {request['memory'] / 2**30:.3g} GiB"
         ) from error
     except BaseException:
         process.end()
         raise
     finally:
-        late.cancel()
+        timer.cancel()
     _idle.append(process)
     return answer
 

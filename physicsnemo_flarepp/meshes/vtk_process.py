@@ -2,9 +2,9 @@
 
 VTK's parsers write past their buffers or abort on some damaged files. :mod:`.vtk_calls` runs this
 file with a bare interpreter and asks for one mesh at a time over the socket that is its standard
-input: a line of JSON, and an open file for the arrays, which both then share without a copy in
-between. The answer is a line of JSON that says where in that file each array is. It imports NumPy
-and VTK only, which take 0.2 s; the package itself would take seconds.
+input: a line of JSON, and an open file for the arrays, which both processes share without a copy.
+The answer is a line of JSON that says where in that file each array is. It imports only NumPy and
+VTK, which take 0.2 s; the package itself would take seconds.
 """
 
 import json
@@ -15,59 +15,39 @@ import sys
 from functools import partial
 
 import numpy as np
+from vtkmodules import vtkIOGeometry, vtkIOLegacy, vtkIOPLY, vtkIOXML
 from vtkmodules.util.numpy_support import vtk_to_numpy
 from vtkmodules.vtkCommonCore import vtkOutputWindow, vtkStringOutputWindow
-from vtkmodules.vtkIOGeometry import vtkOBJReader, vtkSTLReader
-from vtkmodules.vtkIOLegacy import vtkDataSetReader
-from vtkmodules.vtkIOPLY import vtkPLYReader
-from vtkmodules.vtkIOXML import (
-    vtkXMLImageDataReader,
-    vtkXMLPolyDataReader,
-    vtkXMLReader,
-    vtkXMLRectilinearGridReader,
-    vtkXMLStructuredGridReader,
-    vtkXMLUnstructuredGridReader,
-)
 
 READERS = {
-    ".vtp": vtkXMLPolyDataReader,
-    ".vtu": vtkXMLUnstructuredGridReader,
-    ".vts": vtkXMLStructuredGridReader,
-    ".vtr": vtkXMLRectilinearGridReader,
-    ".vti": vtkXMLImageDataReader,
-    ".stl": vtkSTLReader,
-    ".ply": vtkPLYReader,
-    ".obj": vtkOBJReader,
-    ".vtk": vtkDataSetReader,
+    ".vtp": vtkIOXML.vtkXMLPolyDataReader,
+    ".vtu": vtkIOXML.vtkXMLUnstructuredGridReader,
+    ".vts": vtkIOXML.vtkXMLStructuredGridReader,
+    ".vtr": vtkIOXML.vtkXMLRectilinearGridReader,
+    ".vti": vtkIOXML.vtkXMLImageDataReader,
+    ".stl": vtkIOGeometry.vtkSTLReader,
+    ".ply": vtkIOPLY.vtkPLYReader,
+    ".obj": vtkIOGeometry.vtkOBJReader,
+    ".vtk": vtkIOLegacy.vtkDataSetReader,
 }
 ALIGNMENT = 64
 _LEGACY_KINDS = ("Scalars", "ColorScalars", "Normals", "TCoords", "Vectors", "Fields", "Tensors")
 
 
 def read(path, wanted, places, sizes, said):
-    """Return a description of the mesh in `path` and the list of its arrays.
+    """Return a description of the mesh in `path`, and its arrays as (place, name, array).
 
-    Parameters
-    ----------
-    path : str
-        The file.
-    wanted : list[str] or None
-        Names of the cell and point arrays to read, None for all.
-    places : list[str]
-        Where to read them: ``cell``, ``point`` or both.
-    sizes : bool
-        Measure the cells of a mesh that is no surface of polygons: their volumes, areas, lengths.
-    said : Callable[[], str]
-        Gives what VTK complained of so far.
+    Only arrays in `wanted` (all if None) at `places` are read. `sizes` measures the cells of a mesh
+    that is not a surface of polygons. ``said()`` returns VTK's complaints so far.
     """
     reader = READERS[os.path.splitext(path)[1].lower()]()
     reader.SetFileName(path)
     present = None
-    if isinstance(reader, vtkDataSetReader):
+    if isinstance(reader, vtkIOLegacy.vtkDataSetReader):
         _end_with_a_line(reader, path)
         for kind in _LEGACY_KINDS:
             getattr(reader, f"ReadAll{kind}On")()
-    elif isinstance(reader, vtkXMLReader):
+    elif isinstance(reader, vtkIOXML.vtkXMLReader):
         reader.UpdateInformation()
         if said():
             return {"error": said()}, []
@@ -80,9 +60,7 @@ def read(path, wanted, places, sizes, said):
     if not mesh.IsA("vtkPointSet") and not mesh.IsA("vtkCartesianGrid"):
         return head, []
     polygons = mesh.GetPolys() if mesh.IsA("vtkPolyData") else None
-    if polygons is not None:
-        head["n_polygons"] = polygons.GetNumberOfCells()
-    if polygons is not None and 0 < head["n_polygons"] == head["n_cells"]:
+    if polygons is not None and 0 < polygons.GetNumberOfCells() == head["n_cells"]:
         arrays = _cell_array(polygons)
     else:
         mesh = _unstructured(mesh)
@@ -138,7 +116,7 @@ def _cell_sizes(mesh):
 
 
 def _end_with_a_line(reader, path):
-    """Let VTK notice the end of a text file: it takes a number before it for the rest of them."""
+    """Append a newline to a text file: without it VTK repeats the last number of a cut file."""
     with open(path, "rb") as file:
         if file.read(1024).split(b"\n", 3)[2:3] != [b"ASCII"]:
             return
@@ -172,15 +150,12 @@ def _attributes(mesh, place):
 
 
 def text(found):
-    """Return what VTK gives as bytes, since it is no UTF-8, as text too."""
+    """Return a string of VTK, which is bytes if it is not UTF-8, as text."""
     return found.decode("latin-1") if isinstance(found, bytes) else found
 
 
 def complaints(window):
-    """Return the errors among what VTK said, without its source lines.
-
-    Of warnings only those count that tell of an error; others are about old versions and the like.
-    """
+    """Return VTK's errors, and its warnings that tell of one, without source lines."""
     output = text(window.GetOutput())
     parts = re.split(r"^((?:ERROR|(?:Generic )?Warning): In .*)\n", output, flags=re.MULTILINE)
     told = [
@@ -192,7 +167,7 @@ def complaints(window):
 
 
 def limit_memory(available):
-    """Let a claim of 10^12 points fail here instead of filling the machine."""
+    """Make a claim of 10^12 points fail here instead of filling the machine."""
     if sys.platform != "linux":
         return
     import resource
@@ -235,13 +210,12 @@ def serve(requests, replies):
         vtkOutputWindow.SetInstance(window)
         with os.fdopen(files[0], "wb") as file:
             try:
-                said = partial(complaints, window)
                 asked = (request[key] for key in ("path", "arrays", "places", "sizes"))
-                head, arrays = read(*asked, said)
+                head, arrays = read(*asked, partial(complaints, window))
                 head["arrays"] = store(arrays, file)
             except Exception as error:
                 head = {"error": f"{type(error).__name__}: {error}", "arrays": []}
-            arrays = None  # not kept until the next file
+            arrays = None  # free the memory before the next file
         replies.write(json.dumps(head).encode() + b"\n")
         replies.flush()
 

@@ -132,9 +132,9 @@ def test_doubtful_inputs_are_named_with_their_range_after_scaling():
         "coordinates: z is constant",
         "features: p is tiny",
     ]
-    assert "0 to 4e+03 as the model gets it. Set data.normalization to {coordinates: iso" in raw[0]
+    assert "0 to 4e+03 after normalisation. Set data.normalization to {coordinates: iso" in raw[0]
     assert raw[2].endswith(
-        "-1e-05 to 3e-05 as the model gets it. Set data.normalization to {features: gaussian}"
+        "-1e-05 to 3e-05 after normalisation. Set data.normalization to {features: gaussian}"
     )
     affine = {
         "coordinates": Affine(torch.tensor([2000.0, 2.5, 2]), torch.tensor([1000.0, 1000, 1])),

@@ -15,7 +15,7 @@ from physicsnemo_flarepp.evaluation.forces import (
     surface_forces,
 )
 from physicsnemo_flarepp.meshes import polygon_mesh
-from physicsnemo_flarepp.meshes.silhouettes import frontal_area
+from physicsnemo_flarepp.meshes.measures import frontal_area
 
 X = np.array([1.0, 0.0, 0.0])
 

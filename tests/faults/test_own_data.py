@@ -356,7 +356,7 @@ def test_prepare_replaces_nothing_that_it_did_not_write(tmp_path):
     out = prepare(cfg, tmp_path / "out", progress=False)
     shutil.rmtree(out / "c0")
     shutil.copytree(root / "c0", out / "c0")
-    with pytest.raises(FileExistsError, match="c0 is no prepared case"):
+    with pytest.raises(FileExistsError, match="c0 is not a prepared case"):
         prepare(cfg, out, progress=False)
     assert (out / "c0" / "p.npy").is_file()
 
@@ -453,7 +453,7 @@ def values_of(found):
 def test_archives_of_nothing_are_named(tmp_path):
     from rich.progress import Progress
 
-    from physicsnemo_flarepp.datapipes.archives import check_members
+    from physicsnemo_flarepp.datapipes.transfer import check_members
 
     path = pack(tmp_path / "set.tar.gz", {})
     with pytest.raises(ValueError, match="set.tar.gz holds no file"):

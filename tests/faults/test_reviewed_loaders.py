@@ -67,7 +67,7 @@ REVIEWED = {
     "inference/outputs.py load": 1,
     "inference/outputs.py open_memmap": 1,
     # Members of an archive: looked through first, then copied as bytes to names below the target.
-    "datapipes/archives.py open": 1,
+    "datapipes/transfer.py open": 1,
     # Formats of numbers: own datasets of HDF5, codecs of zarr, no pickles in memory maps.
     "datapipes/case_meshes.py from_zarr": 1,
     "datapipes/case_meshes.py open_group": 1,

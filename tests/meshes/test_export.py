@@ -1,9 +1,12 @@
-"""Arrays by their names in files, and meshes that come back with them."""
+"""Arrays by their names in files, meshes that return with them, and failed writes."""
+
+import resource
 
 import numpy as np
 import pytest
 import pyvista as pv
 
+from physicsnemo_flarepp.meshes import mesh_suffix, save_mesh
 from physicsnemo_flarepp.meshes.export import add_arrays, export_mesh, prediction_arrays
 
 WIDTHS = {"p": 1, "shear": 3}
@@ -76,3 +79,49 @@ def test_points_of_every_kind_of_mesh_come_back(tmp_path, mesh, suffix):
 def test_arrays_that_do_not_fit_are_named():
     with pytest.raises(ValueError, match="array 'b' has 60 values for a mesh of 77 points"):
         add_arrays(grid(), {"a": np.ones(77), "b": np.ones(60)}, "point")
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pv.Sphere(),
+        pv.PolyData(np.eye(3)),
+        pv.ImageData(dimensions=(3, 3, 1)).cast_to_structured_grid(),
+        pv.ImageData(dimensions=(3, 3, 3)).cast_to_unstructured_grid(),
+    ],
+    ids=["surface", "points", "grid", "volume"],
+)
+def test_every_written_format_is_what_vtk_reads(tmp_path, mesh):
+    mesh.point_data["height"] = mesh.points[:, 2]
+    path = tmp_path / f"mesh{mesh_suffix(mesh)}"
+    save_mesh(mesh, path)
+    found = pv.read(path)
+    assert type(found) is type(mesh)
+    np.testing.assert_array_equal(found.point_data["height"], mesh.points[:, 2])
+
+
+def test_meshes_that_no_format_is_for_are_refused():
+    with pytest.raises(TypeError, match="mesh is a ImageData, expected one of PolyData"):
+        mesh_suffix(pv.ImageData(dimensions=(2, 2, 2)))
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    path = tmp_path / "out.vtp"
+    pv.Sphere().save(path)
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(OSError, match="out.vtp could not be written"):
+            save_mesh(pv.Sphere(theta_resolution=100, phi_resolution=100), path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["out.vtp"]
+
+
+def test_output_names_are_checked(tmp_path):
+    with pytest.raises(ValueError, match="ends in .vtp"):
+        save_mesh(pv.Sphere(), tmp_path / "out.stl")
+    with pytest.raises(FileNotFoundError, match="none of the output does not exist"):
+        save_mesh(pv.Sphere(), tmp_path / "none" / "out.vtp")

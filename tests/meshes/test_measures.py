@@ -1,4 +1,4 @@
-"""Areas of points against closed forms, and against the masses of a finite element mesh."""
+"""Areas, silhouettes and distances against closed forms, finite elements and VTK."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,15 @@ import pyvista as pv
 from physicsnemo_flarepp.datapipes.synthetic.sets.elasticity import N_NODES, random_radius
 from physicsnemo_flarepp.datapipes.synthetic.solvers.triangulate import triangulate_cell
 from physicsnemo_flarepp.meshes import polygon_mesh
-from physicsnemo_flarepp.meshes.measures import cloud_areas, grid_areas
+from physicsnemo_flarepp.meshes.measures import (
+    cloud_areas,
+    distance_to_body,
+    frontal_area,
+    grid_areas,
+)
+from physicsnemo_flarepp.meshes.polygons import PolygonMesh
+
+X = np.array([1.0, 0.0, 0.0])
 
 
 def grid_points(x, y):
@@ -88,3 +96,70 @@ def test_a_denser_part_of_a_cloud_has_smaller_areas():
 def test_clouds_without_areas_are_errors(points, message):
     with pytest.raises(ValueError, match=message):
         cloud_areas(points)
+
+
+@pytest.mark.slow
+def test_silhouette_of_a_sphere_from_any_side():
+    sphere = polygon_mesh(pv.Icosphere(radius=2.0, nsub=5, center=(9, 9, 9)), "sphere")
+    for axis in (X, np.array([0.0, 0.0, -2.0]), np.array([1.0, 1.0, 1.0])):
+        assert frontal_area(sphere, axis) == pytest.approx(4 * np.pi, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_silhouette_counts_hidden_parts_once_and_holes_not_at_all():
+    ring = pv.ParametricTorus(ringradius=2.0, crosssectionradius=0.5, u_res=200, v_res=100)
+    mesh = polygon_mesh(ring.triangulate(), "ring")
+    through = frontal_area(mesh, np.array([0.0, 0.0, 1.0]))
+    assert through == pytest.approx(np.pi * (2.5**2 - 1.5**2), rel=2e-3)
+    side = frontal_area(mesh, X)
+    assert side == pytest.approx(4.0 + np.pi * 0.5**2, rel=2e-3)
+
+
+def test_silhouette_takes_polygons():
+    box = polygon_mesh(pv.Box((0, 1, 0, 2, 0, 3)).merge(pv.Box((4, 5, 1, 4, 0, 3))), "boxes")
+    assert frontal_area(box, X) == pytest.approx(12.0, rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def body():
+    return pv.Icosphere(nsub=3).scale((1.0, 0.6, 0.4))
+
+
+@pytest.fixture(scope="module")
+def points():
+    return np.random.default_rng(0).uniform(-1.5, 1.5, (500, 3))
+
+
+def test_distances_are_those_of_vtk(body, points):
+    distance, direction = distance_to_body(points, polygon_mesh(body, "body"))
+    expected = pv.PolyData(points).compute_implicit_distance(body)["implicit_distance"]
+    np.testing.assert_allclose(distance, expected, atol=2e-6)
+    assert (distance < 0).any() and (distance > 0).any()
+    np.testing.assert_allclose(np.linalg.norm(direction, axis=1), 1, atol=1e-5)
+    reached = pv.PolyData(points + np.abs(distance)[:, None] * direction)
+    left = reached.compute_implicit_distance(body)["implicit_distance"]
+    np.testing.assert_allclose(left, 0, atol=5e-6)
+
+
+def test_a_body_turned_inside_out_has_the_same_inside(body, points):
+    distance = distance_to_body(points, polygon_mesh(body, "body"))[0]
+    flipped = distance_to_body(points, polygon_mesh(body.flip_faces(), "flipped"))[0]
+    np.testing.assert_allclose(flipped, distance, atol=1e-6)
+
+
+def test_polygons_are_measured_like_their_triangles(points):
+    cube = pv.Cube(x_length=2.0).clean()
+    faces = distance_to_body(points, polygon_mesh(cube, "quads"))
+    triangles = distance_to_body(points, polygon_mesh(cube.triangulate(), "triangles"))
+    np.testing.assert_allclose(faces[0], triangles[0], atol=1e-6)
+
+
+def test_a_point_on_the_body_has_no_direction(body):
+    distance, direction = distance_to_body(np.array([body.points[0]]), polygon_mesh(body, "body"))
+    assert abs(distance[0]) < 1e-6 and np.linalg.norm(direction) < 1.0001
+
+
+def test_a_body_without_faces_is_named(points):
+    empty = PolygonMesh("points.stl", np.eye(3), np.zeros(0, int), np.zeros(1, int), {})
+    with pytest.raises(ValueError, match="points.stl has no faces"):
+        distance_to_body(points, empty)

@@ -93,7 +93,10 @@ def test_a_changed_case_in_memory_is_told():
         (lambda: from_meshes([pv.Sphere()], case_ids=["a", "b"]), "2 case_ids for 1 cases"),
         (lambda: from_meshes([pv.Sphere()], parameters={"r": [1, 2]}), "expected 1 each"),
         (lambda: from_arrays(np.zeros((2, 3, 2)), {}), "fields is empty"),
-        (lambda: from_arrays(np.zeros((2, 3, 2)), {"u": np.zeros((2, 3)), "v": [1]}), "v is of 1"),
+        (
+            lambda: from_arrays(np.zeros((2, 3, 2)), {"u": np.zeros((2, 3)), "v": [1]}),
+            "v has 1",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(call, message):

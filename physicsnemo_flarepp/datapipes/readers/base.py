@@ -17,8 +17,7 @@ from ...files import reading
 from ...meshes.measures import cloud_areas, grid_areas
 from ...parallel.tokens import split_bounds
 from ..checks import check_finite, check_range, check_unique, check_weights, missing_name
-from ..collate import TOKEN_KEYS
-from ..sampling import Rows, check_shard, token_rows, weighted_rows
+from ..sampling import TOKEN_KEYS, Rows, check_shard, token_rows, weighted_rows
 
 SAMPLING_MODES = ("fixed", "epoch")
 DENSITIES = ("cells", "area")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from ...meshes import ASSOCIATIONS, CellMesh, PolygonMesh
-from ...meshes.distances import distance_to_body
+from ...meshes.measures import distance_to_body
 from ...meshes.polygons import Rows
 from ..checks import MissingName, printable
 from .base import MEASURE, NO_WEIGHTS, ComputedColumn, Rowwise, TokenTable, point_areas

@@ -16,8 +16,8 @@ import zarr
 from rich.progress import Progress
 
 from physicsnemo_flarepp.datapipes import OwnReader, PreparedReader, plot_mesh, prepare
-from physicsnemo_flarepp.datapipes.archives import unpack
 from physicsnemo_flarepp.datapipes.inspection import inspect_data
+from physicsnemo_flarepp.datapipes.transfer import unpack
 from physicsnemo_flarepp.files import checked_json
 from tests.faults.attacks.arrays import NPY, edited_hdf5, hdf5, npz
 from tests.faults.attacks.base import Attack, Kind, Trap, replaced_by, whole_file

@@ -1,0 +1,260 @@
+"""Mesh files read to checked arrays.
+
+VTK parses them in a separate process (:mod:`.vtk_calls`), because a damaged file can end the
+process that parses it. What it hands over is checked before anything uses it: a vertex number
+outside the points would read other memory, or, if negative, count from the end.
+
+A mesh is a :class:`PolygonMesh` if all its cells are polygons, whatever the format calls them, else
+a :class:`CellMesh`.
+"""
+
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..files import damaged
+from .cells import POLYGON_TYPES, CellMesh, pixels_to_quads, to_pyvista
+from .polygons import ASSOCIATIONS, PolygonMesh, check_vertices
+from .vtk_calls import ask_vtk
+
+if TYPE_CHECKING:
+    import pyvista as pv
+
+SUFFIXES = (".vtp", ".stl", ".ply", ".obj", ".vtk", ".vtu", ".vts", ".vtr", ".vti")
+_PLY_BYTES = {
+    **dict.fromkeys(("char", "uchar", "int8", "uint8"), 1),
+    **dict.fromkeys(("short", "ushort", "int16", "uint16"), 2),
+    **dict.fromkeys(("int", "uint", "int32", "uint32", "float", "float32"), 4),
+    **dict.fromkeys(("double", "float64"), 8),
+}
+_PLY_HEADER = 1 << 16
+
+
+def read_mesh(
+    path: str | Path,
+    *,
+    arrays: Sequence[str] | None = None,
+    places: Sequence[str] = ASSOCIATIONS,
+    sizes: bool = False,
+) -> PolygonMesh | CellMesh:
+    """Return the mesh in a file; a damaged file or one without a mesh is a ValueError.
+
+    Parameters
+    ----------
+    path : str or Path
+        One of the formats :data:`SUFFIXES`.
+    arrays : Sequence[str], optional
+        Names of the arrays to read from VTK's XML files; by default all arrays of numbers.
+    places : Sequence[str], optional
+        Where to read them: ``cell``, ``point``, or both.
+    sizes : bool, optional
+        Have VTK measure the cells of a mesh that is not a surface of polygons.
+
+    Returns
+    -------
+    PolygonMesh or CellMesh
+        A surface of polygons, or a mesh of other cells or of points alone.
+    """
+    path = Path(path)
+    head, found = _read_checked(path, arrays, places, sizes)
+    data = {
+        place: {name: array for (at, name), array in found.items() if at == place}
+        for place in (*ASSOCIATIONS, "field")
+    }
+    points, connectivity, offsets, types, measured = (
+        found.get((None, name)) for name in ("points", "connectivity", "offsets", "types", "sizes")
+    )
+    if types is not None and len(types) and np.isin(types, POLYGON_TYPES).all():
+        connectivity, types = pixels_to_quads(connectivity, offsets, types), None
+    if types is None:
+        return PolygonMesh(path, points, connectivity, offsets, data, head["present"])
+    cells = connectivity, offsets, types
+    return CellMesh(path, points, *cells, data, head["present"], measured, head["kind"])
+
+
+def _read_checked(
+    path: Path, arrays: Sequence[str] | None, places: Sequence[str], sizes: bool
+) -> tuple[dict, dict[tuple, np.ndarray]]:
+    """Return VTK's description of a mesh file, and its arrays by place and name, checked."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}; convert it first")
+    if not path.is_file():
+        raise FileNotFoundError(f"mesh {path} does not exist; give the path of a mesh file")
+    with path.open("rb"):  # a file without read permission is reported here
+        pass
+    try:
+        _check_declared_size(path)
+        head, found = ask_vtk(path, arrays, places, sizes)
+        if "error" in head:
+            raise ValueError(head["error"])
+        if "present" not in head:
+            raise ValueError(f"it holds a {head['kind']}, which is not a mesh of points and cells")
+        if head["n_cells"] == 0:
+            for name in ("connectivity", "types"):
+                found.setdefault((None, name), np.zeros(0, dtype=np.int64))
+        found.setdefault((None, "offsets"), np.zeros(1, dtype=np.int64))
+        found.setdefault((None, "points"), np.zeros((0, 3)))
+        _check_arrays(head, found)
+    except ValueError as error:
+        raise damaged(path, error) from error
+    return head, found
+
+
+def _check_arrays(head: Mapping, found: Mapping[tuple, np.ndarray]) -> None:
+    """Raise ValueError unless cells and arrays fit together."""
+    points, n_cells = found[None, "points"], head["n_cells"]
+    if points.shape != (len(points), 3) or (n_cells and len(points) == 0):
+        raise ValueError("it has cells but no points")
+    connectivity, offsets = found[None, "connectivity"], found[None, "offsets"]
+    if (
+        len(offsets) != n_cells + 1
+        or offsets[0] != 0
+        or offsets[-1] != len(connectivity)
+        or (np.diff(offsets) < 0).any()
+    ):
+        raise ValueError(
+            f"the offsets of its {n_cells} cells do not go up from 0 to the "
+            f"{len(connectivity)} vertices listed"
+        )
+    check_vertices(connectivity, len(points))
+    for (place, name), array in found.items():
+        rows = {"cell": n_cells, "point": len(points)}.get(place, len(array))
+        if name in ("types", "sizes") and place is None:
+            rows = n_cells
+        if len(array) != rows:
+            raise ValueError(f"{place} array {name} has {len(array)} rows, expected {rows}")
+
+
+def read_polygons(
+    path: str | Path, *, arrays: Sequence[str] | None = None, places: Sequence[str] = ASSOCIATIONS
+) -> PolygonMesh:
+    """Return the surface in a mesh file as :func:`read_mesh`; other cells are a ValueError."""
+    mesh = read_mesh(path, arrays=arrays, places=places)
+    if isinstance(mesh, PolygonMesh):
+        return mesh
+    if mesh.kind != "PolyData":
+        raise ValueError(
+            f"{path} holds a {mesh.kind} with cells that are not polygons, expected a surface; "
+            "extract it, for example with pyvista's extract_surface()"
+        )
+    n_polygons = int(np.isin(mesh.types, POLYGON_TYPES).sum())
+    raise ValueError(
+        f"{path} has {n_polygons} polygons among {mesh.n_cells} cells and "
+        f"{len(mesh.points)} points; expected a surface of polygons only. If it is not empty "
+        "or damaged, remove lines and vertices, and turn strips into triangles, for example "
+        "with pyvista's triangulate()"
+    )
+
+
+def read_surface(path: str | Path, *, scale: float = 1.0) -> "pv.PolyData":
+    """Return the surface in a mesh file of one of the formats :data:`SUFFIXES`.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    scale : float, optional
+        Factor on the coordinates, such as 0.001 for millimetres.
+    """
+    if not (np.isfinite(scale) and scale > 0):
+        raise ValueError(f"scale is {scale}, expected a positive number such as 0.001")
+    raw = read_polygons(path)
+    sizes = np.diff(raw.offsets)
+    if (sizes < 3).any():
+        raise ValueError(
+            f"{path} has {(sizes < 3).sum()} cells with fewer than 3 vertices, the first at "
+            f"{int(np.argmax(sizes < 3))}; remove them, for example with pyvista's clean()"
+        )
+    bad = np.flatnonzero(~np.isfinite(raw.points).all(axis=1))
+    if len(bad):
+        raise ValueError(
+            f"{path} has {len(bad)} points with NaN or infinite coordinates, the first at "
+            f"{bad[0]}; repair the file"
+        )
+    return to_pyvista(replace(raw, points=raw.points if scale == 1.0 else raw.points * scale))
+
+
+def _check_declared_size(path: Path) -> None:
+    """Raise ValueError if an STL or PLY file is shorter than it says, which VTK does not compare.
+
+    VTK reads a binary STL file cut between two facets without notice, and fills up a cut PLY file
+    with whatever is in memory. Its own formats need no such test, and an OBJ file declares
+    nothing: cut at the end of a line it is a whole, smaller mesh.
+    """
+    check = {".stl": _check_stl, ".ply": _check_ply}.get(path.suffix.lower())
+    if check is not None:
+        check(path, path.stat().st_size)
+
+
+def _check_stl(path: Path, size: int) -> None:
+    with path.open("rb") as file:
+        start = file.read(1024)
+        file.seek(max(0, size - 1024))
+        end = file.read()
+    if start.lstrip().startswith(b"solid") and b"facet" in start:
+        if b"endsolid" not in end:
+            raise ValueError("it is a text file that does not end with endsolid")
+        return
+    if size < 84:
+        raise ValueError(f"it has {size} bytes, the header of a binary STL file alone has 84")
+    (n_facets,) = struct.unpack("<I", start[80:84])
+    if size < 84 + 50 * n_facets:
+        raise ValueError(
+            f"it has {size} bytes, but {84 + 50 * n_facets} are needed for the {n_facets} facets "
+            "that it declares"
+        )
+
+
+def _check_ply(path: Path, size: int) -> None:
+    with path.open("rb") as file:
+        header, found, _ = file.read(_PLY_HEADER).partition(b"end_header")
+        if not found:
+            raise ValueError("its header has no end_header")
+        kind, elements = _ply_elements(header.decode("latin-1"))
+        if kind == "ascii":
+            file.seek(len(header))
+            n_lines = -1  # the rest of the header's last line
+            while chunk := file.read(1 << 24):
+                n_lines += chunk.count(b"\n")
+                last = chunk[-1:]
+            n_lines += last != b"\n"
+            needed = sum(count for count, _ in elements)
+            if n_lines < needed:
+                raise ValueError(f"it has {n_lines} lines of data, but declares {needed}")
+            return
+    needed = len(header) + len("end_header\n") + sum(count * width for count, width in elements)
+    if size < needed:
+        raise ValueError(f"it has {size} bytes, but declares at least {needed}")
+
+
+def _ply_elements(header: str) -> tuple[str, list[tuple[int, int]]]:
+    """Return the format of a PLY file and the count and least bytes of each of its elements."""
+
+    def bytes_of(item: str) -> int:
+        if item not in _PLY_BYTES:
+            raise ValueError(f"its header has the unknown type {item!r}")
+        return _PLY_BYTES[item]
+
+    kind, elements = "", []
+    for line in header.splitlines():
+        match re.split(r"\s+", line.strip()):
+            case ["format", kind, *_]:
+                pass
+            case ["element", _, count] if count.isdigit():
+                elements.append((int(count), 0))
+            case ["property", "list", length, item, name] if elements:
+                # A polygon has three vertices or more; of other lists nothing is known.
+                least = 3 if name in ("vertex_indices", "vertex_index") else 0
+                count, width = elements[-1]
+                elements[-1] = (count, width + bytes_of(length) + least * bytes_of(item))
+            case ["property", item, _] if elements:
+                count, width = elements[-1]
+                elements[-1] = (count, width + bytes_of(item))
+            case ["property" | "element", *_]:
+                raise ValueError(f"its header has the line {line!r}")
+    return kind, elements
