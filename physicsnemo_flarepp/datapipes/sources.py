@@ -12,6 +12,7 @@ import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import COMPONENT_REGISTRY, Transform
 
+from ..builtin.engine import read_stamp
 from .config import LoaderConfig
 from .memory import MemoryCases, MemoryReader, from_dataset
 from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnReader, ReaderOptions
@@ -26,7 +27,6 @@ from .readers.splits import (
 )
 from .registered import foreign_reader, make_transform, registered_class
 from .specs import BenchmarkSpec, benchmark
-from .synthetic.stamp import read_stamp
 
 # Arguments of readers that have their own place in the config.
 NAMES = ("coordinates", "features", "fields", "globals", "association")
@@ -366,7 +366,7 @@ def generate_once(name: str, *, seed: int, **counts: int | None) -> Path:
 
     A failure on rank 0 is raised on every rank, instead of leaving the others to wait.
     """
-    from .synthetic import generate  # the solvers are needed only here
+    from ..builtin import generate  # the solvers are needed only here
 
     if running_ranks() is None:
         return generate(name, seed=seed, **counts)
