@@ -224,7 +224,8 @@ def sync_file(path: Path) -> None:
 
 def checked_json(content: dict[str, Any]) -> str:
     """Return JSON text that carries a checksum of itself, for :func:`read_checked_json`."""
-    return json.dumps(content | {"checksum": _checksum(content)}, indent=2) + "\n"
+    checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return json.dumps(content | {"checksum": checksum}, indent=2) + "\n"
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:
@@ -243,18 +244,16 @@ def read_checked_json(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise ValueError("it is no regular file")
     try:
-        content = json.loads(path.read_bytes())
+        data = path.read_bytes()
+        content = json.loads(data)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(content, dict) or "checksum" not in content:
         raise ValueError("it has no checksum of itself")
-    if content.pop("checksum") != _checksum(content):
+    del content["checksum"]
+    if data != checked_json(content).encode():
         raise ValueError("its checksum is not that of its contents")
     return content
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def check_inside(names: Iterable[str]) -> None:

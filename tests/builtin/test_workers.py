@@ -111,7 +111,8 @@ def test_a_script_without_a_main_guard_is_run_once(tmp_path, log):
         "sets.MODULES['counted'] = 'counted_set'\n"
         f"generate('counted', root={str(tmp_path / 'cache')!r}, workers=2, progress=False)\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    folders = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = os.environ | {"PYTHONPATH": folders}
     done = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, env=environment, check=True
     )
