@@ -1,5 +1,5 @@
 """Built-in data sets made by small solvers, in the file layouts of the published sets."""
 
-from .engine import generate, read_stamp
+from .engine import generate
 
-__all__ = ["generate", "read_stamp"]
+__all__ = ["generate"]
