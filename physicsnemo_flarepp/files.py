@@ -281,7 +281,7 @@ def verify_file(path: Path, expected: Fingerprint) -> None:
         if size != expected.size:
             raise ValueError(f"{path} has {size} bytes, {expected.size} were written")
         if fingerprint(path) != expected:
-            raise ValueError(f"{path} was changed: its checksum is not that of the manifest")
+            raise ValueError(f"{path} was changed: its contents are not those that were written")
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
 

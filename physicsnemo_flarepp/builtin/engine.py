@@ -16,12 +16,14 @@ import psutil
 
 from .. import __version__
 from ..files import (
+    Fingerprint,
     check_inside,
     checked_json,
     exclusive,
     fingerprint,
     read_checked_json,
     replace_text,
+    verify_file,
 )
 from ..progress import progress_bar
 from .sets import MODULES, BuiltinSet, Case, case_ids, load_set
@@ -38,9 +40,9 @@ def cache_root(root: str | Path | None = None) -> Path:
 
 
 @cache
-def _sha256(path: Path, size: int, modified: int) -> str:
-    """Return the hash of a file, read once per process as long as nobody touches the file."""
-    return fingerprint(path).sha256
+def _verify_once(path: Path, written: Fingerprint, size: int, modified: int) -> None:
+    """Read a file once per process, as long as nobody touches it; errors are not remembered."""
+    verify_file(path, written)
 
 
 def write_stamp(folder: Path, content: dict) -> None:
@@ -65,7 +67,7 @@ def read_stamp(folder: Path, expected: dict | None = None) -> dict | None:
     remedy = f"delete {folder} and the set is made again when used, or by `python -m {__package__}`"
     try:
         content = read_checked_json(stamp)
-        files = {name: (file["size"], file["sha256"]) for name, file in content["files"].items()}
+        files = {name: Fingerprint(**written) for name, written in content["files"].items()}
         check_inside(files)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -77,15 +79,13 @@ def read_stamp(folder: Path, expected: dict | None = None) -> dict | None:
                 f"{stamp} belongs to another set: {name} is {content.get(name)!r}, "
                 f"expected {value!r}; {remedy}"
             )
-    for name, (size, sha256) in files.items():
+    for name, written in files.items():
         path = folder / name
-        if not path.is_file():
-            raise ValueError(f"{path}: no such file, expected {size} bytes; {remedy}")
-        found = path.stat()
-        if found.st_size != size:
-            raise ValueError(f"{path}: {found.st_size} bytes, expected {size} bytes; {remedy}")
-        if _sha256(path, size, found.st_mtime_ns) != sha256:
-            raise ValueError(f"{path}: its contents are not those that were written; {remedy}")
+        try:
+            found = path.stat()
+            _verify_once(path, written, found.st_size, found.st_mtime_ns)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{error}; {remedy}") from error
     return content
 
 

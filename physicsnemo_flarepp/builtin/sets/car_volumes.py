@@ -6,16 +6,17 @@ Bernoulli's equation makes of it. There is no wake and no turbulence, so there i
 viscosity to learn.
 """
 
-from dataclasses import astuple, fields
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import brentq
 
-from ..solvers.panel_method import PanelFlow, Panels, solve_flow
+from ..solvers.panel_method import Panels, solve_flow
 from .base import BuiltinSet, Case
 from .car_body import GROUND, CarShape, half_surface, sample_shape, whole_surface
-from .cars import SPEED, write_row, write_runs
+from .cars import SPEED, write_body, write_runs
 
 CELL_FIELDS = ("pMeanTrim", "UMeanTrim")
 # Cells along x, along half of y and along z; the box reaches this many metres beyond the car.
@@ -41,12 +42,9 @@ def graded_axis(start: float, low: float, high: float, end: float, cells: int) -
         sides = count(np.array([low - start, end - high]), inner).sum()
         return (high - low) / inner + sides
 
-    # More cells come out of smaller ones: bisect for the size that gives the number asked for.
-    small, large = 1e-6 * (end - start), end - start
-    for _ in range(200):
-        middle = np.sqrt(small * large)
-        small, large = (middle, large) if total(middle) > cells else (small, middle)
-    inner = np.sqrt(small * large)
+    # More cells come out of smaller ones: find the size that gives the number asked for.
+    width = end - start
+    inner = brentq(lambda size: total(size) - cells, 1e-6 * width, width, xtol=1e-15 * width)
     number = np.arange(cells + 1.0)
     before = count(np.array(low - start), inner)
     within = number - before
@@ -86,13 +84,6 @@ def cells_in_the_flow(
     return kept.reshape(-1)
 
 
-def volume_fields(flow: PanelFlow, centres: np.ndarray) -> dict[str, np.ndarray]:
-    """Return kinematic pressure (n,) and velocity (n, 3) at points in the flow, in SI units."""
-    velocity = SPEED * flow.velocity(centres)
-    pressure = (SPEED**2 - np.einsum("nx,nx->n", velocity, velocity)) / 2
-    return {"pMeanTrim": pressure, "UMeanTrim": velocity}
-
-
 def solve_shape(shape: CarShape) -> Case:
     """Surface, cells and fields of the air around one car.
 
@@ -107,17 +98,17 @@ def solve_shape(shape: CarShape) -> Case:
     kept = cells_in_the_flow(planes, points, faces, clearance)
     middles = [(axis[1:] + axis[:-1]) / 2 for axis in planes]
     centres = np.stack(np.meshgrid(*middles, indexing="ij"), -1).reshape(-1, 3)[kept]
-    found = volume_fields(flow, centres)
+    velocity = SPEED * flow.velocity(centres)
+    pressure = (SPEED**2 - np.einsum("nx,nx->n", velocity, velocity)) / 2
 
-    # The other half mirrors this one, with its rows along y in reverse.
     def whole(half: np.ndarray, sign: np.ndarray | float = 1.0) -> np.ndarray:
-        box = np.zeros((*CELLS, *half.shape[1:]))
+        """Values in the cells of the whole box: the other half mirrors this one along y."""
+        box = np.zeros((*CELLS, *half.shape[1:]), half.dtype)
         box.reshape(-1, *half.shape[1:])[kept] = half
         both = np.concatenate([np.flip(box, 1) * sign, box], axis=1)
-        return both.reshape(-1, *half.shape[1:])[both_kept]
+        return both.reshape(-1, *half.shape[1:])
 
-    box = kept.reshape(CELLS)
-    both_kept = np.concatenate([np.flip(box, 1), box], axis=1).reshape(-1)
+    both_kept = whole(np.ones(kept.sum())) > 0
     return {
         "points": points.astype(np.float32),
         "faces": faces.astype(np.int32),
@@ -125,8 +116,8 @@ def solve_shape(shape: CarShape) -> Case:
         "y": np.concatenate([-planes[1][:0:-1], planes[1]]),
         "z": planes[2],
         "kept": both_kept,
-        "pMeanTrim": whole(found["pMeanTrim"]).astype(np.float32),
-        "UMeanTrim": whole(found["UMeanTrim"], np.array([1.0, -1.0, 1.0])).astype(np.float32),
+        "pMeanTrim": whole(pressure)[both_kept].astype(np.float32),
+        "UMeanTrim": whole(velocity, np.array([1, -1, 1]))[both_kept].astype(np.float32),
         "shape": np.array(astuple(shape)),
     }
 
@@ -140,9 +131,7 @@ def write_run(folder: Path, number: int, case: Case) -> None:
     """Write ``volume_<i>.vtu``, the body ``drivaer_<i>.stl`` and ``geo_ref_<i>.csv``."""
     import pyvista as pv
 
-    folder.mkdir()
-    body = pv.PolyData.from_regular_faces(case["points"], case["faces"])
-    body.save(folder / f"drivaer_{number}.stl")
+    write_body(folder, number, case)
     planes = [case[axis].astype(np.float32) for axis in "xyz"]
     # VTK counts cells with x first; the arrays have z first.
     order = np.arange(case["kept"].size).reshape([len(axis) - 1 for axis in planes])
@@ -155,8 +144,6 @@ def write_run(folder: Path, number: int, case: Case) -> None:
     for name in CELL_FIELDS:
         volume.cell_data[name] = case[name][rows]
     volume.save(folder / f"volume_{number}.vtu")
-    parameters = [field.name for field in fields(CarShape)]
-    write_row(folder / f"geo_ref_{number}.csv", parameters, case["shape"])
 
 
 SET = BuiltinSet("car_volumes", 2, 40, 8, solve_case, partial(write_runs, write=write_run))

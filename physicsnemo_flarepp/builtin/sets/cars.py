@@ -13,12 +13,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import astuple, fields
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..solvers.panel_method import Panels, solve_flow
 from .base import BuiltinSet, Case
 from .car_body import GROUND, CarShape, half_surface, sample_shape, whole_surface
+
+if TYPE_CHECKING:
+    import pyvista as pv
 
 SPEED = 38.889
 VISCOSITY = 1.507e-5
@@ -87,21 +91,28 @@ def write_row(path: Path, names: list[str], values: np.ndarray) -> None:
         csv.writer(file).writerows([names, [f"{value:.8g}" for value in values]])
 
 
-def write_run(folder: Path, number: int, case: Case) -> None:
-    """Write the four files of one case as DrivAerML names them."""
+def write_body(folder: Path, number: int, case: Case) -> "pv.PolyData":
+    """Write ``drivaer_<i>.stl`` and ``geo_ref_<i>.csv`` to a new folder; return the surface."""
     # Only the process that assembles the set needs VTK, which takes a second to import.
     import pyvista as pv
 
     folder.mkdir()
     surface = pv.PolyData.from_regular_faces(case["points"], case["faces"])
     surface.save(folder / f"drivaer_{number}.stl")
+    reference = ["aRef", "lRef"] if "reference" in case else []
+    names = [*reference, *(field.name for field in fields(CarShape))]
+    values = np.concatenate([case.get("reference", []), case["shape"]])
+    write_row(folder / f"geo_ref_{number}.csv", names, values)
+    return surface
+
+
+def write_run(folder: Path, number: int, case: Case) -> None:
+    """Write the four files of one case as DrivAerML names them."""
+    surface = write_body(folder, number, case)
     for name in CELL_FIELDS:
         surface.cell_data[name] = case[name]
     surface.save(folder / f"boundary_{number}.vtp")
     write_row(folder / f"force_mom_{number}.csv", ["Cd", "Cl"], case["forces"])
-    parameters = [field.name for field in fields(CarShape)]
-    values = np.concatenate([case["reference"], case["shape"]])
-    write_row(folder / f"geo_ref_{number}.csv", ["aRef", "lRef", *parameters], values)
 
 
 def write_runs(
