@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 _CHUNK = 1 << 20
 
@@ -179,7 +179,8 @@ def sync_file(path: Path) -> None:
 
 def checked_json(content: dict[str, Any]) -> str:
     """Return JSON text that carries a checksum of itself, for :func:`read_checked_json`."""
-    return json.dumps(content | {"checksum": _checksum(content)}, indent=2) + "\n"
+    checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return json.dumps(content | {"checksum": checksum}, indent=2) + "\n"
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:
@@ -187,18 +188,16 @@ def read_checked_json(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise ValueError("it is not a regular file")
     try:
-        content = json.loads(path.read_bytes())
+        data = path.read_bytes()
+        content = json.loads(data)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(content, dict) or "checksum" not in content:
         raise ValueError("it has no checksum of itself")
-    if content.pop("checksum") != _checksum(content):
+    del content["checksum"]
+    if data != checked_json(content).encode():
         raise ValueError("its checksum is not that of its contents")
     return content
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def check_inside(names: Iterable[str]) -> None:
@@ -225,7 +224,7 @@ def verify_file(path: Path, expected: Fingerprint) -> None:
         if size != expected.size:
             raise ValueError(f"{path} has {size} bytes, {expected.size} were written")
         if fingerprint(path) != expected:
-            raise ValueError(f"{path} was changed: its checksum is not that of the manifest")
+            raise ValueError(f"{path} was changed: its contents are not those that were written")
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
@@ -240,20 +239,23 @@ def sync_folder(path: Path) -> None:
 
 
 @contextmanager
-def exclusive(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+def exclusive(lock: Path, on_wait: Callable[[], None]) -> Iterator[IO[bytes]]:
     """Hold the lock file for the block; call ``on_wait()`` first if another process has it.
 
-    The operating system frees the lock when its holder ends, however it ends.
+    An ``on_wait`` that raises refuses to wait. The operating system frees the lock when its holder
+    ends, however it ends. The open file tells its holder whether the name still leads to it.
     """
     import fcntl  # only POSIX systems have it, as PhysicsNeMo itself expects
 
-    with open(lock, "w") as file:
+    # Not through a link, which could lead to a file of somebody else.
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    with open(descriptor, "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             on_wait()
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        yield file
 
 
 @contextmanager

@@ -19,7 +19,8 @@ ALLOWED = {
     "models": {"ops", "mixers", "parallel"},
     "inference": {"ops", "mixers", "models", *BASE},
     "meshes": {"files"},
-    "datapipes": {"meshes", "parallel", *BASE},
+    "builtin": BASE,
+    "datapipes": {"builtin", "meshes", "parallel", *BASE},
     "visualization": {"ops", "meshes", *BASE},
     "training": {"ops", "mixers", "models", "parallel", "inference", "datapipes", *BASE},
 }

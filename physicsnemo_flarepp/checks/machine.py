@@ -12,7 +12,7 @@ import psutil
 import torch
 
 from .. import __version__
-from ..datapipes.synthetic.engine import CACHE_VARIABLE, cache_root
+from ..builtin.engine import CACHE_VARIABLE, cache_root
 from ..visualization.rendering import RenderingUnavailable, require_rendering
 from .findings import FAILED, NOTED, PASSED, Finding
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import COMPONENT_REGISTRY, Transform
 
+from ..builtin.engine import read_stamp
 from ..parallel.first_rank import on_first_rank
 from .config import LoaderConfig
 from .memory import MemoryCases, MemoryReader, from_dataset
@@ -27,7 +28,6 @@ from .readers.splits import (
 )
 from .registered import foreign_reader, make_transform, registered_class
 from .specs import BenchmarkSpec, benchmark
-from .synthetic.stamp import read_stamp
 
 # Arguments of readers that have their own place in the config.
 NAMES = ("coordinates", "features", "fields", "globals", "association")
@@ -364,7 +364,7 @@ def _data_root(cfg: DictConfig) -> Path:
 
 def generate_once(name: str, *, seed: int, **counts: int | None) -> Path:
     """Return the directory of a built-in set; the first rank makes it, and the others wait."""
-    from .synthetic import generate  # the solvers are needed only here
+    from ..builtin import generate
 
     def make() -> Path:
         return Path(generate(name, seed=seed, **counts))

@@ -1,7 +1,7 @@
 """What each benchmark is: files, arrays, splits, grid and normalisation, each stated once.
 
 Sources: the Geo-FNO, FNO and DrivAerML publications and the FLARE++ paper (Appendix on the PDE
-benchmarks). The built-in sets (``datapipes.synthetic``) are written in the same layouts, so a spec
+benchmarks). The built-in sets (``builtin``) are written in the same layouts, so a spec
 describes both; only the number of cases differs.
 """
 
@@ -286,7 +286,7 @@ _SPECS = (
         grid=None,
         n_tokens=None,
         normalization={"coordinates": "unit_box", "fields": "gaussian"},
-        source="built in: physicsnemo_flarepp.datapipes.synthetic.generate('cars')",
+        source="built in: physicsnemo_flarepp.builtin.generate('cars')",
     ),
     BenchmarkSpec(
         name="car_volumes",
@@ -300,7 +300,7 @@ _SPECS = (
         grid=None,
         n_tokens=None,
         normalization={},
-        source="built in: physicsnemo_flarepp.datapipes.synthetic.generate('car_volumes')",
+        source="built in: physicsnemo_flarepp.builtin.generate('car_volumes')",
     ),
 )
 

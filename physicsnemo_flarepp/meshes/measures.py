@@ -32,8 +32,10 @@ def cloud_areas(points: Float[np.ndarray, "N 2"]) -> Float[np.ndarray, " N"]:
     return _vertex_areas(np.asarray(points, dtype=np.float64), cloud_triangles(points))
 
 
-def cloud_triangles(points: Float[np.ndarray, "N 2"]) -> Int[np.ndarray, "n 3"]:
-    """Return the triangles of a planar cloud, as rows of its points.
+def cloud_triangles(
+    points: Float[np.ndarray, "N 2"], alpha: float | None = None
+) -> Int[np.ndarray, "n 3"]:
+    """Return the triangles of a planar cloud, as rows of its points, for weights and figures alike.
 
     Delaunay's without those that span a void or a bay, told by a circumcircle much larger than the
     distances of their corners to other points.
@@ -42,6 +44,8 @@ def cloud_triangles(points: Float[np.ndarray, "N 2"]) -> Int[np.ndarray, "n 3"]:
     ----------
     points : numpy.ndarray
         (N, 2).
+    alpha : float, optional
+        Largest circumradius of a triangle, instead of that comparison.
 
     Examples
     --------
@@ -66,10 +70,13 @@ def cloud_triangles(points: Float[np.ndarray, "N 2"]) -> Int[np.ndarray, "n 3"]:
     sides = points[triangles[:, [1, 2, 0]]] - points[triangles]
     lengths = np.linalg.norm(sides, axis=2)
     doubled = np.abs(sides[:, 0, 0] * sides[:, 1, 1] - sides[:, 0, 1] * sides[:, 1, 0])
-    neighbour = min(_NEIGHBOUR, len(points) - 1)
-    spacing = KDTree(points).query(points, k=[neighbour + 1])[0][:, 0]
+    if alpha is None:
+        neighbour = min(_NEIGHBOUR, len(points) - 1)
+        spacing = KDTree(points).query(points, k=[neighbour + 1])[0][:, 0]
+        largest = _LARGEST_CIRCUMRADIUS * spacing[triangles].max(axis=1)
+    else:
+        largest = alpha
     # R = abc / 4A, compared without dividing: flat triangles on the hull have A = 0.
-    largest = _LARGEST_CIRCUMRADIUS * spacing[triangles].max(axis=1)
     return triangles[lengths.prod(axis=1) <= 2 * doubled * largest]
 
 

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from physicsnemo_flarepp.datapipes.synthetic.stamp import write_stamp
+from physicsnemo_flarepp.builtin.engine import write_stamp
 from tests.commands.calling import verb
 from tests.evaluation import making
 

@@ -11,6 +11,7 @@ from omegaconf.errors import ConfigKeyError
 from physicsnemo.datapipes import COMPONENT_REGISTRY
 from scipy.io import savemat
 
+from physicsnemo_flarepp.builtin import generate
 from physicsnemo_flarepp.datapipes import (
     DrivAerMLReader,
     Normalizer,
@@ -19,7 +20,6 @@ from physicsnemo_flarepp.datapipes import (
     build_test_loader,
     data_elsewhere,
 )
-from physicsnemo_flarepp.datapipes.synthetic import generate
 
 
 def config(root, **changes):
@@ -211,7 +211,7 @@ def test_builtin_set_is_generated_with_its_counts_and_read_like_files(grid_files
         (root / "stamp.json").write_text(json.dumps({"n_train": 3, "n_test": 2}))
         return root
 
-    module = "physicsnemo_flarepp.datapipes.synthetic"
+    module = "physicsnemo_flarepp.builtin"
     monkeypatch.setitem(sys.modules, module, SimpleNamespace(generate=generate))
     train, test, normalizer, val = build_dataloaders(
         {"builtin": "pipe", "n_val": 0, "n_test": 2, "seed": 9, "builtin_seed": 4}

@@ -44,7 +44,7 @@ def run_ranks(task, directory, size=2):
 
 
 def set_generator(monkeypatch, generate):
-    module = "physicsnemo_flarepp.datapipes.synthetic"
+    module = "physicsnemo_flarepp.builtin"
     monkeypatch.setitem(sys.modules, module, SimpleNamespace(generate=generate))
 
 

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from physicsnemo_flarepp.builtin.sets import load_set
 from physicsnemo_flarepp.datapipes import GeoFNOReader, build_dataloaders, from_arrays
 from physicsnemo_flarepp.datapipes.readers.base import CaseReader
 from physicsnemo_flarepp.datapipes.readers.splits import SplitFraction
-from physicsnemo_flarepp.datapipes.synthetic.sets import load_set
 
 RUNS = [f"run_{i}" for i in range(20)]
 

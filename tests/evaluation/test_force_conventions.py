@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from physicsnemo_flarepp.datapipes.synthetic.stamp import write_stamp
+from physicsnemo_flarepp.builtin.engine import write_stamp
 from physicsnemo_flarepp.evaluation import (
     describe_prediction,
     evaluate_run,

@@ -13,9 +13,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from physicsnemo_flarepp.builtin import generate, sets
+from physicsnemo_flarepp.builtin.workers import solve_to_file
 from physicsnemo_flarepp.datapipes import build_dataloaders
-from physicsnemo_flarepp.datapipes.synthetic import generate, sets
-from physicsnemo_flarepp.datapipes.synthetic.workers import solve_to_file
 
 # What Python tells an audit hook before a file operation.
 FILE_OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir"}
@@ -154,7 +154,7 @@ def test_the_set_of_another_seed_is_not_taken_for_this_one(made, tmp_path):
     wrong = tmp_path / folder.name.replace("-s0-", "-s1-")
     shutil.copytree(folder, wrong)
     with pytest.raises(
-        ValueError, match="stamp.json is that of another set: seed is 0, expected 1"
+        ValueError, match="stamp.json belongs to another set: seed is 0, expected 1"
     ):
         generate("darcy", seed=1, root=tmp_path, **SMALL)
 
@@ -178,7 +178,7 @@ def test_loaders_refuse_a_damaged_set(copy_of, monkeypatch, way):
     cfg |= {"builtin": "darcy"} if way == "builtin" else {"root": folder, "benchmark": "darcy"}
     assert len(build_dataloaders(cfg).train) == 1
     damaged.write_bytes(flipped(data, len(data) // 2, 0))
-    with pytest.raises(ValueError, match=re.escape(f"{damaged}: its contents are not those")):
+    with pytest.raises(ValueError, match=re.escape(f"{damaged} was changed")):
         build_dataloaders(cfg)
 
 
@@ -202,7 +202,7 @@ def prepare(monkeypatch, tmp_path):
     The set has no equations, and each of its two files a folder.
     """
     module = ModuleType("numbers_set")
-    module.SET = sets.SyntheticSet("numbers", 1, 1, 1, solve_case, assemble)
+    module.SET = sets.BuiltinSet("numbers", 1, 1, 1, solve_case, assemble)
     monkeypatch.setitem(sys.modules, "numbers_set", module)
     monkeypatch.setitem(sets.MODULES, "numbers", "numbers_set")
 

@@ -37,8 +37,8 @@ REVIEWED = {
     "__init__.py import_module": 1,
     "datapipes/__init__.py import_module": 1,
     "commands/dispatch.py import_module": 3,
-    "datapipes/synthetic/sets/base.py import_module": 1,
-    "datapipes/synthetic/workers.py import_module": 1,
+    "builtin/sets/base.py import_module": 1,
+    "builtin/workers.py import_module": 1,
     "visualization/rendering.py import_module": 1,
     # Programs of this package, in a fresh interpreter.
     "meshes/vtk_calls.py Popen": 1,
@@ -62,7 +62,7 @@ REVIEWED = {
     # Arrays: allow_pickle is False, by argument or by default.
     "datapipes/case_meshes.py load": 1,
     "datapipes/readers/array_files.py load": 2,
-    "datapipes/synthetic/workers.py load": 1,
+    "builtin/workers.py load": 1,
     "evaluation/inputs.py load": 1,
     "inference/outputs.py load": 1,
     "inference/outputs.py open_memmap": 1,

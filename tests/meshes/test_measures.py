@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import pyvista as pv
 
-from physicsnemo_flarepp.datapipes.synthetic.sets.elasticity import N_NODES, random_radius
-from physicsnemo_flarepp.datapipes.synthetic.solvers.triangulate import triangulate_cell
+from physicsnemo_flarepp.builtin.sets.elasticity import N_NODES, random_radius
+from physicsnemo_flarepp.builtin.solvers.triangulate import triangulate_cell
 from physicsnemo_flarepp.meshes import polygon_mesh
 from physicsnemo_flarepp.meshes.measures import (
     cloud_areas,

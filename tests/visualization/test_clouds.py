@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from physicsnemo_flarepp.meshes.measures import cloud_areas
 from physicsnemo_flarepp.visualization import triangulate_cloud
 
 
@@ -18,6 +19,13 @@ def test_void_stays_open():
     centres = mesh.cell_centers().points[:, :2]
     assert np.linalg.norm(centres, axis=1).min() > 0.25
     assert mesh.area == pytest.approx(4 - np.pi * 0.3**2, rel=0.03)
+
+
+def test_figures_and_token_weights_see_the_same_body():
+    rng = np.random.default_rng(0)
+    radius, angle = np.sqrt(rng.uniform(0.3, 1, 300)), rng.uniform(0, 2 * np.pi, 300)
+    ring = np.stack([radius * np.cos(angle), radius * np.sin(angle)], -1)
+    assert triangulate_cloud(ring).area == pytest.approx(cloud_areas(ring).sum(), rel=1e-12)
 
 
 def test_large_alpha_is_plain_delaunay():

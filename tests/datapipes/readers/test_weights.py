@@ -9,6 +9,8 @@ import pyvista as pv
 import torch
 from scipy.io import savemat
 
+from physicsnemo_flarepp.builtin.sets.elasticity import N_NODES, random_radius
+from physicsnemo_flarepp.builtin.solvers.triangulate import triangulate_cell
 from physicsnemo_flarepp.datapipes import (
     DarcyReader,
     DrivAerMLReader,
@@ -18,8 +20,6 @@ from physicsnemo_flarepp.datapipes import (
     ReaderOptions,
     build_dataloaders,
 )
-from physicsnemo_flarepp.datapipes.synthetic.sets.elasticity import N_NODES, random_radius
-from physicsnemo_flarepp.datapipes.synthetic.solvers.triangulate import triangulate_cell
 from tests.datapipes.readers.layouts import FIELDS, LAYOUTS, surface_arrays, write_case
 
 MEASURE = ReaderOptions(weights="measure")

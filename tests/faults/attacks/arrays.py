@@ -9,11 +9,11 @@ import h5py
 import numpy as np
 from scipy.io import savemat
 
+from physicsnemo_flarepp.builtin.sets import CaseId
+from physicsnemo_flarepp.builtin.workers import case_file, unsolved_cases
 from physicsnemo_flarepp.datapipes import GeoFNOReader
 from physicsnemo_flarepp.datapipes.channels import Channels
 from physicsnemo_flarepp.datapipes.readers.stores import load_mat
-from physicsnemo_flarepp.datapipes.synthetic.sets import CaseId
-from physicsnemo_flarepp.datapipes.synthetic.workers import case_file, unsolved_cases
 from physicsnemo_flarepp.evaluation.inputs import read_points
 from tests.faults.attacks.base import Attack, Kind, Trap, edited_zip, replaced_by, whole_file
 

@@ -15,7 +15,7 @@ import yaml
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from physicsnemo_flarepp.datapipes.synthetic import stamp
+from physicsnemo_flarepp.builtin import engine
 from physicsnemo_flarepp.evaluation import load_run
 from physicsnemo_flarepp.files import checked_json, fingerprint
 from physicsnemo_flarepp.inference.state import LatentState, _checksum
@@ -127,13 +127,14 @@ RUN_MANIFEST = whole_file() | {
 
 def write_stamp_file(folder: Path) -> Path:
     (folder / "data.npy").write_bytes(b"data")
-    stamp.write_stamp(folder, {"name": "pipe"})
-    return folder / stamp.STAMP
+    engine.write_stamp(folder, {"name": "pipe"})
+    return folder / engine.STAMP
 
 
 STAMP = whole_file() | {
-    "escape: absolute name": names_outside(lambda trap: str(trap.outside), stamp._text),
-    "escape: name": names_outside(lambda trap: "../elsewhere/outside.bin", stamp._text),
+    "escape: absolute name": names_outside(lambda trap: str(trap.outside), checked_json),
+    "escape: name": names_outside(lambda trap: "../elsewhere/outside.bin", checked_json),
+    "escape: pipe": Attack(endless),
 }
 
 
@@ -168,6 +169,6 @@ KINDS = {
     "normalizer.safetensors": Kind(in_run("normalizer.safetensors"), open_run, SAFETENSORS),
     "channels.json": Kind(in_run("channels.json"), open_run, whole_file(), names_itself=False),
     "run_manifest.json": Kind(write_run_manifest, open_run, RUN_MANIFEST),
-    "set stamp.json": Kind(write_stamp_file, lambda path: stamp.read_stamp(path.parent), STAMP),
+    "set stamp.json": Kind(write_stamp_file, lambda path: engine.read_stamp(path.parent), STAMP),
     "latent state": Kind(write_latents, LatentState.load, SAFETENSORS),
 }

@@ -72,7 +72,7 @@ def forge(checkpoint, name, data):
     manifest["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     text = json.dumps(manifest, sort_keys=True)
     manifest["checksum"] = hashlib.sha256(text.encode()).hexdigest()
-    path.write_text(json.dumps(manifest))
+    path.write_text(json.dumps(manifest, indent=2) + "\n")
 
 
 @pytest.fixture

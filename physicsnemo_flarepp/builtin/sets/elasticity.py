@@ -1,0 +1,59 @@
+"""Built-in set *elasticity*: a hyperelastic unit cell with a void, in the Geo-FNO layout.
+
+The unit square has a central void of random shape, is clamped at its bottom and pulled at its top
+by a dead load of 100 kPa. The material is the incompressible Rivlin-Saunders solid of the published
+set at large strains, here in plane stress. Every case has its own unstructured mesh of 972 nodes;
+curved quadratic triangles on that mesh give the deformation, and the stored scalar is the von Mises
+norm of the Cauchy stress at the nodes in kPa.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from ..solvers.hyperelastic import solve_cell, von_mises_stress
+from ..solvers.triangulate import triangulate_cell
+from .base import BuiltinSet, Case, validation_apart
+
+N_NODES = 972
+TRACTION = 100.0  # kPa
+
+_WAVES = 6
+
+
+def random_radius(rng: np.random.Generator) -> Callable[[np.ndarray], np.ndarray]:
+    """Radius of a random void as a function of the angle, between 0.2 and 0.4.
+
+    The radius is 0.2 + 0.2 / (1 + exp(g)) of a periodic Gaussian process g with covariance
+    16 (9 - d2/dangle2)**-1, cut off after six waves around the void.
+    """
+    wave = np.arange(1, _WAVES + 1)
+    mean = rng.normal(0.0, np.sqrt(16.0 / 9.0 / (2 * np.pi)))
+    cosine, sine = rng.normal(0.0, np.sqrt(16.0 / (wave**2 + 9.0) / np.pi), (2, _WAVES))
+
+    def radius(angle: np.ndarray) -> np.ndarray:
+        phase = np.multiply.outer(angle, wave)
+        return 0.2 + 0.2 / (1 + np.exp(mean + np.cos(phase) @ cosine + np.sin(phase) @ sine))
+
+    return radius
+
+
+def solve_case(case_seed: int) -> Case:
+    """``nodes`` (972, 2) and ``stress`` (972,) in kPa of the cell with this seed."""
+    rng = np.random.default_rng(case_seed)
+    mesh = triangulate_cell(random_radius(rng), N_NODES, rng)
+    return {"nodes": mesh.nodes, "stress": von_mises_stress(solve_cell(mesh, TRACTION))}
+
+
+def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) -> None:
+    """Write Random_UnitCell_XY_10.npy (972, 2, n) and Random_UnitCell_sigma_10.npy (972, n)."""
+    nodes = np.empty((N_NODES, 2, n_train + n_test), np.float32)
+    stress = np.empty((N_NODES, n_train + n_test), np.float32)
+    for k, case in enumerate(cases):
+        nodes[..., k], stress[..., k] = case["nodes"], case["stress"]
+    np.save(out_dir / "Random_UnitCell_XY_10.npy", nodes)
+    np.save(out_dir / "Random_UnitCell_sigma_10.npy", stress)
+
+
+SET = BuiltinSet("elasticity", 3, 200, 50, solve_case, validation_apart(assemble))

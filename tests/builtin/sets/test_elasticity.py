@@ -1,0 +1,50 @@
+"""Random cells with voids and the files of the set."""
+
+import numpy as np
+import pytest
+
+from physicsnemo_flarepp.builtin.sets import elasticity
+from physicsnemo_flarepp.builtin.solvers import hyperelastic
+from physicsnemo_flarepp.builtin.solvers.triangulate import (
+    triangle_areas,
+    triangulate_cell,
+)
+
+pytestmark = pytest.mark.slow
+
+
+def test_random_cells_are_sound():
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        mesh = triangulate_cell(elasticity.random_radius(rng), elasticity.N_NODES, rng)
+        areas = triangle_areas(mesh.nodes, mesh.triangles)
+        assert mesh.nodes.shape == (972, 2) and areas.min() > 0
+        assert mesh.nodes.min() == 0 and mesh.nodes.max() == 1
+        angle = np.linspace(0, 2 * np.pi, 4001)
+        void = 0.5 * np.trapezoid(mesh.radius(angle) ** 2, angle)
+        assert areas.sum() == pytest.approx(1 - void, rel=2e-3)
+
+        gradient = hyperelastic.solve_cell(mesh, elasticity.TRACTION)
+        stress = hyperelastic.von_mises_stress(gradient)
+        assert np.all(np.isfinite(stress)) and np.linalg.det(gradient.T).min() > 0.2
+        assert 100 < stress.mean() < 300 and 300 < stress.max() < 3000
+
+
+def test_a_case_is_a_function_of_its_seed():
+    first, again, other = (elasticity.solve_case(seed) for seed in (3, 3, 4))
+    for name in first:
+        np.testing.assert_array_equal(first[name], again[name])
+        assert not np.allclose(first[name], other[name])
+
+
+def test_files_have_the_published_layout(tmp_path):
+    cases = [
+        {"nodes": np.full((972, 2), k) + [0.25, 0.5], "stress": np.arange(972.0) + 1000 * k}
+        for k in range(3)
+    ]
+    elasticity.SET.assemble(iter(cases), tmp_path, 2, 1, 0)
+    nodes = np.load(tmp_path / "Random_UnitCell_XY_10.npy")
+    stress = np.load(tmp_path / "Random_UnitCell_sigma_10.npy")
+    assert nodes.shape == (972, 2, 3) and stress.shape == (972, 3)
+    np.testing.assert_array_equal(nodes[7], [[0.25, 1.25, 2.25], [0.5, 1.5, 2.5]])
+    np.testing.assert_array_equal(stress[5], [5, 1005, 2005])
