@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 _CHUNK = 1 << 20
 
@@ -297,20 +297,23 @@ def sync_folder(path: Path) -> None:
 
 
 @contextmanager
-def exclusive(lock: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+def exclusive(lock: Path, on_wait: Callable[[], None]) -> Iterator[IO[bytes]]:
     """Hold the lock file for the block; call ``on_wait()`` first if another process has it.
 
-    The operating system frees the lock when its holder ends, however it ends.
+    An ``on_wait`` that raises refuses to wait. The operating system frees the lock when its holder
+    ends, however it ends. The open file tells its holder whether the name still leads to it.
     """
     import fcntl  # only POSIX systems have it, as PhysicsNeMo itself expects
 
-    with open(lock, "w") as file:
+    # Not through a link, which could lead to a file of somebody else.
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    with open(descriptor, "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             on_wait()
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        yield file
 
 
 @contextmanager

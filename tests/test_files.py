@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from physicsnemo_flarepp.files import (
+    exclusive,
     explained,
     fingerprint,
     reading,
@@ -88,3 +89,25 @@ def test_errors_that_are_not_about_the_content_pass_unchanged(error):
     with pytest.raises(type(error)) as caught, reading("a.npy"):
         raise error
     assert caught.value is error
+
+
+def test_a_lock_is_held_refused_and_freed(tmp_path):
+    lock = tmp_path / ".lock"
+    lock.write_bytes(b"kept")
+
+    def refuse():
+        raise RuntimeError("taken")
+
+    with exclusive(lock, refuse) as file:
+        assert os.path.samestat(os.fstat(file.fileno()), lock.stat())
+        with pytest.raises(RuntimeError, match="taken"), exclusive(lock, refuse):
+            pytest.fail("held twice")
+    with exclusive(lock, refuse):
+        assert lock.read_bytes() == b"kept"
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="link"), exclusive(tmp_path / "link", lambda: None):
+        pytest.fail("followed")
+    assert not (tmp_path / "elsewhere").exists()
