@@ -21,8 +21,11 @@ ALLOWED = {
     "meshes": {"files"},
     "datapipes": {"meshes", "parallel", *BASE},
     "visualization": {"ops", "meshes", *BASE},
-    "training": {"ops", "mixers", "models", "parallel", "inference", "datapipes", *BASE},
-}
+    "runs": {"models", "parallel", "inference", "datapipes", *BASE},
+    "training": {
+        "ops", "mixers", "models", "parallel", "inference", "datapipes", "runs", *BASE
+    },
+}  # fmt: skip
 ALLOWED["checks"] = {*ALLOWED} - {"meshes"}
 ALLOWED["evaluation"] = {*ALLOWED} - {"checks"}
 ALLOWED["commands"] = {*ALLOWED, "evaluation"}

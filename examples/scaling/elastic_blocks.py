@@ -25,7 +25,7 @@ from scipy.sparse.linalg import spsolve
 from scipy.stats import qmc
 
 from physicsnemo_flarepp.progress import progress_bar
-from physicsnemo_flarepp.training.metrics import read_metrics
+from physicsnemo_flarepp.runs.metrics import read_metrics
 from physicsnemo_flarepp.training.trials import Trial, run_trial
 
 # Lowest and highest value of each parameter.

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from measuring import print_row, write_csv
 from omegaconf import DictConfig
 
-from physicsnemo_flarepp.training.metrics import read_metrics
+from physicsnemo_flarepp.runs.metrics import read_metrics
 from physicsnemo_flarepp.training.trials import Trial, run_trial
 
 SETS = ("cars", "darcy", "elasticity", "airfoil", "pipe")

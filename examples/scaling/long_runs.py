@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from measuring import print_row, write_csv
 from omegaconf import DictConfig
 
-from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
-from physicsnemo_flarepp.training.metrics import read_metrics
+from physicsnemo_flarepp.runs import CheckpointStore, load_training_state
+from physicsnemo_flarepp.runs.metrics import read_metrics
 from physicsnemo_flarepp.training.trials import Trial, run_trial
 
 # Cases per step and tokens per case.

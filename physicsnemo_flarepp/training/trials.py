@@ -17,8 +17,8 @@ from omegaconf import DictConfig
 
 from ..files import replace_text
 from ..progress import progress_bar
+from ..runs.metrics import read_metrics
 from .config import check_config
-from .metrics import read_metrics
 from .reporting import SPLIT_NAMES
 from .run import train
 
@@ -98,7 +98,7 @@ class TrialResult:
 def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> str:
     """Train all trials and write ``comparison.md`` and ``comparison.csv``; return the table.
 
-    Trials that were trained before are only evaluated, those that were stopped go on.
+    Runs that were trained before are only evaluated; stopped ones resume.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def run_trial(trial: Trial) -> TrialResult:
     run = train(trial.config)
     if run.stopped_by is not None:
         message = f"{run.directory} was stopped by {run.stopped_by}"
-        raise TrialStopped(f"{message}; the same command goes on from there", run.exit_code())
+        raise TrialStopped(f"{message}; the same command resumes from there", run.exit_code())
     rows = read_metrics(run.directory)
     seconds = [row["seconds_per_step"] for row in rows if "seconds_per_step" in row]
     return TrialResult(

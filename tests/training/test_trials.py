@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from physicsnemo_flarepp.training.metrics import read_metrics
+from physicsnemo_flarepp.runs.metrics import read_metrics
 from physicsnemo_flarepp.training.step import TrainStep
 from physicsnemo_flarepp.training.trials import (
     Trial,
