@@ -12,6 +12,7 @@ import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import COMPONENT_REGISTRY, Transform
 
+from ..parallel.first_rank import on_first_rank
 from .config import LoaderConfig
 from .memory import MemoryCases, MemoryReader, from_dataset
 from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnReader, ReaderOptions
@@ -362,26 +363,13 @@ def _data_root(cfg: DictConfig) -> Path:
 
 
 def generate_once(name: str, *, seed: int, **counts: int | None) -> Path:
-    """Return the directory of a built-in set; under several ranks, rank 0 makes it, others wait.
-
-    A failure on rank 0 is raised on every rank, instead of leaving the others to wait.
-    """
+    """Return the directory of a built-in set; the first rank makes it, and the others wait."""
     from .synthetic import generate  # the solvers are needed only here
 
-    if running_ranks() is None:
-        return generate(name, seed=seed, **counts)
-    outcome: list = [None, None]
-    cause = None
-    if dist.get_rank() == 0:
-        try:
-            outcome[0] = str(generate(name, seed=seed, **counts))
-        except Exception as error:
-            cause = error
-            outcome[1] = f"{type(error).__name__}: {error}"
-    dist.broadcast_object_list(outcome, src=0)
-    if outcome[1] is not None:
-        raise RuntimeError(f"rank 0 could not generate {name!r}: {outcome[1]}") from cause
-    return Path(outcome[0])
+    def make() -> Path:
+        return Path(generate(name, seed=seed, **counts))
+
+    return on_first_rank(make, f"generating the built-in set {name}")
 
 
 def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> type:

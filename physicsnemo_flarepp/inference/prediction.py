@@ -50,7 +50,8 @@ def predict(
         only chunks are read, and cast to the dtype of the model. An array (N, F) is a batch of
         one.
     chunk_size : int or "auto", optional
-        Tokens per chunk; "auto" takes what a quarter of the free memory allows.
+        Tokens per chunk; "auto" takes what a quarter of the memory allows, or half of what is
+        free if that is less.
     offload : "cpu", "device", None or path-like, optional
         Where the hidden states (B, N, C) wait between passes: host memory, the model's device
         ("device" or None), or unnamed files in the directory given.

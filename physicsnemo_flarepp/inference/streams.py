@@ -22,7 +22,9 @@ Range = tuple[int, int]
 _HIDDEN_TEMPORARIES = 16
 _WIDEST_TEMPORARIES = 3
 _SLICE_TEMPORARIES = 4
-_SHARE_OF_FREE_MEMORY = 0.25
+# A chunk may fill this much of the whole memory, the same in every process, and of what is free.
+SHARE_OF_MEMORY = 0.25
+_SHARE_OF_FREE_MEMORY = 0.5
 # Beyond these, larger chunks only cost memory: a GPU is full, and on a CPU the temporaries of one
 # chunk leave the caches.
 _MOST_TOKENS = {"cuda": 2**18}
@@ -50,32 +52,14 @@ def token_ranges(n_tokens: int, chunk_size: int) -> list[Range]:
 def resolve_chunk_size(
     chunk_size: int | str | None, model: MixerBackbone, batch: int, reserved: int = 0
 ) -> int:
-    """Return the tokens per chunk: the caller's number, or what free memory allows for "auto".
+    """Return the tokens per chunk: the caller's number, or what memory allows for "auto" or None.
 
-    Parameters
-    ----------
-    chunk_size : int, "auto" or None
-        None is "auto".
-    model : MixerBackbone
-        The model that will work on the chunks.
-    batch : int
-        Samples per chunk.
-    reserved : int, optional
-        Bytes of the free device memory that are already spoken for.
-
-    Returns
-    -------
-    int
-        With "auto" a power of two of at least 256 tokens.
-
-    Examples
-    --------
-    >>> model = MixerBackbone(3, 1, n_layers=1, n_hidden=32, n_head=4)
-    >>> resolve_chunk_size(1000, model, 1)
-    1000
+    `reserved` are bytes of the device that are already spoken for.
     """
     if chunk_size is None or chunk_size == "auto":
-        return _auto_chunk_size(model, batch, reserved)
+        parameter = next(model.parameters())
+        per_token = _numbers_per_token(model) * batch * parameter.element_size()
+        return auto_chunk_size(parameter.device, per_token, reserved)
     if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1:
         raise ValueError(
             f'chunk_size must be a positive number of tokens or "auto", got {chunk_size!r}'
@@ -83,30 +67,49 @@ def resolve_chunk_size(
     return chunk_size
 
 
-def _auto_chunk_size(model: MixerBackbone, batch: int, reserved: int) -> int:
-    parameter = next(model.parameters())
+def _numbers_per_token(model: MixerBackbone) -> int:
     block = model.blocks[0]
     slices = block.mixer.heads * model._args["__args__"].get("slice_num", block.mixer.head_dim)
     widest = max(m.out_features for m in block.modules() if isinstance(m, nn.Linear))
     numbers = _HIDDEN_TEMPORARIES * model.stream_width + _SLICE_TEMPORARIES * slices
-    numbers += _WIDEST_TEMPORARIES * widest
-    per_token = numbers * batch * parameter.element_size()
-    room = (free_memory(parameter.device) - reserved) * _SHARE_OF_FREE_MEMORY
-    most = _MOST_TOKENS.get(parameter.device.type, _MOST_TOKENS_ELSEWHERE)
-    tokens = min(most, max(_FEWEST_TOKENS, int(room / per_token)))
-    return 2 ** (tokens.bit_length() - 1)
+    return numbers + _WIDEST_TEMPORARIES * widest
 
 
-def free_memory(device: torch.device) -> int:
-    """Return the bytes free on a CUDA device, or available on the machine for any other.
+def auto_chunk_size(device: torch.device, bytes_per_token: int, reserved: int = 0) -> int:
+    """Return the tokens that a quarter of a device holds, or half of what is free if that is less.
+
+    A share of the whole memory does not change from call to call or process to process, and with
+    it neither does the rounding of a result.
+    """
+    room = SHARE_OF_MEMORY * (total_memory(device) - reserved)
+    room = min(room, _SHARE_OF_FREE_MEMORY * (free_memory(device) - reserved))
+    return limit_chunk(room / bytes_per_token, device.type)
+
+
+def limit_chunk(tokens: float, kind: str) -> int:
+    """Return a power of two at or below, of at least 256 tokens and at most what serves a device.
 
     Examples
     --------
-    >>> free_memory(torch.device("cpu")) > 0
-    True
+    >>> limit_chunk(1e9, "cuda"), limit_chunk(1e9, "cpu"), limit_chunk(1000, "cpu")
+    (262144, 4096, 512)
     """
+    tokens = min(_MOST_TOKENS.get(kind, _MOST_TOKENS_ELSEWHERE), max(_FEWEST_TOKENS, int(tokens)))
+    return 2 ** (tokens.bit_length() - 1)
+
+
+def total_memory(device: torch.device) -> int:
+    """Return the bytes of a CUDA device, or of the machine for any other."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        return torch.cuda.get_device_properties(device).total_memory
+    return psutil.virtual_memory().total
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes free on a CUDA device, torch's cached blocks included, or on the machine."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
     return psutil.virtual_memory().available
 
 
@@ -176,7 +179,10 @@ class Transfers:
         self._outward.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._outward):
             target.copy_(value, non_blocking=True)
-            value.record_stream(self._outward)
+            # Else torch would hand out the memory of either while the copy runs.
+            for tensor in (value, target):
+                if tensor.is_cuda:
+                    tensor.record_stream(self._outward)
             done = self._outward.record_event()
         self._stored.append(done)
         if len(self._stored) > _IN_FLIGHT:

@@ -1,14 +1,9 @@
-"""Where a process stands among all, and what the first does for the others."""
+"""Where a process stands among all."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
-import torch.distributed as dist
 from torch.distributed import DeviceMesh, ProcessGroup
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,19 +29,3 @@ class Ranks:
     def data_group(self) -> ProcessGroup:
         """The ranks that hold the same part of different samples."""
         return self.mesh["data"].get_group()
-
-
-def on_first_rank(function: Callable[[], T]) -> T:
-    """Return on all ranks what `function` returns on the first; raise on all what it raises."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return function()
-    outcome: list = [None, None]
-    if dist.get_rank() == 0:
-        try:
-            outcome[0] = function()
-        except Exception as error:  # whatever it is, the others must not wait for ever
-            outcome[1] = error
-    dist.broadcast_object_list(outcome, src=0)
-    if outcome[1] is not None:
-        raise outcome[1]
-    return outcome[0]

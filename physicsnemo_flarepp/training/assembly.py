@@ -18,6 +18,7 @@ from ..datapipes.readers.base import NO_WEIGHTS
 from ..models.feeding import InputLayout, build_model, input_adapter, takes_weights
 from ..parallel import enable_context_parallel, initialize, make_mesh
 from ..parallel.ranks import Ranks
+from .compiling import is_compiled
 from .config import TrainingConfig
 from .optimizers import make_average, make_optimizer
 from .planning import StreamChoice
@@ -49,7 +50,7 @@ class Assembly:
 
 def start_ranks(cfg: DictConfig) -> Ranks:
     """Start the process group, of one process or of many; choose device, threads and TF32."""
-    manager = initialize()
+    manager = initialize(device=None if cfg.device == "auto" else cfg.device)
     mesh = make_mesh(cfg.parallel.context)
     device = _choose_device(cfg.device, manager.device, manager.world_size)
     if cfg.threads is not None:
@@ -126,9 +127,6 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     steps_per_epoch = -(-len(loaders.train) // settings.accumulate)
     optimizer = make_optimizer(model, settings)
     average = make_average(model, settings.ema_decay)
-    compiled = settings.compile is True or (
-        settings.compile == "auto" and ranks.device.type == "cuda" and settings.stream is None
-    )
     options = {
         "adapter": input_adapter(model),
         "normalizer": loaders.normalizer,
@@ -138,7 +136,8 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
         "group": ranks.context_group,
     }
     if settings.stream is None:
-        loss = FieldLoss(torch.compile(model) if compiled else model, **options)
+        compiled = torch.compile(model) if is_compiled(settings, ranks.device) else model
+        loss = FieldLoss(compiled, **options)
         evaluation = FieldLoss(average.module, **options)
     else:
         choice = StreamChoice(settings.stream, model, settings.precision, ranks.context_group)

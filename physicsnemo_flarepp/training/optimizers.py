@@ -88,7 +88,9 @@ def _return_identity(
     if diagonals and amount > 0:
         if found_inf is not None:
             amount = amount * (1 - found_inf).squeeze()
-        torch._foreach_add_(diagonals, amount)
+        # One by one: `_foreach_add_` would read a tensor on the host, and is no faster on views.
+        for diagonal in diagonals:
+            diagonal.add_(amount)
 
 
 def _diagonals(weight: Float[Tensor, "rows C"]) -> Float[Tensor, "projections C"]:

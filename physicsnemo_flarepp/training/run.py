@@ -14,7 +14,8 @@ from torch import Tensor
 from ..datapipes.loaders import Loaders
 from ..datapipes.memory import MemoryCases, from_dataset
 from ..datapipes.sources import complete_names
-from ..parallel.ranks import Ranks, on_first_rank
+from ..parallel.first_rank import on_first_rank
+from ..parallel.ranks import Ranks
 from ..runs.checkpoints import Checkpoint, CheckpointStore, load_training_state
 from ..runs.directory import NORMALIZER, RunDirectory
 from ..runs.training_set import (
@@ -131,7 +132,7 @@ def _train_in(
     stored = directory.path / NORMALIZER
     loaders = load_data(cfg, ranks, stored if state is not None else None, data)
     if state is not None:
-        on_first_rank(lambda: _check_data(directory, loaders, cfg))
+        on_first_rank(lambda: _check_data(directory, loaders, cfg), "checking the data")
     assembly = assemble(cfg, ranks, loaders)
     reporter.total_steps = cfg.training.epochs * assembly.steps_per_epoch
     trainer = Trainer(cfg, ranks, assembly, directory, store, reporter)
@@ -207,7 +208,7 @@ def _find_state(
             directory.check_sound()
         return checkpoint
 
-    checkpoint = on_first_rank(find)
+    checkpoint = on_first_rank(find, "looking for a checkpoint")
     if checkpoint is None:
         return None
     state = load_training_state(checkpoint)

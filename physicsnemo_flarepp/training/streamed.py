@@ -48,7 +48,8 @@ def streamed_step(
     target : ArrayLike
         Shape :math:`(B, N, O)`, (N, O) for a batch of one, or on the grid; read alike.
     chunk_size : int or "auto", optional
-        Tokens per chunk; "auto" takes what a quarter of the free memory allows.
+        Tokens per chunk; "auto" takes what a quarter of the memory allows, or half of what is
+        free if that is less.
     loss : LossOverSums, optional
         Default: :class:`RelativeL2` over the tokens that `token_mask` leaves, that is
         :func:`~physicsnemo_flarepp.training.losses.relative_l2_loss`.

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..datapipes.normalization import centres_fields
 from ..ops import all_reduce
-from ..parallel.ranks import Ranks, on_first_rank
+from ..parallel.first_rank import on_first_rank
+from ..parallel.ranks import Ranks
 from ..runs.checkpoints import Checkpoint, CheckpointStore, load_training_state
 from ..runs.directory import RunDirectory
 from ..runs.metrics import read_metrics
@@ -188,7 +189,7 @@ class Trainer:
             self.store.save(self.step, state, module, epoch=self.epoch, metric=metric)
 
         try:
-            on_first_rank(write)
+            on_first_rank(write, "writing a checkpoint")
         except OSError as failure:
             if required:
                 raise
@@ -343,7 +344,7 @@ class Trainer:
             return best, load_training_state(best)["average"]
 
         try:
-            best, average = on_first_rank(load)
+            best, average = on_first_rank(load, "loading the best checkpoint")
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"training.select is {self.settings.select!r}, but the best checkpoint cannot be "

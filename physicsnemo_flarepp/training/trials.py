@@ -7,13 +7,14 @@ import multiprocessing
 import os
 import statistics
 import string
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from ..files import replace_text
 from ..progress import progress_bar
@@ -98,7 +99,7 @@ class TrialResult:
 def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> str:
     """Train all trials and write ``comparison.md`` and ``comparison.csv``; return the table.
 
-    Runs that were trained before are only evaluated; stopped ones resume.
+    Trials that were trained before are only evaluated, those that were stopped resume.
 
     Parameters
     ----------
@@ -107,8 +108,8 @@ def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> st
     directory : str or Path
         Where the tables go.
     jobs : int, optional
-        Trials at a time, each with its share of the cores. What they print goes to ``log.txt`` in
-        their run directories.
+        Trials at a time, each with its share of the cores and, where there are GPUs, one of its
+        own as long as they last. What they print goes to ``log.txt`` in their run directories.
     """
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}, expected at least 1")
@@ -137,8 +138,12 @@ def _run_jobs(trials: Sequence[Trial], jobs: int) -> list[TrialResult]:
     threads = max(1, (os.cpu_count() or 1) // jobs)
     results = []
     waiting = list(trials)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([train.__module__])  # PhysicsNeMo is imported once
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    # PhysicsNeMo is imported once, and forked. Its import starts the driver of a GPU, which does
+    # not survive a fork.
+    context = multiprocessing.get_context("spawn" if gpus else "forkserver")
+    if not gpus:
+        context.set_forkserver_preload([train.__module__])
     with (
         ProcessPoolExecutor(
             jobs,
@@ -149,15 +154,35 @@ def _run_jobs(trials: Sequence[Trial], jobs: int) -> list[TrialResult]:
         ) as pool,
         progress_bar("training", len(trials), wanted=True) as advance,
     ):
-        running = set()
+        running: dict[Future, int | None] = {}
         while waiting or running:
             while waiting and len(running) < jobs:
-                running.add(pool.submit(_run_quietly, waiting.pop(0)))
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
+                gpu = idlest_gpu(gpus, running.values())
+                running[pool.submit(_run_quietly, on_gpu(waiting.pop(0), gpu))] = gpu
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                del running[future]
                 results.append(future.result())
                 advance()
     return results
+
+
+def idlest_gpu(gpus: int, taken: Iterable[int | None]) -> int | None:
+    """Return the GPU with the fewest trials, None without GPUs.
+
+    Examples
+    --------
+    >>> idlest_gpu(3, [0, 2, 0]), idlest_gpu(2, [0, 1, 1]), idlest_gpu(0, [None])
+    (1, 0, None)
+    """
+    loads = Counter(taken)
+    return min(range(gpus), key=lambda gpu: loads[gpu], default=None)
+
+
+def on_gpu(trial: Trial, gpu: int | None) -> Trial:
+    """Return the trial on this GPU, if its config leaves the choice."""
+    if gpu is None or trial.config.get("device", "auto") not in ("auto", "cuda"):
+        return trial
+    return replace(trial, config=OmegaConf.merge(trial.config, {"device": f"cuda:{gpu}"}))
 
 
 def run_trial(trial: Trial) -> TrialResult:
@@ -165,7 +190,7 @@ def run_trial(trial: Trial) -> TrialResult:
     run = train(trial.config)
     if run.stopped_by is not None:
         message = f"{run.directory} was stopped by {run.stopped_by}"
-        raise TrialStopped(f"{message}; the same command resumes from there", run.exit_code())
+        raise TrialStopped(f"{message}; the same command resumes it", run.exit_code())
     rows = read_metrics(run.directory)
     seconds = [row["seconds_per_step"] for row in rows if "seconds_per_step" in row]
     return TrialResult(

@@ -3,6 +3,8 @@
 import json
 import multiprocessing
 import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from physicsnemo_flarepp.datapipes import build_dataloaders
+from physicsnemo_flarepp.parallel import CollectiveCounter, first_rank
 
 pytestmark = pytest.mark.distributed
 
@@ -78,7 +81,37 @@ def test_a_failure_to_generate_is_raised_on_every_rank(monkeypatch, tmp_path):
     set_generator(monkeypatch, generate)
     cfg = {"builtin": "cars", "batch_size": 2, "parallel": {"data_size": 2}}
     ranks = run_ranks(lambda rank: build_dataloaders(cfg), tmp_path)
-    assert ranks == ["RuntimeError: rank 0 could not generate 'cars': OSError: disk full"] * 2
+    assert ranks == ["OSError: disk full"] * 2
+
+
+def test_ranks_wait_for_the_first_one_without_a_collective(monkeypatch, tmp_path, capfd):
+    """NCCL would end the job after ten minutes in one; the wait is shortened, and says so."""
+    monkeypatch.setattr(first_rank, "_PATIENCE", 0.05)
+
+    def task(rank):
+        with CollectiveCounter() as counter:
+            slow = first_rank.on_first_rank(
+                lambda: time.sleep(0.5) or Path("there"), "drawing cars"
+            )
+            quick = first_rank.on_first_rank(lambda: "again", "drawing cars")
+        return slow, quick, counter.total_calls
+
+    assert run_ranks(task, tmp_path) == [(Path("there"), "again", 0)] * 2
+    said = capfd.readouterr().err
+    assert "waiting for the first rank, drawing cars: 0:00:0" in said
+
+
+def test_errors_that_cannot_travel_arrive_as_text(tmp_path):
+    class Local(Exception):
+        pass
+
+    def fail():
+        raise Local("not outside this function")
+
+    ranks = run_ranks(lambda rank: first_rank.on_first_rank(fail, "failing"), tmp_path)
+    assert ranks == ["Local: not outside this function"] + [
+        "RuntimeError: Local: not outside this function"
+    ]
 
 
 def test_globals_are_counted_once_per_case(tmp_path):

@@ -57,6 +57,9 @@ REVIEWED = {
     # Weights: weights_only and torch's own list of types; members are never extracted.
     "runs/model_files.py ZipFile": 2,
     "runs/model_files.py load": 1,
+    # What ranks of one job, the same program on the same user's machines, tell each other.
+    "parallel/first_rank.py imports pickle": 1,
+    "parallel/first_rank.py loads": 2,
     # Headers of arrays in .npz files; members are never extracted.
     "datapipes/readers/array_files.py ZipFile": 1,
     # Arrays: allow_pickle is False, by argument or by default.

@@ -6,10 +6,13 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from omegaconf import OmegaConf
 from physicsnemo.distributed import DistributedManager
 
 from physicsnemo_flarepp.parallel import initialize, make_mesh, shard_bounds
 from physicsnemo_flarepp.parallel.launch import find_launcher
+from physicsnemo_flarepp.training.assembly import start_ranks
+from physicsnemo_flarepp.training.config import check_config
 
 
 @pytest.fixture
@@ -91,3 +94,56 @@ def test_bad_timeouts_are_named_before_anything_starts(timeout):
     with pytest.raises(ValueError, match="timeout must be a positive number of seconds"):
         initialize(timeout=timeout)
     assert not dist.is_initialized()
+
+
+@pytest.fixture
+def fake_gpus(monkeypatch):
+    """A machine with GPUs, emulated: what would touch one is noted, and no group is started."""
+    touched = []
+
+    def make(visible):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: touched.append(str(device)))
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+        def group(backend, device_id, **_):
+            touched.append(str(device_id))
+
+        monkeypatch.setattr(dist, "init_process_group", group)
+        return touched
+
+    yield make
+    DistributedManager._shared_state = {}
+
+
+SLURM = {"PROCID": "3", "NPROCS": "4", "LOCALID": "3", "LAUNCH_NODE_IPADDR": "127.0.0.1"}
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "MASTER_ADDR": "a"}
+
+
+@pytest.mark.parametrize(("visible", "device"), [(1, "cuda:0"), (4, "cuda:3")])
+@pytest.mark.parametrize("launcher", ["slurm", "torchrun"])
+def test_a_rank_uses_the_gpu_that_it_sees(monkeypatch, fake_gpus, launcher, visible, device):
+    variables = {f"SLURM_{k}": v for k, v in SLURM.items()} if launcher == "slurm" else TORCHRUN
+    for name, value in {"MASTER_PORT": "29500", **variables}.items():
+        monkeypatch.setenv(name, value)
+    touched = fake_gpus(visible)
+    assert str(initialize().device) == device
+    assert set(touched) == {device}
+    assert all(os.environ[name] == value for name, value in variables.items())
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch, fake_gpus):
+    for name, value in {"MASTER_PORT": "29500", **TORCHRUN}.items():
+        monkeypatch.setenv(name, value)
+    fake_gpus(2)
+    with pytest.raises(RuntimeError, match="rank 3 would use cuda:3, but 2 GPUs are visible"):
+        initialize()
+
+
+def test_a_run_on_the_second_gpu_touches_no_other(monkeypatch, fake_gpus):
+    monkeypatch.setattr("physicsnemo_flarepp.training.assembly.make_mesh", lambda size: None)
+    touched = fake_gpus(2)
+    cfg = {"model": {}, "data": {"builtin": "darcy"}, "run_dir": "out", "device": "cuda:1"}
+    assert str(start_ranks(check_config(OmegaConf.create(cfg))).device) == "cuda:1"
+    assert set(touched) == {"cuda:1"}

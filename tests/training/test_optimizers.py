@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nn.utils import parametrize
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from physicsnemo_flarepp import MixerBackbone
 from physicsnemo_flarepp.training.config import TrainingConfig
@@ -76,6 +77,26 @@ def test_a_step_that_the_gradient_scaler_skips_changes_nothing(name):
     assert all(torch.equal(a, b) for a, b in zip(before, kept, strict=True))
     step(1.0)
     assert not any(torch.equal(a, b) for a, b in zip(before, kept, strict=True) if a.any())
+
+
+class HostReads(TorchDispatchMode):
+    """Counts the numbers that operators fetch to the host; on a GPU each waits for the device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function.overloadpacket is torch.ops.aten._local_scalar_dense
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_scaled_step_reads_nothing_on_the_host():
+    model = MixerBackbone(2, 1, n_layers=2, n_hidden=8, n_head=2, slice_num=2)
+    optimizer = make_optimizer(model, TrainingConfig(weight_decay=0.5))
+    model(torch.ones(1, 5, 2)).sum().backward()
+    optimizer.grad_scale, optimizer.found_inf = torch.ones(()), torch.zeros(())  # as a scaler
+    with HostReads() as reads:
+        optimizer.step()
+    assert reads.count == 0
 
 
 def test_muon_steps_every_projection_as_torchs_does_on_its_own():

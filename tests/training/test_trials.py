@@ -4,10 +4,13 @@ import csv
 import os
 import pickle
 import signal
+from concurrent.futures import Executor, Future
 
 import pytest
+import torch
 
 from physicsnemo_flarepp.runs.metrics import read_metrics
+from physicsnemo_flarepp.training import trials
 from physicsnemo_flarepp.training.step import TrainStep
 from physicsnemo_flarepp.training.trials import (
     Trial,
@@ -73,6 +76,43 @@ def test_failing_trial_starts_no_further_one(make_trials, tmp_path):
     with pytest.raises(ValueError, match="n_hidden"):
         compare(trials, tmp_path / "table", jobs=2)
     assert not (tmp_path / "flarepp1").exists()
+
+
+class InlinePool(Executor):
+    """Takes the place of the pool of processes: trials begin one by one and end all together."""
+
+    def __init__(self, jobs, context, **_):
+        self.context, self.begun = context, []
+
+    def submit(self, function, trial):
+        self.begun.append((trial.config.device, trial.seed))
+        future = Future()
+        future.set_result(trial)
+        return future
+
+
+@pytest.mark.parametrize(
+    ("jobs", "device", "expected"),
+    [
+        (2, "auto", ["cuda:0", "cuda:1"] * 2),
+        (3, "auto", ["cuda:0", "cuda:1", "cuda:0", "cuda:0"]),
+        (2, "cpu", ["cpu"] * 4),
+        (2, "cuda:1", ["cuda:1"] * 4),
+    ],
+)
+def test_each_trial_has_a_gpu_of_its_own(make_trials, monkeypatch, jobs, device, expected):
+    """Two GPUs and the pool are emulated; which trial goes where is not."""
+    pools = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(
+        trials,
+        "ProcessPoolExecutor",
+        lambda *args, **kwargs: pools.append(InlinePool(*args, **kwargs)) or pools[-1],
+    )
+    assert len(trials._run_jobs(make_trials(device=device), jobs)) == 4
+    assert [place for place, _ in pools[0].begun] == expected
+    assert pools[0].context.get_start_method() == "spawn", "a fork would inherit a dead driver"
 
 
 def test_ranks_are_refused(make_trials, tmp_path, monkeypatch):
