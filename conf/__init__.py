@@ -10,16 +10,11 @@ from pathlib import Path
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
+from physicsnemo_flarepp.commands.configs import REGISTERED
 from physicsnemo_flarepp.datapipes.config import DataConfig
 from physicsnemo_flarepp.datapipes.specs import BENCHMARKS
 from physicsnemo_flarepp.training.config import RunConfig, TrainingConfig
 
-# Options without a file, by group, with their explanations for the help.
-REGISTERED = {
-    "data": {},
-    "experiment": {"none": "No experiment: model, data and training as the groups have them."},
-    "training": {"default": "The paper's optimisation."},
-}
 _store = ConfigStore.instance()
 
 
@@ -35,12 +30,11 @@ def _register_defaults() -> None:
 
 
 def _register_published() -> None:
-    for name, spec in BENCHMARKS.items():
-        if spec.folder is None or name.startswith("drivaerml"):  # data/drivaerml_40k.yaml
-            continue
-        data = DataConfig(benchmark=name, root=f"data/{spec.folder}", normalization="paper")
-        _store.store(f"{name}_published", data, group="data")
-        REGISTERED["data"][f"{name}_published"] = f"Published files: flarepp download {name}"
+    for option in REGISTERED["data"]:
+        name = option.removesuffix("_published")
+        root = f"data/{BENCHMARKS[name].folder}"
+        data = DataConfig(benchmark=name, root=root, normalization="paper")
+        _store.store(option, data, group="data")
 
 
 def _register_baselines() -> None:

@@ -11,14 +11,24 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..conf import REGISTERED
 from ..datapipes.config import DataConfig
+from ..datapipes.specs import BENCHMARKS
 from ..training.config import ParallelSettings, RunConfig, TrainingConfig
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _PACKAGE = "physicsnemo_flarepp.conf"
+# Options that have no file, by group, with their explanations; conf/__init__.py registers them.
+REGISTERED = {
+    "data": {
+        f"{name}_published": f"Published files: flarepp download {name}"
+        for name, spec in BENCHMARKS.items()
+        if spec.folder is not None and not name.startswith("drivaerml")
+    },
+    "experiment": {"none": "No experiment: model, data and training as the groups have them."},
+    "training": {"default": "The paper's optimisation."},
+}
 # What a run directory is named after already.
 _IN_NAME = {"data", "label", "model", "seed"}
 _LONGEST_NAME = 100

@@ -26,21 +26,10 @@ GRID = "grid"
 
 @dataclass(frozen=True)
 class InputLayout:
-    """Channels of the entries of a batch, 0 for an entry that is absent.
+    """Channels d, f, g and o of the entries of a batch, 0 for an entry that is absent.
 
-    Parameters
-    ----------
-    coordinates, features, globals, fields : int
-        Channels d, f, g and o.
-    grid : tuple of int or None
-        Shape of the grid that the tokens of every case form; None for point sets, and for draws
-        of points from a grid.
-
-    Examples
-    --------
-    >>> batch = {"coordinates": torch.rand(1, 5, 3), "fields": torch.rand(1, 5, 1)}
-    >>> InputLayout.of_batch(batch)
-    InputLayout(coordinates=3, features=0, globals=0, fields=1, grid=None)
+    `grid` is the shape of the grid that the tokens of every case form; None for point sets, and
+    for draws of points from a grid.
     """
 
     coordinates: int
@@ -68,13 +57,9 @@ class InputLayout:
 class InputRule:
     """How one model family is fed.
 
-    Parameters
-    ----------
-    sizes : Callable
-        ``sizes(layout, arguments)`` gives the sizes that follow from the data as
-        constructor arguments; `arguments` are those of the config.
-    inputs : Callable
-        ``inputs(model, batch)`` gives the keyword arguments of ``forward``.
+    ``sizes(layout, arguments)`` gives the sizes that follow from the data as constructor arguments,
+    where `arguments` are those of the config; ``inputs(model, batch)`` gives the keyword arguments
+    of ``forward``.
     """
 
     sizes: Callable[[InputLayout, Mapping[str, Any]], dict[str, int | None]]
@@ -84,34 +69,13 @@ class InputRule:
 def build_model(
     cfg: Mapping[str, Any] | DictConfig, layout: InputLayout, precision: str = "fp32"
 ) -> Module:
-    """Build the model of a config for data of a given layout.
+    """Build the model of a config, on the CPU, for data of a given layout.
 
     Sizes that follow from the data (``functional_dim``, ``embedding_dim``, ``out_dim``, ...) are
     filled in; a size in the config must agree with the data. ``structured_shape: grid`` stands
     for the grid of the data. An argument that the class does not have must be null, and is left
     out. Where a class has a ``norm`` and the config does not choose one, it is LayerNorm for fp32
     and RMSNorm for mixed precision, as in the published runs.
-
-    Parameters
-    ----------
-    cfg : Mapping or DictConfig
-        ``_target_``, the path of a class in :data:`INPUT_RULES` or a subclass, and its arguments.
-    layout : InputLayout
-        Layout of the batches.
-    precision : str, optional
-        What the model will run in, a value of ``training.precision``.
-
-    Returns
-    -------
-    physicsnemo.core.Module
-        The model, on the CPU.
-
-    Examples
-    --------
-    >>> cfg = {"_target_": "physicsnemo_flarepp.FlarePP", "n_layers": 1, "n_hidden": 32}
-    >>> model = build_model(cfg, InputLayout(coordinates=3, features=3, globals=0, fields=4))
-    >>> model.functional_dim, model.embedding_dim, model.out_dim
-    (6, None, 4)
     """
     arguments = OmegaConf.to_container(OmegaConf.create(cfg), resolve=True)
     cls = _model_class(arguments.pop("_target_", None))
@@ -141,39 +105,14 @@ def input_adapter(model: Module) -> Callable[[TensorDict], dict[str, Tensor]]:
     """Return the function from a batch to the keyword arguments of ``model.forward``.
 
     It only slices, expands and concatenates tensors where they are: nothing waits for the device.
-    A wrapped model (DistributedDataParallel, ``torch.compile``) is called with the same arguments;
-    pass the bare model here.
-
-    Parameters
-    ----------
-    model : physicsnemo.core.Module
-        Model of a class in :data:`INPUT_RULES` or a subclass.
-
-    Returns
-    -------
-    Callable
-        ``model(**adapter(batch))`` is the normalised prediction, (B, N, o).
-
-    Examples
-    --------
-    >>> batch = {"coordinates": torch.rand(2, 5, 3), "globals": torch.rand(2, 4)}
-    >>> layout = InputLayout(coordinates=3, features=0, globals=4, fields=1)
-    >>> model = build_model({"_target_": "physicsnemo_flarepp.FlarePP", "n_layers": 1}, layout)
-    >>> {name: tuple(value.shape) for name, value in input_adapter(model)(batch).items()}
-    {'fx': (2, 1, 4), 'embedding': (2, 5, 3)}
+    Pass the bare model; a wrapped one (DistributedDataParallel, ``torch.compile``) is called with
+    the same arguments.
     """
     return partial(_rule(type(model)).inputs, model)
 
 
 def takes_weights(model: Module) -> bool:
-    """Return whether the gathers of a model weigh its tokens by the batch's ``weights``.
-
-    Examples
-    --------
-    >>> layout = InputLayout(coordinates=3, features=0, globals=0, fields=1)
-    >>> takes_weights(build_model({"_target_": "physicsnemo_flarepp.FlarePP"}, layout))
-    True
-    """
+    """Return whether the gathers of a model weigh its tokens by the batch's ``weights``."""
     return "token_weights" in inspect.signature(model.forward).parameters
 
 
@@ -278,15 +217,7 @@ INPUT_RULES: dict[str, InputRule] = {
 
 
 def listed_class(path: str) -> type[Module] | None:
-    """Return the class of :data:`INPUT_RULES` with this path, None if it is not listed.
-
-    Examples
-    --------
-    >>> listed_class("physicsnemo_flarepp.models.flarepp.FlarePP").__name__
-    'FlarePP'
-    >>> listed_class("subprocess.Popen") is None
-    True
-    """
+    """Return the class of :data:`INPUT_RULES` with this path, None if it is not listed."""
     if path not in INPUT_RULES:
         return None
     try:

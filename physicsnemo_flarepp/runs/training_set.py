@@ -142,14 +142,7 @@ def holds_training_files(root: Path, files: Mapping[str, str]) -> bool:
 
 
 def check_same_data(stored: Mapping[str, str], found: Mapping[str, str], directory: Path) -> None:
-    """Raise ValueError if files of the data are not those that the run began with.
-
-    Examples
-    --------
-    >>> check_same_data({"a.npz": "3:ab", "b.npz": "3:cd"}, {"a.npz": "3:ff"}, Path("run"))
-    Traceback (most recent call last):
-    ValueError: the data is not what run began with: a.npz changed, b.npz is gone. Restore ...
-    """
+    """Raise ValueError if files of the data are not those that the run began with."""
     differences = [
         f"{name} {'changed' if name in found else 'is gone'}"
         for name, value in stored.items()

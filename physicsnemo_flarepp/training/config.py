@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 FIELD_NORMS = ("separate", "joint")
 NORMS = ("tokens", "measure")
-OPTIMIZERS = ("adamw", "muon")
+# How tables describe each, filled in from the settings; optimizers.make_optimizer builds them.
+OPTIMIZERS = {
+    "adamw": "AdamW lr {learning_rate:.3g}",
+    "muon": "Muon lr {muon_learning_rate:.3g}, AdamW lr {learning_rate:.3g}",
+}
 SCHEDULES = ("one_cycle", "cosine", "wsd")
 SELECTIONS = ("last", "best", "best_on_test")
 SECTIONS = ("model", "data", "training", "parallel", "seed", "threads")
@@ -39,7 +43,7 @@ _CHOICES = {
     "precision": tuple(PRECISIONS),
     "field_norms": FIELD_NORMS,
     "norm": NORMS,
-    "optimizer": OPTIMIZERS,
+    "optimizer": tuple(OPTIMIZERS),
     "schedule": SCHEDULES,
     "select": SELECTIONS,
 }

@@ -9,8 +9,7 @@ from hydra import compose, initialize_config_dir, initialize_config_module
 from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.commands import compare, main, train
-from physicsnemo_flarepp.commands.configs import config_directory, sweep_name
-from physicsnemo_flarepp.conf import REGISTERED
+from physicsnemo_flarepp.commands.configs import REGISTERED, config_directory, sweep_name
 from physicsnemo_flarepp.datapipes.config import DataConfig
 from physicsnemo_flarepp.training.config import TrainingConfig
 

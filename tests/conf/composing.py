@@ -7,8 +7,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from physicsnemo_flarepp.commands.configs import config_directory
-from physicsnemo_flarepp.conf import REGISTERED
+from physicsnemo_flarepp.commands.configs import REGISTERED, config_directory
 
 CONF = config_directory()
 MIXERS = ("flarepp", "flare", "attention", "transolver", "transolver_plus", "transolver3")

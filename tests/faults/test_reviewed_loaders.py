@@ -36,7 +36,7 @@ REVIEWED = {
     # Names of this package or of its own table.
     "__init__.py import_module": 1,
     "datapipes/__init__.py import_module": 1,
-    "commands/dispatch.py import_module": 3,
+    "commands/dispatch.py import_module": 4,
     "datapipes/synthetic/sets/base.py import_module": 1,
     "datapipes/synthetic/workers.py import_module": 1,
     "visualization/rendering.py import_module": 1,

@@ -19,12 +19,12 @@ from omegaconf import DictConfig, OmegaConf
 from ..files import replace_text
 from ..progress import progress_bar
 from ..runs.metrics import read_metrics
-from .config import check_config
+from .config import OPTIMIZERS, check_config
 from .reporting import SPLIT_NAMES
 from .run import train
 
 
-class TrialStopped(RuntimeError):
+class ComparisonStopped(RuntimeError):
     """A signal stopped a trial, and with it the comparison.
 
     Parameters
@@ -41,7 +41,7 @@ class TrialStopped(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Trial:
+class ComparedRun:
     """One run of a comparison: a model, a seed and the config that both are in.
 
     Parameters
@@ -60,7 +60,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class TrialResult:
+class ComparedResult:
     """What a trial gave.
 
     Parameters
@@ -96,14 +96,14 @@ class TrialResult:
     split: str = "test"
 
 
-def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> str:
+def compare(trials: Sequence[ComparedRun], directory: str | Path, jobs: int = 1) -> str:
     """Train all trials and write ``comparison.md`` and ``comparison.csv``; return the table.
 
     Trials that were trained before are only evaluated, those that were stopped resume.
 
     Parameters
     ----------
-    trials : Sequence[Trial]
+    trials : Sequence[ComparedRun]
         The first model is the one that the others are compared with.
     directory : str or Path
         Where the tables go.
@@ -118,14 +118,16 @@ def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> st
             f"compare runs under {os.environ['WORLD_SIZE']} ranks; start it as one process, and "
             "train models that need several ranks with flarepp train"
         )
-    results = [run_trial(trial) for trial in trials] if jobs == 1 else _run_jobs(trials, jobs)
+    results = (
+        [train_compared(trial) for trial in trials] if jobs == 1 else _run_jobs(comparison, jobs)
+    )
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     order = list(dict.fromkeys(trial.model for trial in trials))
     results.sort(key=lambda result: (order.index(result.model), result.seed))
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(TrialResult.__dataclass_fields__)
+    writer.writerow(ComparedResult.__dataclass_fields__)
     writer.writerows(result.__dict__.values() for result in results)
     replace_text(directory / "comparison.csv", text.getvalue())
     table = comparison_table(results)
@@ -133,7 +135,7 @@ def compare(trials: Sequence[Trial], directory: str | Path, jobs: int = 1) -> st
     return table
 
 
-def _run_jobs(trials: Sequence[Trial], jobs: int) -> list[TrialResult]:
+def _run_jobs(trials: Sequence[ComparedRun], jobs: int) -> list[ComparedResult]:
     """Run `jobs` trials at a time; the first failure or interrupt starts no further one."""
     threads = max(1, (os.cpu_count() or 1) // jobs)
     results = []
@@ -178,22 +180,22 @@ def idlest_gpu(gpus: int, taken: Iterable[int | None]) -> int | None:
     return min(range(gpus), key=lambda gpu: loads[gpu], default=None)
 
 
-def on_gpu(trial: Trial, gpu: int | None) -> Trial:
+def on_gpu(trial: ComparedRun, gpu: int | None) -> ComparedRun:
     """Return the trial on this GPU, if its config leaves the choice."""
     if gpu is None or trial.config.get("device", "auto") not in ("auto", "cuda"):
         return trial
     return replace(trial, config=OmegaConf.merge(trial.config, {"device": f"cuda:{gpu}"}))
 
 
-def run_trial(trial: Trial) -> TrialResult:
-    """Train one trial, or take up its run directory; TrialStopped if a signal stopped it."""
+def train_compared(trial: ComparedRun) -> ComparedResult:
+    """Train one trial, or take up its run directory; ComparisonStopped if a signal stopped it."""
     run = train(trial.config)
     if run.stopped_by is not None:
         message = f"{run.directory} was stopped by {run.stopped_by}"
-        raise TrialStopped(f"{message}; the same command resumes it", run.exit_code())
+        raise ComparisonStopped(f"{message}; the same command resumes it", run.exit_code())
     rows = read_metrics(run.directory)
     seconds = [row["seconds_per_step"] for row in rows if "seconds_per_step" in row]
-    return TrialResult(
+    return ComparedResult(
         trial.model,
         trial.seed,
         run.error,
@@ -219,7 +221,6 @@ def recipe_of(cfg: DictConfig) -> str:
     cfg = check_config(cfg)
     training = cfg.training
     clip = "none" if training.clip_norm is None else f"{training.clip_norm:g}"
-    muon = f"Muon lr {training.muon_learning_rate:.3g}, " if training.optimizer == "muon" else ""
     schedule = {
         "one_cycle": f"pct_start {training.pct_start:.3g}, div_factor {training.div_factor:.3g}",
         "cosine": f"cosine after {training.warmup_steps} steps",
@@ -228,30 +229,31 @@ def recipe_of(cfg: DictConfig) -> str:
     init = cfg.model.get("init") or "own"
     return (
         f"batch {cfg.data.get('batch_size', 1) * training.accumulate}, "
-        f"{muon}AdamW lr {training.learning_rate:.3g}, decay {training.weight_decay:.3g}, "
+        f"{OPTIMIZERS[training.optimizer].format_map(training)}, "
+        f"decay {training.weight_decay:.3g}, "
         f"{schedule[training.schedule]}, "
         f"clip {clip}, beta2 {training.beta2:g}, {training.precision}, "
         f"weights {training.select.replace('_', ' ')}, init {init}"
     )
 
 
-def _run_quietly(trial: Trial) -> TrialResult:
+def _run_quietly(trial: ComparedRun) -> ComparedResult:
     directory = Path(trial.config.run_dir)
     directory.mkdir(parents=True, exist_ok=True)
     with open(directory / "log.txt", "a") as log, contextlib.redirect_stdout(log):
-        return run_trial(trial)
+        return train_compared(trial)
 
 
-def comparison_table(results: Sequence[TrialResult]) -> str:
+def comparison_table(results: Sequence[ComparedResult]) -> str:
     """Return the models as a Markdown table: errors, size, step time, memory, recipe.
 
     Examples
     --------
     >>> results = [
-    ...     TrialResult("lno", seed, error, 1000, 0.1, 80, "", "batch 2")
+    ...     ComparedResult("lno", seed, error, 1000, 0.1, 80, "", "batch 2")
     ...     for seed, error in ((0, 0.2), (1, 0.22))
     ... ]
-    >>> other = TrialResult("gnot", 0, 0.1, 1500, 0.13, 60, "", "batch 4")
+    >>> other = ComparedResult("gnot", 0, 0.1, 1500, 0.13, 60, "", "batch 4")
     >>> print(comparison_table([*results, other]))
     | model | test error, % | by seed | / lno | parameters | step, ms | / lno | peak, MB | recipe |
     |---|---|---|---|---|---|---|---|---|

@@ -10,22 +10,22 @@ import pytest
 import torch
 
 from physicsnemo_flarepp.runs.metrics import read_metrics
-from physicsnemo_flarepp.training import trials
-from physicsnemo_flarepp.training.step import TrainStep
-from physicsnemo_flarepp.training.trials import (
-    Trial,
-    TrialResult,
-    TrialStopped,
+from physicsnemo_flarepp.training import comparison
+from physicsnemo_flarepp.training.comparison import (
+    ComparedResult,
+    ComparedRun,
+    ComparisonStopped,
     compare,
     comparison_table,
 )
+from physicsnemo_flarepp.training.step import TrainStep
 
 
 @pytest.fixture
 def make_trials(make_config, tmp_path):
     def make(**changes):
         return [
-            Trial(
+            ComparedRun(
                 name,
                 seed,
                 make_config(
@@ -64,7 +64,7 @@ def test_table_holds_what_the_runs_reported(make_trials, tmp_path, jobs):
 
 
 def test_errors_on_validation_cases_are_not_called_test_errors():
-    result = TrialResult("flare", 0, 0.2, 1000, 0.1, 80, "", "batch 2", split="val")
+    result = ComparedResult("flare", 0, 0.2, 1000, 0.1, 80, "", "batch 2", split="val")
     table = comparison_table([result])
     assert "| validation error, % |" in table and "on the validation set" in table
     assert "test" not in table
@@ -74,7 +74,7 @@ def test_failing_trial_starts_no_further_one(make_trials, tmp_path):
     trials = make_trials()
     trials[0].config.model.n_hidden = 17
     with pytest.raises(ValueError, match="n_hidden"):
-        compare(trials, tmp_path / "table", jobs=2)
+        compare(comparison, tmp_path / "table", jobs=2)
     assert not (tmp_path / "flarepp1").exists()
 
 
@@ -106,11 +106,11 @@ def test_each_trial_has_a_gpu_of_its_own(make_trials, monkeypatch, jobs, device,
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(
-        trials,
+        comparison,
         "ProcessPoolExecutor",
         lambda *args, **kwargs: pools.append(InlinePool(*args, **kwargs)) or pools[-1],
     )
-    assert len(trials._run_jobs(make_trials(device=device), jobs)) == 4
+    assert len(comparison._run_jobs(make_trials(device=device), jobs)) == 4
     assert [place for place, _ in pools[0].begun] == expected
     assert pools[0].context.get_start_method() == "spawn", "a fork would inherit a dead driver"
 
@@ -132,12 +132,12 @@ def test_a_signal_stops_the_comparison_with_its_own_exit_code(
         return original(self, batches)
 
     monkeypatch.setattr(TrainStep, "__call__", step)
-    with pytest.raises(TrialStopped, match=f"flare0 was stopped by {name}") as stopped:
+    with pytest.raises(ComparisonStopped, match=f"flare0 was stopped by {name}") as stopped:
         compare(make_trials(), tmp_path / "table")
     assert stopped.value.exit_code == 128 + getattr(signal, name)
     assert not (tmp_path / "flare1").exists()
 
 
 def test_a_stop_travels_whole_from_a_worker():
-    stopped = pickle.loads(pickle.dumps(TrialStopped("run was stopped by SIGTERM", 143)))
+    stopped = pickle.loads(pickle.dumps(ComparisonStopped("run was stopped by SIGTERM", 143)))
     assert (stopped.message, stopped.exit_code) == ("run was stopped by SIGTERM", 143)
