@@ -69,7 +69,13 @@ def load_training_state(
 ) -> dict[str, Any]:
     """Load what was saved as ``state``, after its checksum, without running code from the file.
 
-    Generator states must stay on the CPU, and optimizers and models copy from there.
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        From :class:`CheckpointStore`.
+    map_location : str or torch.device, optional
+        Where tensors go. Generator states must stay on the CPU, and optimizers and models copy
+        from there, so "cpu" is the one that always works.
     """
     checkpoint.manifest.verify([TRAINING])
     return load_plain(checkpoint.training_path, str(checkpoint.training_path), map_location)
