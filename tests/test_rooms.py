@@ -22,8 +22,11 @@ ALLOWED = {
     "builtin": BASE,
     "datapipes": {"builtin", "meshes", "parallel", *BASE},
     "visualization": {"ops", "meshes", *BASE},
-    "training": {"ops", "mixers", "models", "parallel", "inference", "datapipes", *BASE},
-}
+    "runs": {"models", "parallel", "inference", "datapipes", *BASE},
+    "training": {
+        "ops", "mixers", "models", "parallel", "inference", "datapipes", "runs", *BASE
+    },
+}  # fmt: skip
 ALLOWED["checks"] = {*ALLOWED} - {"meshes"}
 ALLOWED["evaluation"] = {*ALLOWED} - {"checks"}
 ALLOWED["commands"] = {*ALLOWED, "evaluation"}

@@ -25,8 +25,8 @@ from scipy.sparse.linalg import spsolve
 from scipy.stats import qmc
 
 from physicsnemo_flarepp.progress import progress_bar
-from physicsnemo_flarepp.training.metrics import read_metrics
-from physicsnemo_flarepp.training.trials import Trial, run_trial
+from physicsnemo_flarepp.runs.metrics import read_metrics
+from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
 
 # Lowest and highest value of each parameter.
 RANGES = {
@@ -195,7 +195,7 @@ def config(folder: Path, model: str, defaults: str, seed: int, runs: Path) -> Di
 
 def curve(folder: Path, model: str, defaults: str, seed: int, runs: Path) -> list[dict]:
     """Train one run and return a row for each of its evaluations."""
-    result = run_trial(Trial(model, seed, config(folder, model, defaults, seed, runs)))
+    result = train_compared(ComparedRun(model, seed, config(folder, model, defaults, seed, runs)))
     identity = {"set": "blocks", "model": model, "defaults": defaults, "seed": seed}
     return [
         identity

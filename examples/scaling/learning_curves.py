@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 from measuring import print_row, write_csv
 from omegaconf import DictConfig
 
-from physicsnemo_flarepp.training.metrics import read_metrics
-from physicsnemo_flarepp.training.trials import Trial, run_trial
+from physicsnemo_flarepp.runs.metrics import read_metrics
+from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
 
 SETS = ("cars", "darcy", "elasticity", "airfoil", "pipe")
 MODELS = {
@@ -91,7 +91,7 @@ def curve(
     """
     cfg = config(data, model, defaults, seed, runs, tokens)
     begin = time.process_time()
-    result = run_trial(Trial(model, seed, cfg))
+    result = train_compared(ComparedRun(model, seed, cfg))
     seconds = (time.process_time() - begin) / STEPS
     return [
         {

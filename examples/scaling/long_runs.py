@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 from measuring import print_row, write_csv
 from omegaconf import DictConfig
 
-from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
-from physicsnemo_flarepp.training.metrics import read_metrics
-from physicsnemo_flarepp.training.trials import Trial, run_trial
+from physicsnemo_flarepp.runs import CheckpointStore, load_training_state
+from physicsnemo_flarepp.runs.metrics import read_metrics
+from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
 
 # Cases per step and tokens per case.
 PRECISIONS = {"fp32": (2, 128), "bf16": (1, 64), "fp16": (1, 64)}
@@ -109,7 +109,7 @@ def skipped_updates(directory: Path, steps: int) -> int:
 
 def measure(run: Run, steps: int, runs: Path) -> dict:
     """Train one run and return its row."""
-    result = run_trial(Trial(run.model, run.seed, config(run, steps, runs)))
+    result = train_compared(ComparedRun(run.model, run.seed, config(run, steps, runs)))
     losses = run.losses(runs)
     found = spikes(losses)
     return {

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from measuring import print_row, write_csv
 from omegaconf import DictConfig
 
+from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
 from physicsnemo_flarepp.training.config import TrainingConfig
-from physicsnemo_flarepp.training.trials import Trial, run_trial
 
 FACTORS = (0.3, 1.0, 3.0)
 # Blocks and channels.
@@ -121,7 +121,7 @@ def main() -> None:
                     "channels": channels,
                     "rate factor": factor,
                     "seed": seed,
-                    "test error": run_trial(Trial("FLARE++", seed, cfg)).error,
+                    "test error": train_compared(ComparedRun("FLARE++", seed, cfg)).error,
                 }
             )
             write_csv(rows, table)

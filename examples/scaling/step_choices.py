@@ -18,7 +18,7 @@ from measuring import print_row, write_csv
 from omegaconf import DictConfig
 
 from physicsnemo_flarepp.datapipes import build_dataloaders
-from physicsnemo_flarepp.training.trials import Trial, run_trial
+from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
 
 # Cases per batch, tokens per case, epochs; and what differs besides.
 CHOICES: dict[str, dict[str, tuple[int, int, int, list[str]]]] = {
@@ -91,7 +91,7 @@ def measure(data: str, choice: str, seed: int, runs: Path) -> dict:
     """Train one run and return its row."""
     cfg = config(data, choice, seed, runs)
     begin = cpu_seconds()
-    result = run_trial(Trial("FLARE++", seed, cfg))
+    result = train_compared(ComparedRun("FLARE++", seed, cfg))
     seconds = cpu_seconds() - begin
     batch, tokens, epochs, _ = CHOICES[data][choice]
     cases = 40 if data == "cars" else cfg.data.n_train

@@ -10,7 +10,7 @@ from ..evaluation.force_conventions import (
     force_settings,
     target_settings,
 )
-from ..evaluation.trained_run import CHECKPOINTS, Run, load_run
+from ..runs.trained_run import CHECKPOINTS, Run, load_run
 
 _FORCE_OPTIONS = {
     "pressure_field": "pressure",

@@ -9,10 +9,10 @@ from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from ..training.trials import Trial, TrialStopped, compare
+from ..training.comparison import ComparedRun, ComparisonStopped, compare
 
 
-def equal_settings(cfg: DictConfig) -> list[Trial]:
+def equal_settings(cfg: DictConfig) -> list[ComparedRun]:
     """Compose the config of every model and seed from the same overrides.
 
     Complete architectures keep the recipes of their own, as far as the overrides leave them.
@@ -28,7 +28,7 @@ def equal_settings(cfg: DictConfig) -> list[Trial]:
             config = compose("train", [*shared, *chosen])
             config.run_dir = f"{cfg.compare.directory}/{model}-seed{seed}"
             OmegaConf.resolve(config)  # while Hydra's own values can be had
-            trials.append(Trial(model, seed, config))
+            trials.append(ComparedRun(model, seed, config))
     return trials
 
 
@@ -36,6 +36,6 @@ def run(cfg: DictConfig) -> None:
     """Train what is not trained yet, then print the table; exit with 128 + signal if stopped."""
     try:
         print(compare(equal_settings(cfg), cfg.compare.directory, cfg.compare.jobs))
-    except TrialStopped as stopped:
+    except ComparisonStopped as stopped:
         print(f"flarepp compare: {stopped.message}", file=sys.stderr)
         sys.exit(stopped.exit_code)

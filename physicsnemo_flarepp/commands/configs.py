@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import inspect
 import os
 import re
 import sys
@@ -13,18 +12,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..datapipes.config import DataConfig
+from ..datapipes.specs import BENCHMARKS
 from ..training.config import ParallelSettings, RunConfig, TrainingConfig
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _PACKAGE = "physicsnemo_flarepp.conf"
+# Options that have no file, by group, with their explanations; conf/__init__.py registers them.
+REGISTERED = {
+    "data": {
+        f"{name}_published": f"Published files: flarepp download {name}"
+        for name, spec in BENCHMARKS.items()
+        if spec.folder is not None and not name.startswith("drivaerml")
+    },
+    "experiment": {"none": "No experiment: model, data and training as the groups have them."},
+    "training": {"default": "The paper's optimisation."},
+}
 # What a run directory is named after already.
 _IN_NAME = {"data", "label", "model", "seed"}
 _LONGEST_NAME = 100
 # Groups in the order of the help.
 _GROUPS = ("experiment", "model", "data", "training")
-# Whose values it shows: files, with their comments, and classes, with their documentation.
+# Whose values it shows: files, with their comments, and classes, with the help of their fields.
 _MODEL_FILES = ("_sizes", "_backbone", "flarepp")
 _CLASSES = {"parallel": ParallelSettings, "data": DataConfig, "training": TrainingConfig}
 _HELP_COLUMN, _HELP_WIDTH = 34, 80
@@ -68,8 +78,8 @@ def config_directory() -> Path:
 def describe_entry(verb: str, entry: str, summary: str) -> str:
     """Return the help of a verb that Hydra configures: groups, options and values.
 
-    The explanations are the comments in the files, and the documentation of the classes that hold
-    the defaults.
+    The explanations are the comments in the files, and those of the classes that hold the
+    defaults.
     """
     root = config_directory()
     files = [root / f"{name}.yaml" for name in dict.fromkeys(("train", entry))]
@@ -92,14 +102,15 @@ def describe_entry(verb: str, entry: str, summary: str) -> str:
 
 def _options(group: Path, chosen: str) -> Iterator[str]:
     """Return a line for each option of a group, with the first comment of its file."""
-    for path in sorted(group.rglob("*.yaml")):
-        if path.name.startswith("_"):
-            continue
-        option = str(path.relative_to(group).with_suffix(""))
+    told = dict(REGISTERED.get(group.name, {}))
+    for path in group.rglob("*.yaml"):
+        if not path.name.startswith("_"):
+            lines = path.read_text().splitlines()
+            comments = [line[2:] for line in lines if line.startswith("# ") and "@" not in line[:3]]
+            told[str(path.relative_to(group).with_suffix(""))] = next(iter(comments), "")
+    for option, text in sorted(told.items()):
         mark = "*" if option == chosen else " "
-        comments = [line for line in path.read_text().splitlines() if line.startswith("# ")]
-        told = [line[2:] for line in comments if not line.startswith("# @package")]
-        yield f"{mark} {f'{group.name}={option}':34}{told[0] if told else ''}".rstrip()
+        yield f"{mark} {f'{group.name}={option}':34}{text}".rstrip()
 
 
 def _values(path: Path) -> Iterator[str]:
@@ -114,7 +125,7 @@ def _values(path: Path) -> Iterator[str]:
 
 
 def _defaults(kind: type, left_out: Sequence[str] = ()) -> Iterator[str]:
-    r"""Return lines for the defaults of a dataclass, with what its docstring says about each.
+    r"""Return lines for the defaults of a dataclass, with the help of each field.
 
     Examples
     --------
@@ -122,12 +133,6 @@ def _defaults(kind: type, left_out: Sequence[str] = ()) -> Iterator[str]:
     context: 1                      # Ranks that share the tokens of a case; the
                                     # rest of the ranks share the cases.
     """
-    entry = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
-    told = {
-        name: " ".join(text.split())
-        for names, text in entry.findall(inspect.getdoc(kind) or "")
-        for name in names.split(", ")
-    }
     indent = " " * (_HELP_COLUMN - 2) + "# "
     for field in dataclasses.fields(kind):
         value = field.default
@@ -136,10 +141,9 @@ def _defaults(kind: type, left_out: Sequence[str] = ()) -> Iterator[str]:
         if value is dataclasses.MISSING or field.name in left_out:
             continue
         shown = f"{field.name}: {_in_yaml(value)}"
-        # As a user of the command writes it, not as one of the code.
-        text = re.sub(r"\bNone\b", "null", re.sub(r":\w+:(?=`)|`+", "", told.get(field.name, "")))
-        lines = textwrap.wrap(text, _HELP_WIDTH, initial_indent=indent, subsequent_indent=indent)
-        first, *others = lines or [""]
+        first, *others = textwrap.wrap(
+            field.metadata["help"], _HELP_WIDTH, initial_indent=indent, subsequent_indent=indent
+        )
         yield shown.ljust(_HELP_COLUMN - 3) + " " + first.lstrip()
         yield from others
 

@@ -4,6 +4,7 @@ Imports nothing that takes long: what a verb needs is imported once the verb is 
 """
 
 import argparse
+import ctypes.util
 import difflib
 import os
 import signal
@@ -122,6 +123,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _start_warp() -> None:
+    """Start Warp, which PhysicsNeMo uses, without its line about a driver that is not there."""
+    if ctypes.util.find_library("cuda") is not None:
+        return
+    warp = import_module("warp")
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)  # the line is written by native code
+        warp.init()
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
+
+
 def _run(name: str, arguments: list[str]) -> None:
     verb = VERBS[name]
     if verb.entry is not None:
@@ -134,6 +150,7 @@ def _run(name: str, arguments: list[str]) -> None:
             return
 
         def task(cfg: object) -> None:  # a wrong override is told before torch is imported
+            _start_warp()
             import_module(f".{name}", __package__).run(cfg)
 
         configs.run_composed(verb.entry, task, arguments, verb.directory)

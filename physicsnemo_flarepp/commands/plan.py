@@ -53,8 +53,8 @@ def run(options: argparse.Namespace) -> dict[int, list[StepPlan]]:
     import torch
     from omegaconf import OmegaConf
 
+    from ..models.feeding import InputLayout, build_model
     from ..training.config import check_config
-    from ..training.feeding import InputLayout, build_model
     from ..training.planning import plan
 
     overrides = [*options.overrides, "run_dir=none", "label=plan"]

@@ -35,7 +35,7 @@ from ..evaluation.errors import CHOICES
 from ..evaluation.figures import FIGURES, file_name
 from ..evaluation.predictions import find_case
 from ..evaluation.routing_figures import has_routes
-from ..evaluation.trained_run import distinct_names
+from ..runs.trained_run import distinct_names
 from ..visualization import DARK, LIGHT, RenderingUnavailable, Theme, require_rendering
 from ..visualization.interactive import require_html
 from .arguments import (

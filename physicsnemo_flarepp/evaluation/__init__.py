@@ -1,5 +1,6 @@
 """Trained runs: their predictions on test cases, surfaces and points, errors, forces, figures."""
 
+from ..runs.trained_run import Run, load_run
 from .errors import CaseErrors, relative_l2, stored_errors
 from .figures import (
     chosen_case,
@@ -25,7 +26,6 @@ from .predictions import (
 from .reports import Report, evaluate_run, format_report, report_runs, write_report
 from .routing_figures import draw_queries, draw_routing, draw_spectrum
 from .surfaces import SurfacePrediction, describe_prediction, predict_surface
-from .trained_run import Run, load_run
 
 __all__ = [
     "Case",

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 
 from ..ops.errors import field_errors
-from .trained_run import Run
+from ..runs.trained_run import Run
 
 CHOICES = ("median", "worst", "best")
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..meshes.export import export_mesh
-from ..training.metrics import read_metrics
-from ..training.run_manifest import record_written
+from ..runs.directory import record_written
+from ..runs.metrics import read_metrics
+from ..runs.trained_run import Run, distinct_names, load_run
 from ..visualization import (
     LIGHT,
     Comparison,
@@ -31,7 +32,6 @@ from ..visualization.slices import is_volume, slice_volume
 from .errors import CHOICES, CaseErrors, stored_errors
 from .predictions import Case, CasePrediction, case_mesh, predict_with_all, read_case
 from .reports import COEFFICIENTS, Report, evaluate_run
-from .trained_run import Run, distinct_names, load_run
 
 FIGURES = "figures"
 

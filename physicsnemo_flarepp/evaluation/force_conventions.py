@@ -15,7 +15,7 @@ from ..datapipes.specs import (
     force_convention,
 )
 from ..files import reading
-from .trained_run import Run
+from ..runs.trained_run import Run
 
 ORIENTATIONS = ("auto", "outward", "inward")
 _OPTIONS = {"pressure": "--pressure-field", "shear_sign": "--shear-sign", "speed": "--speed"}

@@ -16,7 +16,7 @@ from ..datapipes.readers.contents import Contents, Wanted, open_body, open_file
 from ..datapipes.readers.names import Pick
 from ..datapipes.readers.surfaces import reference_values_beside
 from ..files import reading
-from .trained_run import Run
+from ..runs.trained_run import Run
 
 GlobalValues = Mapping[str, float | Sequence[float]]
 

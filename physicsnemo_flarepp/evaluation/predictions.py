@@ -14,6 +14,7 @@ from ..datapipes import plot_mesh
 from ..datapipes.channels import Channels
 from ..meshes import PolygonMesh, polygon_mesh
 from ..meshes.export import add_arrays, prediction_arrays
+from ..runs.trained_run import Run
 from ..training.reporting import SPLIT_NAMES
 from .errors import relative_l2
 from .inputs import (
@@ -25,7 +26,6 @@ from .inputs import (
     table_sample,
     whole_grid,
 )
-from .trained_run import Run
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from ..datapipes.normalization import centres_fields
 from ..files import replace_text
 from ..ops.errors import r_squared
 from ..progress import progress_bar
+from ..runs.trained_run import Run
 from ..training.reporting import SPLIT_NAMES
 from ..training.trainer import Selection
 from .errors import CaseErrors, relative_l2
 from .force_conventions import ForceSettings, describe_settings, sign_doubt
 from .forces import Forces, field_forces, force_surface
 from .predictions import CasePrediction, predict_case
-from .trained_run import Run
 
 COEFFICIENTS = ("Cd", "Cs", "Cl")
 _REPORTED = ("Cd", "Cl")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..inference import routing_queries, routing_spectra, routing_weights
 from ..mixers import FlareMixer, FlarePPMixer, Mixer
+from ..runs.trained_run import Run, distinct_names
 from ..visualization import (
     LIGHT,
     QueryChange,
@@ -23,7 +24,6 @@ from ..visualization.cameras import ALL_AROUND
 from ..visualization.spectrum import effective_rank
 from .figures import preset_of
 from .predictions import find_case, read_case
-from .trained_run import Run, distinct_names
 
 _USUAL_ROUTES = 4
 

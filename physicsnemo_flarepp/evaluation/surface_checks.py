@@ -17,9 +17,9 @@ import numpy as np
 from ..datapipes.normalization import normalization_kinds
 from ..meshes import PolygonMesh
 from ..meshes.polygons import polygon_geometry
+from ..runs.trained_run import Run
 from .force_conventions import trained_on_builtin_cars
 from .forces import facing
-from .trained_run import Run
 
 TrainingRanges = Mapping[str, Mapping[str, "list[float] | np.ndarray"]]
 

@@ -13,12 +13,12 @@ from ..datapipes.readers.contents import Contents
 from ..datapipes.readers.surface_tables import SurfaceRequest, surface_table
 from ..meshes import PolygonMesh, polygon_mesh, read_surface
 from ..meshes.export import add_arrays, prediction_arrays
+from ..runs.trained_run import Run
 from .errors import relative_l2
 from .force_conventions import ForceSettings, describe_settings, sign_doubt
 from .forces import Forces, field_forces, force_surface
 from .inputs import GlobalValues, find_globals, input_table, table_sample
 from .surface_checks import SizeComparison, compare_size, mesh_warnings, training_ranges
-from .trained_run import Run
 
 WARNINGS = "warnings"
 

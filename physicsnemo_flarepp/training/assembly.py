@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo.core import Module
-from torch.distributed import DeviceMesh
 from torch.optim.swa_utils import AveragedModel
 
 from ..datapipes import build_dataloaders
@@ -16,10 +15,11 @@ from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
 from ..datapipes.memory import MemoryCases
 from ..datapipes.readers.base import NO_WEIGHTS
+from ..models.feeding import InputLayout, build_model, input_adapter, takes_weights
 from ..parallel import enable_context_parallel, initialize, make_mesh
+from ..parallel.ranks import Ranks
 from .compiling import is_compiled
 from .config import TrainingConfig
-from .feeding import InputLayout, build_model, input_adapter, takes_weights
 from .optimizers import make_average, make_optimizer
 from .planning import StreamChoice
 from .schedules import make_schedule
@@ -27,54 +27,8 @@ from .step import FieldLoss, StreamedLoss, TrainStep
 
 
 @dataclass(frozen=True)
-class Ranks:
-    """Where this process stands among all.
-
-    Parameters
-    ----------
-    rank, size : int
-        Of this process, and of the whole job.
-    mesh : DeviceMesh
-        The ranks as ("data", "context").
-    device : torch.device
-        Where this process computes.
-    """
-
-    rank: int
-    size: int
-    mesh: DeviceMesh
-    device: torch.device
-
-    @property
-    def context_group(self) -> torch.distributed.ProcessGroup | None:
-        """The ranks that share a sample, None if it is whole."""
-        return self.mesh["context"].get_group() if self.mesh["context"].size() > 1 else None
-
-    @property
-    def data_group(self) -> torch.distributed.ProcessGroup:
-        """The ranks that hold the same part of different samples."""
-        return self.mesh["data"].get_group()
-
-
-@dataclass(frozen=True)
 class Assembly:
-    """What a training loop needs, put together from a config.
-
-    Parameters
-    ----------
-    loaders : Loaders
-        Train and test batches and the normaliser.
-    channels : Channels
-        What the channels of the data mean.
-    model : physicsnemo.core.Module
-        The model, bare.
-    step : TrainStep
-        The optimisation step and what it owns.
-    evaluation : FieldLoss
-        Predicts with the averaged weights.
-    steps_per_epoch : int
-        Optimisation steps of this and every other rank in an epoch.
-    """
+    """What a training loop needs; `evaluation` predicts with the averaged weights."""
 
     loaders: Loaders
     channels: Channels

@@ -1,12 +1,13 @@
-"""What a training run can be told, with the paper's values as defaults; checks and differences.
+"""Settings of a training run, with the paper's values as defaults; checks and differences.
 
-The help of the command is made from the classes here, so nothing that takes long is imported for
-them.
+The help of the command is made from the classes here, so nothing slow is imported for them.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from ..datapipes.config import setting
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 FIELD_NORMS = ("separate", "joint")
 NORMS = ("tokens", "measure")
-OPTIMIZERS = ("adamw", "muon")
+# How tables describe each, filled in from the settings; optimizers.make_optimizer builds them.
+OPTIMIZERS = {
+    "adamw": "AdamW lr {learning_rate:.3g}",
+    "muon": "Muon lr {muon_learning_rate:.3g}, AdamW lr {learning_rate:.3g}",
+}
 SCHEDULES = ("one_cycle", "cosine", "wsd")
 SELECTIONS = ("last", "best", "best_on_test")
 SECTIONS = ("model", "data", "training", "parallel", "seed", "threads")
@@ -38,7 +43,7 @@ _CHOICES = {
     "precision": tuple(PRECISIONS),
     "field_norms": FIELD_NORMS,
     "norm": NORMS,
-    "optimizer": OPTIMIZERS,
+    "optimizer": tuple(OPTIMIZERS),
     "schedule": SCHEDULES,
     "select": SELECTIONS,
 }
@@ -47,170 +52,120 @@ _ABSENT = object()
 
 @dataclass
 class TrainingConfig:
-    """Optimisation, evaluation and checkpointing of a run.
+    """Optimisation, evaluation and checkpointing of a run. See ``flarepp train --help``."""
 
-    Parameters
-    ----------
-    epochs : int
-        Passes over the training cases.
-    optimizer : str
-        ``adamw``, or ``muon``: Muon for the matrices of the blocks, AdamW for all else.
-    learning_rate : float
-        Peak of the schedule of AdamW.
-    muon_learning_rate : float
-        Peak of the schedule of Muon.
-    weight_decay : float
-        On the weights of linear and convolution layers only.
-    schedule : str
-        ``one_cycle``; ``cosine`` after a warm-up; or ``wsd``: warm-up, constant rate, decay at the
-        end. A run with ``wsd`` may go on with more epochs: it decays at the new end only.
-    pct_start, div_factor, final_div_factor : float
-        Shape of the one-cycle schedule, as torch names it.
-    warmup_steps : int
-        Steps in which ``cosine`` and ``wsd`` rise.
-    decay_fraction : float
-        Part of the run in which ``wsd`` falls to 0.
-    clip_norm : float or None
-        Largest norm of the gradient; None does not clip.
-    beta2 : float
-        AdamW's; its beta_1 is 0.9, and cycled by ``one_cycle`` where AdamW is alone.
-    ema_decay : float
-        Decay of the moving average of the weights that is evaluated; 0 evaluates the weights.
-    precision : str
-        ``fp32``, ``bf16`` (autocast) or ``fp16`` (autocast with a gradient scaler).
-    tf32 : bool
-        Allow TF32 in fp32 matrix products on CUDA.
-    compile : str
-        ``auto`` compiles the model on CUDA if gcc and Python's headers are there, ``true``
-        everywhere, ``false`` nowhere.
-    accumulate : int
-        Batches per optimisation step.
-    stream : int, str or None
-        Tokens per chunk of steps that stream the mesh: loss and gradients are those of the plain
-        step up to rounding, in the memory of a chunk. ``auto`` streams, in chunks that the planner
-        chooses, the batches whose plain step does not fit the device; None streams none.
-    derivative_weight : float
-        Weight of the relative L2 loss of the fields' finite differences, on grids, for fields that
-        are 0 on the boundary.
-    field_norms : str
-        ``separate``: relative L2 of each field, averaged. ``joint``: one norm over all channels.
-    norm : str
-        Norms of loss and metric: ``tokens``, sums over tokens as published, or ``measure``,
-        integrals with the weights of `data`.
-    evaluate_every : int
-        Epochs between evaluations of the validation split; the last epoch is always evaluated.
-    watch_test : bool
-        Evaluate the test set as often, to draw its curve. By default no test case is read before
-        the end of training.
-    select : str
-        Which weights are the result: ``last``, of the last epoch; ``best``, of the evaluated epoch
-        with the lowest validation error; ``best_on_test``, with the lowest test error, which is
-        too good a figure: only for comparison with results that were chosen so.
-    checkpoint_every : int or None
-        Steps between checkpoints; None saves after every epoch.
-    keep_checkpoints : int
-        Newest checkpoints that are kept, besides the best.
-    log_every : int
-        Steps between reads of the loss, the only moments at which a step waits for the device.
-    """
-
-    epochs: int = 500
-    optimizer: str = "adamw"
-    learning_rate: float = 1e-3
-    muon_learning_rate: float = 1e-2
-    weight_decay: float = 1e-5
-    schedule: str = "one_cycle"
-    pct_start: float = 0.1
-    div_factor: float = 1e4
-    final_div_factor: float = 1e4
-    warmup_steps: int = 100
-    decay_fraction: float = 0.2
-    clip_norm: float | None = 1.0
-    beta2: float = 0.999
-    ema_decay: float = 0.999
-    precision: str = "fp32"
-    tf32: bool = False
-    compile: Any = "auto"
-    accumulate: int = 1
-    stream: Any = None
-    derivative_weight: float = 0.0
-    field_norms: str = "separate"
-    norm: str = "tokens"
-    evaluate_every: int = 1
-    watch_test: bool = False
-    select: str = "last"
-    checkpoint_every: int | None = None
-    keep_checkpoints: int = 3
-    log_every: int = 10
+    epochs: int = setting(500, "Passes over the training cases.")
+    optimizer: str = setting(
+        "adamw", "adamw, or muon: Muon for the matrices of the blocks, AdamW for all else."
+    )
+    learning_rate: float = setting(1e-3, "Peak of the schedule of AdamW.")
+    muon_learning_rate: float = setting(1e-2, "Peak of the schedule of Muon.")
+    weight_decay: float = setting(
+        1e-5, "Applied to the weights of linear and convolution layers only."
+    )
+    schedule: str = setting(
+        "one_cycle",
+        "one_cycle; cosine after a warm-up; or wsd: warm-up, constant rate, decay at the end. A "
+        "run with wsd may be resumed with more epochs: it decays at the new end only.",
+    )
+    pct_start: float = setting(0.1, "Part of the one-cycle schedule in which the rate rises.")
+    div_factor: float = setting(1e4, "One-cycle: peak rate over first rate.")
+    final_div_factor: float = setting(1e4, "One-cycle: first rate over last rate.")
+    warmup_steps: int = setting(100, "Steps in which cosine and wsd rise.")
+    decay_fraction: float = setting(0.2, "Part of the run in which wsd falls to 0.")
+    clip_norm: float | None = setting(1.0, "Largest norm of the gradient; null does not clip.")
+    beta2: float = setting(
+        0.999, "AdamW's; its beta_1 is 0.9, and cycled by one_cycle where AdamW is alone."
+    )
+    ema_decay: float = setting(
+        0.999,
+        "Decay of the moving average of the weights that is evaluated; 0 evaluates the weights.",
+    )
+    precision: str = setting(
+        "fp32", "fp32, bf16 (autocast) or fp16 (autocast with a gradient scaler)."
+    )
+    tf32: bool = setting(False, "Allow TF32 in fp32 matrix products on CUDA.")
+    compile: Any = setting(
+        "auto",
+        "auto compiles the model on CUDA if gcc and Python's headers are there, true everywhere, "
+        "false nowhere.",
+    )
+    accumulate: int = setting(1, "Batches per optimisation step.")
+    stream: Any = setting(
+        None,
+        "Tokens per chunk of steps that stream the mesh: loss and gradients equal the plain step's "
+        "up to rounding, in the memory of a chunk. auto streams, in chunks that the planner "
+        "chooses, the batches whose plain step does not fit the device; null streams none.",
+    )
+    derivative_weight: float = setting(
+        0.0,
+        "Weight of the relative L2 loss of the fields' finite differences, on grids, for fields "
+        "that are 0 on the boundary.",
+    )
+    field_norms: str = setting(
+        "separate",
+        "separate: relative L2 of each field, averaged. joint: one norm over all channels.",
+    )
+    norm: str = setting(
+        "tokens",
+        "Norms of loss and metric: tokens, sums over tokens as published, or measure, integrals "
+        "with the weights of data.",
+    )
+    evaluate_every: int = setting(
+        1, "Epochs between evaluations of the validation split; the last epoch is always evaluated."
+    )
+    watch_test: bool = setting(
+        False,
+        "Evaluate the test set as often, to draw its curve. By default no test case is read before "
+        "the end of training.",
+    )
+    select: str = setting(
+        "last",
+        "Which weights are the result: last, of the last epoch; best, of the evaluated epoch with "
+        "the lowest validation error; best_on_test, with the lowest test error, which is then "
+        "optimistic: only for comparison with results that were chosen so.",
+    )
+    checkpoint_every: int | None = setting(
+        None, "Steps between checkpoints; null saves after every epoch."
+    )
+    keep_checkpoints: int = setting(3, "Newest checkpoints that are kept, besides the best.")
+    log_every: int = setting(
+        10,
+        "Steps between reads of the loss, the only moments at which a step waits for the device.",
+    )
 
 
 @dataclass
 class ParallelSettings:
-    """How the ranks are used.
+    """How the ranks are used."""
 
-    Parameters
-    ----------
-    context : int
-        Ranks that share the tokens of a case; the rest of the ranks share the cases.
-    """
-
-    context: int = 1
+    context: int = setting(
+        1, "Ranks that share the tokens of a case; the rest of the ranks share the cases."
+    )
 
 
 @dataclass
 class RunConfig:
-    """The whole config of a run; an unknown key is an error.
-
-    Parameters
-    ----------
-    model : Any
-        ``_target_`` and arguments of the model; see :func:`~.feeding.build_model`.
-    data : Any
-        See :class:`~physicsnemo_flarepp.datapipes.config.DataConfig`.
-    run_dir : str
-        Where the run lives. A run that was stopped goes on from there.
-    training : TrainingConfig
-        Optimisation, evaluation and checkpointing.
-    parallel : ParallelSettings
-        How the ranks are used.
-    seed : int
-        Of the weights, the order of the cases and the tokens drawn.
-    device : str
-        ``auto``, ``cpu``, ``cuda`` or ``cuda:<i>``.
-    threads : int or None
-        CPU threads of a process; None leaves it to torch. Where other programs use the cores, a
-        small model is fastest with 1: threads that wait for each other wait for those programs.
-    label : str
-        Name of the run in tables and figures.
-    restart : bool
-        Delete what is in `run_dir` and begin anew.
-    """
+    """The whole config of a run; an unknown key is an error. See ``flarepp train --help``."""
 
     model: Any
     data: Any
     run_dir: str
     training: TrainingConfig = field(default_factory=TrainingConfig)
     parallel: ParallelSettings = field(default_factory=ParallelSettings)
-    seed: int = 0
-    device: str = "auto"
-    threads: int | None = None
-    label: str = ""
-    restart: bool = False
+    seed: int = setting(0, "Seed of the weights, the order of the cases and the tokens drawn.")
+    device: str = setting("auto", "auto, cpu, cuda or cuda:<i>.")
+    threads: int | None = setting(
+        None,
+        "CPU threads of a process; null leaves it to torch. Where other programs use the cores, a "
+        "small model is fastest with 1: threads that wait for each other wait for those programs.",
+    )
+    label: str = setting("", "Name of the run in tables and figures.")
+    restart: bool = setting(False, "Delete this run's files and start over.")
 
 
 def check_config(cfg: "DictConfig") -> "DictConfig":
-    """Return `cfg` resolved and completed with defaults, or say what is wrong with it.
-
-    Examples
-    --------
-    >>> from omegaconf import OmegaConf
-    >>> cfg = {"model": {}, "data": {"builtin": "darcy"}, "run_dir": "out"}
-    >>> check_config(OmegaConf.create({**cfg, "training": {"epochs": 3}})).training.ema_decay
-    0.999
-    >>> check_config(OmegaConf.create({**cfg, "training": {"precision": "fp8"}}))
-    Traceback (most recent call last):
-    ValueError: training.precision is 'fp8'; choose one of fp32, bf16, fp16
-    """
+    """Return `cfg` resolved and completed with defaults, or say what is wrong with it."""
     from omegaconf import OmegaConf
 
     cfg = OmegaConf.merge(OmegaConf.structured(RunConfig), cfg)
@@ -297,26 +252,6 @@ def config_difference(
 
     With the schedule ``wsd`` the number of epochs may differ: the run is prolonged, or cut. Where
     the weights are chosen by their errors, ``evaluate_every`` may not: it says which can be chosen.
-
-    Parameters
-    ----------
-    saved, current : Mapping or DictConfig
-        Whole configs; interpolations are resolved first. Compared are the ``SECTIONS``, and within
-        them the names in ``FREE`` may differ.
-
-    Returns
-    -------
-    list of str
-        Empty if the run can go on.
-
-    Examples
-    --------
-    >>> saved = {"model": {"n_hidden": 128, "n_head": 8}, "training": {"log_every": 10}}
-    >>> current = {"model": {"n_hidden": 64}, "training": {"log_every": 50}}
-    >>> for line in config_difference(saved, current):
-    ...     print(line)
-    model.n_head: 8 in the checkpoint, absent now
-    model.n_hidden: 128 in the checkpoint, 64 now
     """
     before, now = (_leaves(_plain(config)) for config in (saved, current))
     free = FREE | {"training.epochs"} if now.get("training.schedule") == "wsd" else FREE
@@ -332,19 +267,13 @@ def config_difference(
 def check_same_config(
     saved: "Mapping[str, Any] | DictConfig", current: "Mapping[str, Any] | DictConfig"
 ) -> None:
-    """Raise ValueError with the differences, and what to do, if a run cannot go on as it was.
-
-    Parameters
-    ----------
-    saved, current
-        As in :func:`config_difference`.
-    """
+    """Raise ValueError with the differences, and what to do, if a run cannot be resumed."""
     lines = config_difference(saved, current)
     if lines:
         raise ValueError(
             "the run directory holds checkpoints of another config:\n  "
             + "\n  ".join(lines)
-            + "\nGive back these values to resume, choose another run_dir for a new run, or set "
+            + "\nRestore these values to resume, choose another run_dir for a new run, or set "
             "restart=true to start this one again from the beginning"
         )
 

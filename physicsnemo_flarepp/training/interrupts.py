@@ -1,4 +1,4 @@
-"""Signals as a wish to stop, which the loop grants between two steps, on all ranks at once."""
+"""Turn signals into a stop request honoured between steps, on all ranks at once."""
 
 import signal
 import threading
@@ -51,14 +51,7 @@ class StopRequest:
     def agree(self, device: str | torch.device, group: ProcessGroup | None = None) -> bool:
         """Return whether any rank was asked to stop: the same answer on all, at the same step.
 
-        Parameters
-        ----------
-        device : str or torch.device
-            Where the flag is reduced: the rank's GPU with NCCL, "cpu" with gloo. The answer is
-            needed on the host, so with NCCL the call waits for the GPU; a gloo group and "cpu"
-            do not.
-        group : ProcessGroup, optional
-            The ranks; all of them by default. One rank alone runs no collective.
+        The flag is reduced on `device`, the rank's GPU with NCCL, and read on the host.
         """
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size(group) == 1:
             return self.requested

@@ -1,8 +1,10 @@
-"""Losses: the relative L2 error of samples, whole or over sums, and of finite differences."""
+"""Relative L2 errors: as losses, whole, over sums or of finite differences, and of all cases."""
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from tensordict import TensorDict
@@ -12,6 +14,9 @@ from ..inference.inputs import ArrayLike, TokenArray
 from ..inference.streams import Range
 from ..ops.collectives import Group
 from ..ops.errors import error_squares, errors_of_squares, field_errors, relative_l2
+
+if TYPE_CHECKING:
+    from ..datapipes.normalization import Normalizer
 
 
 def relative_l2_loss(
@@ -23,22 +28,7 @@ def relative_l2_loss(
 ) -> Float[Tensor, ""]:
     """Return the mean of :func:`relative_l2` over the samples, the loss and metric of the paper.
 
-    Parameters
-    ----------
-    prediction, target, token_mask, group
-        As in :func:`~physicsnemo_flarepp.ops.errors.relative_l2`.
-
-    Returns
-    -------
-    torch.Tensor
-        A scalar. Over a data x context mesh its mean over "data" is the loss of the whole batch.
-
-    Examples
-    --------
-    >>> import torch
-    >>> target = torch.ones(2, 5, 1)
-    >>> relative_l2_loss(2 * target, target)
-    tensor(1.)
+    Over a data x context mesh its mean over "data" is the loss of the whole batch.
     """
     return relative_l2(prediction, target, token_mask=token_mask, group=group).mean()
 
@@ -50,20 +40,10 @@ def batch_errors(
     norm: str,
     group: Group | None = None,
 ) -> Float[Tensor, "B F"]:
-    """Return the relative L2 error of each field of each sample of a batch.
+    """Return the relative L2 error of each field of each sample; padding does not count.
 
-    Parameters
-    ----------
-    prediction : torch.Tensor
-        In physical units, as ``batch["fields"]``.
-    batch : TensorDict
-        Its padding does not count.
-    widths : sequence of int
-        Channels of the F fields.
-    norm : str
-        ``tokens``: sums over tokens. ``measure``: integrals, by ``batch["weights"]``.
-    group : ProcessGroup or str, optional
-        The context group that shares the samples.
+    `norm` is ``tokens``, sums over tokens, or ``measure``, integrals by ``batch["weights"]``;
+    `group` is the context group that shares the samples.
     """
     return field_errors(
         prediction,
@@ -85,26 +65,7 @@ def derivative_loss(
 
     For fields that are 0 on the boundary of the grid, as Darcy's: the predicted boundary is set to
     0, both fields are continued by 0, and the differences are taken at all points. The spacing
-    cancels in the relative error, so none is asked for.
-
-    Parameters
-    ----------
-    prediction, target : torch.Tensor
-        Whole samples, tokens in row-major order of the grid.
-    grid : tuple[int, int]
-        Its rows and columns, at least 3 each.
-    widths : sequence of int
-        Channels of the fields.
-
-    Examples
-    --------
-    >>> import torch
-    >>> target = torch.zeros(1, 12, 1)
-    >>> target[0, 5] = 1.0
-    >>> derivative_loss(1.5 * target, target, (3, 4), (1,))
-    tensor(1.)
-    >>> derivative_loss(target + torch.eye(12)[:1, :, None], target, (3, 4), (1,)) < 1e-15
-    tensor(True)
+    cancels in the relative error. Samples are whole, tokens in row-major order.
     """
     rows, columns = grid
     prediction, target = (value.unflatten(1, grid) for value in (prediction, target))
@@ -137,20 +98,7 @@ class LossOverSums(Protocol):
 class RelativeL2:
     """Mean relative L2 error of the samples, as a function of sums of squares.
 
-    Parameters
-    ----------
-    token_mask, token_weights : ArrayLike, optional
-        What counts, as in :func:`~physicsnemo_flarepp.ops.errors.relative_l2`.
-    widths : sequence of int, optional
-        Channels of fields that have an error each. Default: one error over all channels.
-
-    Examples
-    --------
-    >>> import torch
-    >>> loss, target = RelativeL2(), torch.tensor([[[3.0], [4.0]]])
-    >>> parts = [loss.sums(1.2 * target[:, [i]], target[:, [i]], (i, i + 1)) for i in range(2)]
-    >>> loss.value(sum(parts))
-    tensor(0.2000)
+    `widths` are the channels of fields that have an error each; by default all have one.
     """
 
     def __init__(
@@ -174,3 +122,45 @@ class RelativeL2:
     def value(self, sums: Float[Tensor, "2 B F"]) -> Float[Tensor, ""]:
         """Return the mean error."""
         return errors_of_squares(sums).mean()
+
+
+@torch.no_grad()
+def case_errors(
+    predictors: Mapping[str, Callable[[TensorDict], Float[Tensor, "B N O"]]],
+    loader: Iterable[TensorDict],
+    widths: tuple[int, ...],
+    *,
+    norm: str = "tokens",
+    context_group: Group | None = None,
+    data_group: dist.ProcessGroup | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[str, Float[Tensor, "cases F"]]:
+    """Return the errors of all cases of a split by predictor, in its order, alike on all ranks.
+
+    A predictor turns a batch into fields in physical units. The batches are read once for all of
+    them; `advance` is called after each.
+    """
+    cases = [torch.empty(0, dtype=torch.int64)]
+    errors = {name: [torch.empty(0, len(widths))] for name in predictors}
+    for batch in loader:
+        for name, predict in predictors.items():
+            found = batch_errors(predict(batch), batch, widths, norm, context_group)
+            errors[name].append(found.cpu())
+        cases.append(batch["case_index"].cpu())
+        advance()
+    own = torch.cat(cases), {name: torch.cat(found) for name, found in errors.items()}
+    everyones = [own]
+    if data_group is not None and dist.get_world_size(data_group) > 1:
+        everyones = [None] * dist.get_world_size(data_group)
+        dist.all_gather_object(everyones, own, group=data_group)
+    order = torch.cat([positions for positions, _ in everyones]).argsort()
+    return {name: torch.cat([found[name] for _, found in everyones])[order] for name in predictors}
+
+
+def predict_mean(normalizer: "Normalizer") -> Callable[[TensorDict], Float[Tensor, "B N O"]]:
+    """Return what predicts the fields that normalise to 0, for :func:`case_errors`."""
+
+    def predict(batch: TensorDict) -> Float[Tensor, "B N O"]:
+        return normalizer.inverse(torch.zeros_like(batch["fields"]), batch["tokens"])
+
+    return predict

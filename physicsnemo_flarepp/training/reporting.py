@@ -21,19 +21,7 @@ SPLIT_NAMES = {"val": "validation", "test": "test"}
 
 @dataclass(frozen=True)
 class PendingStep:
-    """A step whose loss is still on the device.
-
-    Parameters
-    ----------
-    step, epoch : int
-        Steps and epochs begun.
-    learning_rate : float
-        Of the step.
-    loss : torch.Tensor
-        Of this rank.
-    cases : list[torch.Tensor]
-        Positions of its cases in the split, batch by batch.
-    """
+    """A step whose loss is still on the device; `cases` are its positions, batch by batch."""
 
     step: int
     epoch: int
@@ -54,19 +42,7 @@ class PendingStep:
 
 @dataclass(frozen=True)
 class Status:
-    """State of a run at one step.
-
-    Parameters
-    ----------
-    step, epoch : int
-        Steps and epochs begun.
-    loss, learning_rate : float
-        Of the step.
-    tokens_per_second : float
-        Over the last steps, on all ranks.
-    memory_mb : float
-        Peak so far, as :class:`PeakMemory` has it.
-    """
+    """State of a run at one step; speed over the last steps on all ranks, peak of memory so far."""
 
     step: int
     epoch: int
@@ -82,11 +58,6 @@ class PeakMemory:
     On a CUDA device that is the peak of the allocations. On a CPU it is by how much the resident
     memory of the process grew at its peak; where Linux's ``/proc`` cannot be written, by how much
     it has grown now.
-
-    Parameters
-    ----------
-    device : torch.device
-        Where the work is done.
 
     Examples
     --------
@@ -146,17 +117,7 @@ def duration(seconds: float) -> str:
 
 
 class Reporter:
-    """Shows the progress of a run; silent on ranks other than the first.
-
-    Parameters
-    ----------
-    epochs : int
-        Length of the run; set ``total_steps`` once the data is known.
-    enabled : bool
-        Whether this rank talks.
-    console : rich.console.Console, optional
-        Where it talks to.
-    """
+    """Shows the progress of a run, once ``total_steps`` is set; silent unless `enabled`."""
 
     def __init__(self, epochs: int, enabled: bool, console: Console | None = None) -> None:
         # Not on a terminal rich would wrap lines at 80 columns.

@@ -1,4 +1,4 @@
-"""Train a config: begin a run, or go on with it, and leave its results in its directory."""
+"""Train a config: begin a run or resume it, and leave its results in its directory."""
 
 import signal
 from collections.abc import Mapping, Sequence
@@ -15,19 +15,20 @@ from ..datapipes.loaders import Loaders
 from ..datapipes.memory import MemoryCases, from_dataset
 from ..datapipes.sources import complete_names
 from ..parallel.first_rank import on_first_rank
-from .assembly import Assembly, Ranks, assemble, load_data, start_ranks
-from .checkpoints.store import Checkpoint, CheckpointStore, load_training_state
-from .config import check_config, check_same_config
-from .reporting import SPLIT_NAMES, Reporter
-from .run_directory import RunDirectory
-from .trainer import Selection, Trainer, watches_test
-from .training_set import (
+from ..parallel.ranks import Ranks
+from ..runs.checkpoints import Checkpoint, CheckpointStore, load_training_state
+from ..runs.directory import NORMALIZER, RunDirectory
+from ..runs.training_set import (
     check_same_data,
     data_files,
     describe_doubts,
     describe_training_set,
     read_training_set,
 )
+from .assembly import Assembly, assemble, load_data, start_ranks
+from .config import check_config, check_same_config
+from .reporting import SPLIT_NAMES, Reporter
+from .trainer import Selection, Trainer, watches_test
 
 
 @dataclass(frozen=True)
@@ -121,17 +122,17 @@ def _train_in(
     data: MemoryCases | None,
     guesses: Sequence[str],
 ) -> TrainingResult:
-    """Begin or go on, train, and write the results."""
-    is_main = ranks.rank == 0
+    """Begin or resume, train, and write the results."""
+    is_main = ranks.is_first
     reporter = Reporter(cfg.training.epochs, is_main)
     for guess in guesses:
         reporter.say(f"data: {guess}")
     store = CheckpointStore(directory.checkpoints, keep=cfg.training.keep_checkpoints)
-    state = _find_state(cfg, ranks, directory, store, reporter)
-    stored = directory.path / "normalizer.safetensors"
+    state = _find_state(cfg, directory, store, reporter)
+    stored = directory.path / NORMALIZER
     loaders = load_data(cfg, ranks, stored if state is not None else None, data)
     if state is not None:
-        _check_data(directory, loaders, ranks, cfg)
+        on_first_rank(lambda: _check_data(directory, loaders, cfg), "checking the data")
     assembly = assemble(cfg, ranks, loaders)
     reporter.total_steps = cfg.training.epochs * assembly.steps_per_epoch
     trainer = Trainer(cfg, ranks, assembly, directory, store, reporter)
@@ -170,7 +171,7 @@ def _train_in(
     if stopped_by is not None:
         reporter.say(
             f"stopped by {stopped_by} at step {trainer.step} of {reporter.total_steps}; saved in "
-            f"{directory.checkpoints}. The same command goes on from there"
+            f"{directory.checkpoints}. The same command resumes from there"
         )
     elif is_main:
         table = error_table(result, cfg)
@@ -189,27 +190,22 @@ def _train_in(
 
 
 def _find_state(
-    cfg: DictConfig,
-    ranks: Ranks,
-    directory: RunDirectory,
-    store: CheckpointStore,
-    reporter: Reporter,
+    cfg: DictConfig, directory: RunDirectory, store: CheckpointStore, reporter: Reporter
 ) -> dict | None:
-    """Return the state to go on from, the same on all ranks; None begins a run.
+    """Return the state to resume from, the same on all ranks; None begins a run.
 
     The first rank looks for it, so that all agree even while a file system is slow to show the
     same folder everywhere. A checkpoint of another config is refused before any data is read.
     """
 
     def find() -> Checkpoint | None:
-        if obstacle := directory.lock():
-            raise FileExistsError(obstacle)
+        directory.lock()
         store.clean_up()
         checkpoint = None if cfg.restart else store.newest_sound(reporter.say)
-        if checkpoint is not None:
+        if checkpoint is None:
+            directory.check_free(cfg.restart)
+        else:
             directory.check_sound()
-        elif obstacle := directory.obstacle(cfg.restart):
-            raise FileExistsError(obstacle)
         return checkpoint
 
     checkpoint = on_first_rank(find, "looking for a checkpoint")
@@ -217,20 +213,15 @@ def _find_state(
         return None
     state = load_training_state(checkpoint)
     check_same_config(state["config"], OmegaConf.to_container(cfg))
-    reporter.say(f"going on from {checkpoint.path}")
+    reporter.say(f"resuming from {checkpoint.path}")
     return state
 
 
-def _check_data(directory: RunDirectory, loaders: Loaders, ranks: Ranks, cfg: DictConfig) -> None:
-    """Refuse to go on with other data than the run began with."""
-
-    def check() -> None:
-        stored = read_training_set(directory.path)
-        if stored is not None:
-            found = data_files(loaders, test=cfg.training.select == "best_on_test")
-            check_same_data(stored["files"], found, directory.path)
-
-    on_first_rank(check, "checking the data")
+def _check_data(directory: RunDirectory, loaders: Loaders, cfg: DictConfig) -> None:
+    """Refuse to resume with other data than the run began with."""
+    stored = read_training_set(directory.path)
+    found = data_files(loaders, test=cfg.training.select == "best_on_test")
+    check_same_data(stored["files"], found, directory.path)
 
 
 def error_table(result: TrainingResult, cfg: DictConfig) -> str:
@@ -263,7 +254,7 @@ def _check_choice(trainer: Trainer) -> None:
         raise ValueError(
             "training.select is 'best', but the data has no validation split to choose on: set "
             "data.n_val, or data.splits with an entry val, or choose training.select=last "
-            "('best_on_test' chooses on the test set, which makes its errors too good)"
+            "('best_on_test' chooses on the test set, which makes its errors optimistic)"
         )
     if watches_test(trainer.settings) and loaders.test is None:
         raise ValueError(

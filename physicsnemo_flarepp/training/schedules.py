@@ -7,14 +7,13 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from .config import TrainingConfig
-from .optimizers import ResidualAdamW
 
 
 class ShapedRate(LambdaLR):
     """Learning rates of all groups times a function of the step, also after its length changed."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on at the step of a state, with the rate that this schedule has there."""
+        """Continue at the step of a state, with the rate that this schedule has there."""
         super().load_state_dict(state_dict)
         shapes = zip(self.base_lrs, self.lr_lambdas, strict=True)
         self._last_lr = [rate * shape(self.last_epoch) for rate, shape in shapes]
@@ -43,7 +42,7 @@ def make_schedule(
             pct_start=max(settings.pct_start, 2 / total_steps),
             div_factor=settings.div_factor,
             final_div_factor=settings.final_div_factor,
-            cycle_momentum=isinstance(optimizer, ResidualAdamW),
+            cycle_momentum="betas" in optimizer.defaults,  # AdamW alone
         )
     if settings.warmup_steps >= total_steps:
         raise ValueError(

@@ -27,22 +27,9 @@ Adapter = Callable[[TensorDict], dict[str, Tensor]]
 class FieldLoss:
     r"""Loss of a model on a batch: mean relative L2 of the fields in physical units.
 
-    Parameters
-    ----------
-    forward : Callable
-        The model, compiled or not.
-    adapter : Callable
-        From a batch to the keyword arguments of the model.
-    normalizer : Normalizer
-        Brings what the model gives to physical units.
-    widths : tuple[int, ...]
-        Channels of the fields that have a norm of their own.
-    settings : TrainingConfig
-        Precision, norm and weight of the derivatives.
-    grid : tuple[int, ...], optional
-        Shape of the grid of the tokens, for the derivatives.
-    group : ProcessGroup, optional
-        The context group that shares the samples.
+    `forward` is the model, compiled or not, and `adapter` makes its keyword arguments of a batch.
+    `widths` are the channels of the fields that have a norm of their own, `grid` is the shape
+    of the tokens' grid for the derivatives, `group` the context group that shares the samples.
     """
 
     def __init__(
@@ -100,17 +87,7 @@ class FieldLoss:
 
 
 class StreamedLoss(FieldLoss):
-    """The same loss, of batches whose tokens are worked on chunk by chunk.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The bare model.
-    choice : StreamChoice
-        Tokens per chunk of a batch.
-    **options
-        As :class:`FieldLoss`.
-    """
+    """The same loss, of batches whose tokens are worked on in chunks that `choice` gives."""
 
     def __init__(self, model: nn.Module, choice: StreamChoice, **options) -> None:
         super().__init__(**options)
@@ -147,15 +124,7 @@ class StreamedLoss(FieldLoss):
 
 
 class BatchSquares(RelativeL2):
-    """The relative L2 of the fields of a batch in physical units, over sums.
-
-    Parameters
-    ----------
-    batch, widths, norm
-        As in :func:`~.losses.batch_errors`.
-    normalizer : Normalizer
-        Brings what the model gives to physical units.
-    """
+    """The relative L2 of the fields of a batch in physical units, over sums."""
 
     def __init__(
         self, batch: TensorDict, normalizer: Normalizer, widths: tuple[int, ...], norm: str
@@ -176,19 +145,8 @@ class BatchSquares(RelativeL2):
 class TrainStep:
     """Forward, backward, synchronisation, clipping, update, schedule and moving average.
 
-    Parameters
-    ----------
-    loss : FieldLoss
-        Of a batch.
-    model : torch.nn.Module
-        The bare model.
-    optimizer, schedule, scaler, average
-        What :mod:`.optimizers` and :mod:`.schedules` make, and torch's gradient scaler (disabled
-        but for fp16).
-    clip_norm : float or None
-        Largest norm of the gradient.
-    mesh : torch.distributed.DeviceMesh
-        With axes "data" and "context".
+    `scaler` is torch's gradient scaler, disabled but for fp16; `mesh` has the axes "data" and
+    "context".
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""The training loop: epochs, evaluation, checkpoints, and going on after a stop."""
+"""The training loop: epochs, evaluation, checkpoints, and resuming after a stop."""
 
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,15 +15,17 @@ from torch import Tensor
 
 from ..datapipes.normalization import centres_fields
 from ..ops import all_reduce
-from .assembly import Assembly, Ranks
-from .case_errors import case_errors, predict_mean
-from .checkpoints.random_state import gather_random_states, restore_own_random_state
-from .checkpoints.store import CheckpointStore, load_training_state
+from ..parallel.first_rank import on_first_rank
+from ..parallel.ranks import Ranks
+from ..runs.checkpoints import Checkpoint, CheckpointStore, load_training_state
+from ..runs.directory import RunDirectory
+from ..runs.metrics import read_metrics
+from ..runs.random_state import gather_random_states, restore_own_random_state
+from .assembly import Assembly
 from .config import TrainingConfig
 from .interrupts import StopRequest
-from .metrics import read_metrics
+from .losses import case_errors, predict_mean
 from .reporting import SPLIT_NAMES, PeakMemory, PendingStep, Reporter, Status
-from .run_directory import RunDirectory, RunDirectoryLost
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,13 @@ class Selection:
         'Weights: best on validation cases, epoch 40 of 60 (error there 11.34 %).'
         """
         if self.split is None:
-            return f"Weights: those of the last epoch ({self.epoch})."
+            return f"Weights: of the last epoch ({self.epoch})."
         text = (
             f"Weights: best on {SPLIT_NAMES[self.split]} cases, epoch {self.epoch} of {epochs} "
             f"(error there {100 * self.error:.2f} %)."
         )
         if self.split == measured_on:
-            text += " They were chosen by the cases that they are measured on: too good a figure."
+            text += " They were selected on these same cases, so the error is optimistic."
         return text
 
 
@@ -77,23 +79,7 @@ class NonFiniteLoss(RuntimeError):
 
 
 class Trainer:
-    """Runs a training from wherever it stands to its end, or to a request to stop.
-
-    Parameters
-    ----------
-    cfg : DictConfig
-        The checked config.
-    ranks : Ranks
-        Where this process stands.
-    assembly : Assembly
-        Data, model and optimisation.
-    directory : RunDirectory
-        Where rank 0 writes.
-    store : CheckpointStore
-        The checkpoints of the run; it knows which ones were found damaged.
-    reporter : Reporter
-        Where progress is shown.
-    """
+    """Runs a training from wherever it stands to its end, or to a request to stop."""
 
     def __init__(
         self,
@@ -114,7 +100,7 @@ class Trainer:
         self.epoch = 0
         self.step_in_epoch = 0
         self._errors: dict[str, Float[Tensor, "cases F"]] = {}
-        self._baselines: dict[str, float] = {}
+        self._baselines: dict[str, float | None] = {}
         self._pending: list[PendingStep] = []
         self._saved_step = -1
         self._evaluated_step = -1
@@ -152,7 +138,7 @@ class Trainer:
         watched = ["val"] if self.assembly.loaders.val is not None else []
         return watched + (["test"] if watches_test(self.settings) else [])
 
-    # Going on ------------------------------------------------------------------------------
+    # Checkpoints ---------------------------------------------------------------------------
 
     def resume(self, state: dict) -> None:
         """Take up the state of a checkpoint."""
@@ -170,7 +156,7 @@ class Trainer:
         step.scaler.load_state_dict(state["scaler"])
         self.epoch, self.step_in_epoch = state["epoch"], state["step_in_epoch"]
         restore_own_random_state(state["random"])
-        if self.ranks.rank == 0:
+        if self.ranks.is_first:
             self.directory.forget_after(self.step, result=not self.is_complete)
 
     def _state(self) -> dict:
@@ -195,29 +181,26 @@ class Trainer:
         self._flush()
         self._check_weights()
         state = self._state()
-        outcome: list[Exception | None] = [None]
-        if self.ranks.rank == 0:
-            try:
-                self.directory.check_present()
-                self.directory.metrics.sync()
-                module = self.assembly.average.module
-                self.store.save(self.step, state, module, epoch=self.epoch, metric=metric)
-            except (OSError, RunDirectoryLost) as error:
-                outcome[0] = error
-        if self.ranks.size > 1:
-            dist.broadcast_object_list(outcome, src=0)
-        (failure,) = outcome
-        if failure is None:
+
+        def write() -> None:
+            self.directory.check_present()
+            self.directory.metrics.sync()
+            module = self.assembly.average.module
+            self.store.save(self.step, state, module, epoch=self.epoch, metric=metric)
+
+        try:
+            on_first_rank(write, "writing a checkpoint")
+        except OSError as failure:
+            if required:
+                raise
+            self.reporter.say(f"WARNING no checkpoint at step {self.step}: {failure}")
+        else:
             self._saved_step = self.step
             self._mark_saved()
-        elif required or isinstance(failure, RunDirectoryLost):
-            raise failure
-        else:
-            self.reporter.say(f"WARNING no checkpoint at step {self.step}: {failure}")
         self._since = time.perf_counter()
 
     def _mark_saved(self) -> None:
-        if self.ranks.rank == 0:
+        if self.ranks.is_first:
             try:
                 self.directory.mark_saved()
             except OSError as error:  # the checkpoint is there, and the next one marks the run
@@ -254,8 +237,8 @@ class Trainer:
                     self._save_before_stop(signal_name)
                     return signal_name
         self._log([])  # what a full disk has left
-        if self.directory.metrics.waiting:
-            self.reporter.say(f"WARNING {self.directory.metrics.waiting} rows of metrics are lost")
+        if waiting := len(self.directory.metrics.waiting):
+            self.reporter.say(f"WARNING {waiting} rows of metrics are lost")
         return None
 
     def _train_epoch(self, stop: StopRequest) -> bool:
@@ -310,13 +293,12 @@ class Trainer:
         if due or metric is not None or self.is_complete:
             self.save(metric, required=self.is_complete)
 
-    # Looking -------------------------------------------------------------------------------
+    # Evaluation ----------------------------------------------------------------------------
 
     def evaluate(self, split: str) -> float:
         """Evaluate the averaged weights on ``val`` or ``test``; log and return the mean error."""
         self._flush()
-        self.assembly.average.eval()
-        errors = self._split_errors(split, self.assembly.evaluation.predict)
+        errors = self._measure(split)
         row = self._error_row("evaluation", split, errors)
         self._log([row])
         self.reporter.evaluated(self.epoch, split, row["error"], row["mean_predictor_error"])
@@ -330,16 +312,19 @@ class Trainer:
         Here the test set is read, for the first time unless the run watches it.
         """
         selection = self._select()
-        self.assembly.average.eval()
         split = self.result_split
         errors = self._errors.get(split) if selection.step == self.step else None
         if errors is None:  # else the last epoch was evaluated on it
-            errors = self._split_errors(split, self.assembly.evaluation.predict)
+            errors = self._measure(split)
         row = self._error_row("result", split, errors)
         row |= {"select": selection.select, "selected_epoch": selection.epoch}
-        if self.ranks.rank == 0 and not self._has_result():
+        if self.ranks.is_first and not self._has_result():
             self._log([row])
         return selection, errors
+
+    def mean_predictor_error(self, split: str) -> float | None:
+        """Error of predicting the training mean on an evaluated split; None if it is unknown."""
+        return self._baselines[split]
 
     def _has_result(self) -> bool:
         """Tell whether the run was complete before and its metrics say so."""
@@ -351,25 +336,45 @@ class Trainer:
         """Set the averaged weights to those of the chosen checkpoint, on all ranks."""
         if self.settings.select == "last":
             return Selection("last", None, self.epoch, self.step, None)
-        outcome: list = [None, None]
-        if self.ranks.rank == 0:
+
+        def load() -> tuple[Checkpoint, dict]:
             best = self.store.best(self.reporter.say)
-            try:
-                if best is None:
-                    raise FileNotFoundError(f"{self.store.directory} holds no evaluated checkpoint")
-                outcome[0] = (best, load_training_state(best)["average"])
-            except (OSError, ValueError) as error:
-                outcome[1] = error
-        if self.ranks.size > 1:
-            dist.broadcast_object_list(outcome, src=0)
-        if outcome[1] is not None:
+            if best is None:
+                raise FileNotFoundError(f"{self.store.directory} holds no evaluated checkpoint")
+            return best, load_training_state(best)["average"]
+
+        try:
+            best, average = on_first_rank(load, "loading the best checkpoint")
+        except (OSError, ValueError) as error:
             raise ValueError(
                 f"training.select is {self.settings.select!r}, but the best checkpoint cannot be "
-                f"used: {outcome[1]}. Restore it, or train again (restart=true)"
-            ) from outcome[1]
-        best, average = outcome[0]
+                f"used: {error}. Restore it, or train again (restart=true)"
+            ) from error
         self.assembly.average.load_state_dict(average)
         return Selection(self.settings.select, self.chosen_by, best.epoch, best.step, best.metric)
+
+    def _measure(self, split: str) -> Float[Tensor, "cases F"]:
+        """Return the errors of the averaged weights; measure the mean predictor the first time."""
+        self.assembly.average.eval()
+        predictors = {"model": self.assembly.evaluation.predict}
+        if split not in self._baselines:
+            self._baselines[split] = None
+            if centres_fields(self.cfg.data):
+                predictors["mean"] = predict_mean(self.assembly.loaders.normalizer)
+        loader = getattr(self.assembly.loaders, split)
+        with self.reporter.evaluating(split, len(loader)) as advance:
+            errors = case_errors(
+                predictors,
+                loader,
+                tuple(self.assembly.fields.values()),
+                norm=self.assembly.evaluation.norm,
+                context_group=self.ranks.context_group,
+                data_group=self.ranks.data_group,
+                advance=advance,
+            )
+        if "mean" in errors:
+            self._baselines[split] = errors["mean"].mean().item()
+        return errors["model"]
 
     def _error_row(self, kind: str, split: str, errors: Float[Tensor, "cases F"]) -> dict:
         means = errors.mean(0)
@@ -383,41 +388,19 @@ class Trainer:
             "mean_predictor_error": self.mean_predictor_error(split),
         }
 
+    # Metrics -------------------------------------------------------------------------------
+
     def _log(self, rows: list[dict]) -> None:
         """Write metrics on the first rank; a full disk costs one warning, not the run."""
-        if self.ranks.rank != 0:
+        if not self.ranks.is_first:
             return
         try:
-            self.directory.log(rows)
+            self.directory.metrics.append(rows)
             self._log_fails = False
         except OSError as error:
             if not self._log_fails:
                 self.reporter.say(f"WARNING metrics are kept for later: {error}")
             self._log_fails = True
-
-    def mean_predictor_error(self, split: str) -> float | None:
-        """Error of predicting the mean over the training set; None if it is not known."""
-        if not centres_fields(self.cfg.data):
-            return None
-        if split not in self._baselines:
-            errors = self._split_errors(split, predict_mean(self.assembly.loaders.normalizer))
-            self._baselines[split] = errors.mean().item()
-        return self._baselines[split]
-
-    def _split_errors(
-        self, split: str, predict: Callable[[TensorDict], Float[Tensor, "B N O"]]
-    ) -> Float[Tensor, "cases F"]:
-        loader = getattr(self.assembly.loaders, split)
-        with self.reporter.evaluating(split, len(loader)) as advance:
-            return case_errors(
-                predict,
-                loader,
-                tuple(self.assembly.fields.values()),
-                norm=self.assembly.evaluation.norm,
-                context_group=self.ranks.context_group,
-                data_group=self.ranks.data_group,
-                advance=advance,
-            )
 
     def _flush(self) -> None:
         """Read the losses of the last steps from the device: the run's only wait for it."""

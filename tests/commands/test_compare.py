@@ -7,8 +7,8 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 
 from physicsnemo_flarepp.commands import compare, main
+from physicsnemo_flarepp.training.comparison import ComparisonStopped
 from physicsnemo_flarepp.training.config import check_config
-from physicsnemo_flarepp.training.trials import TrialStopped
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def test_trials_differ_in_model_and_seed_only(equal_settings):
         ("physicsnemo_transolver", 4),
     ]
     configs = [pickle.loads(pickle.dumps(check_config(trial.config))) for trial in trials]
-    for trial, cfg in zip(trials, configs, strict=True):
+    for trial, cfg in zip(comparison, configs, strict=True):
         assert cfg.run_dir == f"some where/{trial.model}-seed{trial.seed}"
         assert (cfg.seed, cfg.training.epochs, cfg.model.n_hidden) == (trial.seed, 2, 64)
         assert cfg.data == configs[0].data and cfg.data.builtin == "darcy"
@@ -60,7 +60,7 @@ def test_a_signal_is_the_exit_code(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def stop(*_):
-        raise TrialStopped("run was stopped by SIGTERM", 143)
+        raise ComparisonStopped("run was stopped by SIGTERM", 143)
 
     monkeypatch.setattr(compare, "compare", stop)
     with pytest.raises(SystemExit) as ended:

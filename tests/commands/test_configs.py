@@ -1,6 +1,7 @@
 """The configs as the command finds, explains and composes them."""
 
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from hydra import compose, initialize_config_dir, initialize_config_module
 from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.commands import compare, main, train
-from physicsnemo_flarepp.commands.configs import config_directory, sweep_name
+from physicsnemo_flarepp.commands.configs import REGISTERED, config_directory, sweep_name
+from physicsnemo_flarepp.datapipes.config import DataConfig
+from physicsnemo_flarepp.training.config import TrainingConfig
 
 
 @pytest.fixture
@@ -125,10 +128,10 @@ def test_help_lists_every_option_and_value(verb, capsys):
     text = capsys.readouterr().out
     for path in config_directory().glob("*/**/*.yaml"):
         group, *names = path.relative_to(config_directory()).with_suffix("").parts
-        if group in ("recipe", "experiment_recipe"):
-            continue  # they follow from the model and the experiment
         shown = f"  {group}={'/'.join(names)} " in text or f"* {group}={'/'.join(names)} " in text
         assert shown != path.name.startswith("_"), path
+    for group, names in REGISTERED.items():
+        assert all(f"{group}={name} " in text for name in names), group
     with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
         cfg = compose("train")
     for key in ("seed", "run_dir", *cfg.model, *cfg.training, *cfg.data):
@@ -140,6 +143,11 @@ def test_help_lists_every_option_and_value(verb, capsys):
 def test_options_are_explained():
     for line in (line for line in _help().splitlines() if line[2:].startswith("model=")):
         assert line[36:].strip(), line
+
+
+def test_every_value_has_a_help_of_its_own():
+    told = [f.metadata["help"] for kind in (DataConfig, TrainingConfig) for f in fields(kind)]
+    assert all(told) and len(set(told)) == len(told)
 
 
 def _help():

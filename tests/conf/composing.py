@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from physicsnemo_flarepp.commands.configs import config_directory
+from physicsnemo_flarepp.commands.configs import REGISTERED, config_directory
 
 CONF = config_directory()
 MIXERS = ("flarepp", "flare", "attention", "transolver", "transolver_plus", "transolver3")
@@ -15,10 +15,11 @@ COMPLETE = ("perceiver_io", "set_transformer", "gnot", "lno")
 
 
 def options(group):
-    """What can be chosen of a group; files that begin with _ are parts of others."""
+    """What can be chosen of a group; names that begin with _ are parts of others."""
     paths = sorted((CONF / group).rglob("*.yaml"))
-    names = (path.relative_to(CONF / group).with_suffix("").as_posix() for path in paths)
-    return [name for name in names if not Path(name).name.startswith("_")]
+    names = [path.relative_to(CONF / group).with_suffix("").as_posix() for path in paths]
+    names = [name for name in names if not Path(name).name.startswith("_")]
+    return sorted([*names, *REGISTERED.get(group, ())])
 
 
 @cache

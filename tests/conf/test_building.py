@@ -12,7 +12,7 @@ from physicsnemo.mesh import DomainMesh, Mesh
 from scipy.io import savemat
 
 from physicsnemo_flarepp.datapipes import build_dataloaders, sources
-from physicsnemo_flarepp.training.feeding import InputLayout, build_model, input_adapter
+from physicsnemo_flarepp.models.feeding import InputLayout, build_model, input_adapter
 from tests.conf.composing import MIXERS, composed, options
 
 TINY = ["model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4"]

@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.datapipes.config import DataConfig
 from physicsnemo_flarepp.datapipes.specs import benchmark
+from physicsnemo_flarepp.models.feeding import InputLayout, build_model
 from physicsnemo_flarepp.training.config import RunConfig, TrainingConfig, check_config
-from physicsnemo_flarepp.training.feeding import InputLayout, build_model
 from tests.conf.composing import COMPLETE, CONF, MIXERS, composed, leaves, options, plain
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,6 @@ def test_groups_offer_what_the_documentation_names():
     built_in = {"cars", "car_volumes", "darcy", "elasticity", "pipe", "airfoil"}
     theirs = {f"physicsnemo_{name}" for name in THEIRS}
     assert set(options("model")) == {*MIXERS, *COMPLETE, *theirs}
-    assert set(options("recipe")) == {*COMPLETE, *theirs}
     others = {"drivaerml_raw", "drivaerml_curated", "own", "prepared"}
     others |= {"ahmedml", "windsorml", "shapenet_car", "drivaernet"}
     assert set(options("data")) == built_in | published | others
@@ -120,9 +119,14 @@ def test_entry_is_a_whole_run(entry):
     assert (cfg.model.n_layers, cfg.training.epochs <= 100) == (2, True)  # minutes on a CPU
 
 
+def experiment_file(name):
+    path = CONF / "experiment" / f"{name}.yaml"
+    return plain(OmegaConf.load(path)) if path.exists() else {}
+
+
 def group_choices(experiment):
     """The overrides of groups that an experiment file makes, as on a command line."""
-    entries = plain(OmegaConf.load(CONF / "experiment" / f"{experiment}.yaml")).get("defaults", [])
+    entries = experiment_file(experiment).get("defaults", [])
     chosen = {k: v for entry in entries if isinstance(entry, dict) for k, v in entry.items()}
     return [f"{group.removeprefix('override /')}={name}" for group, name in chosen.items()]
 
@@ -140,7 +144,7 @@ def test_experiment_adds_no_key_but_arguments_of_the_reader(name):
 def test_experiment_states_only_differences(name):
     shared = ["experiment=quick/_small"] if name.startswith("quick/") else []
     before = leaves(plain(composed(*group_choices(name), *shared)))
-    own = plain(OmegaConf.load(CONF / "experiment" / f"{name}.yaml"))
+    own = experiment_file(name)
     own.pop("defaults", None)
     for path, value in leaves(own).items():
         assert before.get(path, "absent") != value, f"{'.'.join(path)} is {value} already"
@@ -253,9 +257,10 @@ def test_other_models_keep_the_settings_of_the_experiment(name):
 
 
 def test_every_recipe_is_for_an_experiment_and_a_model():
-    for choice in options("experiment_recipe"):
-        experiment, model = choice.rsplit("/", 1)
-        assert experiment in COMPARED_SETS and model in COMPLETE
+    table = plain(OmegaConf.load(CONF / "baselines.yaml"))
+    assert {*table} == {"study", *COMPLETE, *(f"physicsnemo_{name}" for name in THEIRS)}
+    for model in COMPLETE:
+        assert {*table[model]} <= {"recipe", *COMPARED_SETS}
 
 
 def test_the_command_line_overrules_a_recipe():

@@ -11,8 +11,8 @@ from scipy.io import savemat
 
 from physicsnemo_flarepp.datapipes import build_dataloaders
 from physicsnemo_flarepp.datapipes.channels import Channels
-from physicsnemo_flarepp.training.checkpoints.store import save_module
-from physicsnemo_flarepp.training.feeding import InputLayout, build_model
+from physicsnemo_flarepp.models.feeding import InputLayout, build_model
+from physicsnemo_flarepp.runs import save_module
 
 MODEL = {
     "_target_": "physicsnemo_flarepp.MixerBackbone",

@@ -17,8 +17,8 @@ from physicsnemo_flarepp.evaluation import (
     force_settings,
     load_run,
     predict_case,
-    trained_run,
 )
+from physicsnemo_flarepp.runs import trained_run
 from physicsnemo_flarepp.visualization import RenderingUnavailable, Theme
 from tests.evaluation import making
 

@@ -11,8 +11,8 @@ from physicsnemo_flarepp.evaluation import (
     predict_case,
     predict_points,
 )
-from physicsnemo_flarepp.evaluation.trained_run import can_stream
 from physicsnemo_flarepp.meshes import mesh_suffix
+from physicsnemo_flarepp.runs.trained_run import can_stream
 from tests.evaluation import making
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from physicsnemo_flarepp.evaluation import draw_routing, draw_spectrum, load_run, trained_run
+from physicsnemo_flarepp.evaluation import draw_routing, draw_spectrum, load_run
+from physicsnemo_flarepp.runs import trained_run
 from physicsnemo_flarepp.visualization import Theme
 from tests.evaluation import making
 

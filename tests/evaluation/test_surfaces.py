@@ -14,11 +14,11 @@ from physicsnemo_flarepp.evaluation import (
     predict_case,
     predict_surface,
     relative_l2,
-    trained_run,
 )
 from physicsnemo_flarepp.evaluation.surfaces import surface_sample
 from physicsnemo_flarepp.inference import predict
 from physicsnemo_flarepp.meshes import save_mesh
+from physicsnemo_flarepp.runs import trained_run
 from tests.evaluation import making
 
 

@@ -11,10 +11,10 @@ from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.evaluation import force_settings, load_run
 from physicsnemo_flarepp.inference import LatentState
+from physicsnemo_flarepp.runs import CheckpointStore, load_training_state
+from physicsnemo_flarepp.runs.directory import RunDirectory
+from physicsnemo_flarepp.runs.metrics import read_metrics
 from physicsnemo_flarepp.training import train
-from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
-from physicsnemo_flarepp.training.metrics import read_metrics
-from physicsnemo_flarepp.training.run_directory import RunDirectory
 from tests.training.conftest import (  # noqa: F401
     make_config,
     one_thread,
@@ -162,22 +162,18 @@ def test_a_scale_that_changed_is_not_used(finished, make_config):  # noqa: F811
     load_run(finished)
 
 
-def test_a_run_without_a_manifest_is_used_with_a_warning_and_gets_one(
+def test_a_run_without_a_manifest_is_loaded_with_a_warning_and_not_resumed(
     finished,
     make_config,  # noqa: F811
 ):
     (finished / "run_manifest.json").unlink()
-    with pytest.warns(UserWarning, match="no run_manifest.json.*unchecked"):
+    with pytest.warns(UserWarning, match="no run_manifest.json.*without verification"):
         load_run(finished)
-    train(make_config(training__epochs=3, run_dir=str(finished)))
-    assert (finished / "run_manifest.json").is_file()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        load_run(finished)
+    with pytest.raises(ValueError, match="no run_manifest.json: restore it"):
+        train(make_config(training__epochs=3, run_dir=str(finished)))
 
 
 def test_damage_that_no_manifest_covers_names_the_file(finished):
-    """Without a manifest, as in runs of older versions."""
     (finished / "run_manifest.json").unlink()
     for name in ("channels.json", "config.yaml", "normalizer.safetensors"):
         path = finished / name

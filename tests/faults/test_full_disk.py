@@ -9,9 +9,9 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from physicsnemo_flarepp.evaluation import load_run
+from physicsnemo_flarepp.runs import CheckpointStore
+from physicsnemo_flarepp.runs.metrics import read_metrics
 from physicsnemo_flarepp.training import train
-from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore
-from physicsnemo_flarepp.training.metrics import read_metrics
 from physicsnemo_flarepp.training.step import TrainStep
 from tests.training.conftest import (  # noqa: F401
     make_config,
@@ -86,7 +86,7 @@ def fill_everywhere(make_config, capsys, every, length):  # noqa: F811
         if found := differences(train(cfg), whole):
             lost[start] = found
         if saved:
-            assert f"going on from {saved[0].path}" in capsys.readouterr().out
+            assert f"resuming from {saved[0].path}" in capsys.readouterr().out
     return ended, len(starts), lost
 
 
@@ -128,7 +128,7 @@ def test_a_disk_that_is_full_while_metrics_are_written_costs_one_warning(
     monkeypatch.setattr(TrainStep, "__call__", step)
     run = train(make_config(training__log_every=1))
     assert run.exit_code() == 0
-    said = capsys.readouterr().out.split("going on")[-1]
+    said = capsys.readouterr().out.split("resuming from")[-1]
     assert said.count("WARNING metrics are kept for later") == 1 and said.count("WARNING") == 1
     assert differences(run, whole) == []
 

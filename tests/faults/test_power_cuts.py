@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from physicsnemo_flarepp.evaluation import load_run
+from physicsnemo_flarepp.runs import CheckpointStore
+from physicsnemo_flarepp.runs.metrics import read_metrics
 from physicsnemo_flarepp.training import train
-from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore
-from physicsnemo_flarepp.training.metrics import read_metrics
 from tests.training.conftest import (  # noqa: F401
     make_config,
     one_thread,

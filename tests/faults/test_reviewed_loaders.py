@@ -36,7 +36,7 @@ REVIEWED = {
     # Names of this package or of its own table.
     "__init__.py import_module": 1,
     "datapipes/__init__.py import_module": 1,
-    "commands/dispatch.py import_module": 3,
+    "commands/dispatch.py import_module": 4,
     "builtin/sets/base.py import_module": 1,
     "builtin/workers.py import_module": 1,
     "visualization/rendering.py import_module": 1,
@@ -45,18 +45,21 @@ REVIEWED = {
     "visualization/rendering.py run": 1,
     # A class from the user's own config, or from a file whose author is trusted.
     "datapipes/registered.py get_class": 1,
-    "training/feeding.py get_class": 2,
-    "training/checkpoints/model_files.py get_class": 1,
+    "models/feeding.py get_class": 2,
+    "runs/model_files.py get_class": 1,
     # Values: YAML without tags that build objects, and no references in a file.
-    "evaluation/trained_run.py create": 1,
-    "evaluation/trained_run.py load": 1,
-    "training/feeding.py create": 1,
+    "runs/trained_run.py create": 1,
+    "runs/trained_run.py load": 1,
+    "models/feeding.py create": 1,
     "commands/configs.py create": 1,
     "commands/inspect.py load": 1,
     "datapipes/inspection.py create": 1,
     # Weights: weights_only and torch's own list of types; members are never extracted.
-    "training/checkpoints/model_files.py ZipFile": 2,
-    "training/checkpoints/model_files.py load": 1,
+    "runs/model_files.py ZipFile": 2,
+    "runs/model_files.py load": 1,
+    # What ranks of one job, the same program on the same user's machines, tell each other.
+    "parallel/first_rank.py imports pickle": 1,
+    "parallel/first_rank.py loads": 2,
     # Headers of arrays in .npz files; members are never extracted.
     "datapipes/readers/array_files.py ZipFile": 1,
     # Arrays: allow_pickle is False, by argument or by default.
@@ -114,7 +117,7 @@ def test_no_loader_is_new():
         for name in loader_calls(path.read_text())
     )
     # model_files imports pickle for the error that torch raises, not to load.
-    assert found.pop("training/checkpoints/model_files.py imports pickle") == 1
+    assert found.pop("runs/model_files.py imports pickle") == 1
     assert found == REVIEWED
 
 

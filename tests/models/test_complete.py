@@ -8,7 +8,7 @@ import torch
 from physicsnemo_flarepp import GNOT, LNO, PerceiverIO, SetTransformer
 from physicsnemo_flarepp.inference import decode_state, encode_state, predict
 from physicsnemo_flarepp.models.complete import CompleteModel
-from physicsnemo_flarepp.training.checkpoints import load_model, save_module
+from physicsnemo_flarepp.runs import load_model, save_module
 from tests.models.complete_references import gnot, lno, perceiver_io, set_transformer
 from tests.models.test_compile import assert_compiled_equals_eager
 

@@ -7,8 +7,8 @@ import pytest
 from physicsnemo.distributed import DistributedManager
 
 from physicsnemo_flarepp.commands.configs import compose_config
+from physicsnemo_flarepp.runs.metrics import read_metrics
 from physicsnemo_flarepp.training import train
-from physicsnemo_flarepp.training.metrics import read_metrics
 from tests.training.rank_processes import run_training
 
 pytestmark = [pytest.mark.slow, pytest.mark.distributed]

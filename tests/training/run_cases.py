@@ -5,8 +5,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore, load_training_state
-from physicsnemo_flarepp.training.metrics import read_metrics
+from physicsnemo_flarepp.runs import CheckpointStore, load_training_state
+from physicsnemo_flarepp.runs.metrics import read_metrics
 from physicsnemo_flarepp.training.step import TrainStep
 
 

@@ -9,12 +9,12 @@ from run_cases import rows
 
 from physicsnemo_flarepp.datapipes.readers.base import CaseReader
 from physicsnemo_flarepp.evaluation import load_run
-from physicsnemo_flarepp.training import train
-from physicsnemo_flarepp.training.checkpoints.store import (
+from physicsnemo_flarepp.runs import (
     CheckpointStore,
     load_model,
     load_training_state,
 )
+from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.trainer import Trainer
 
 pytestmark = pytest.mark.slow

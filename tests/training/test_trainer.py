@@ -10,8 +10,8 @@ import torch
 from run_cases import compare_runs, killed_at, rows, weights
 
 from physicsnemo_flarepp.datapipes import build_dataloaders
-from physicsnemo_flarepp.training import metrics, train, trainer
-from physicsnemo_flarepp.training.checkpoints.store import CheckpointStore
+from physicsnemo_flarepp.runs import CheckpointStore, metrics
+from physicsnemo_flarepp.training import train, trainer
 from physicsnemo_flarepp.training.step import TrainStep
 from physicsnemo_flarepp.training.trainer import NonFiniteLoss
 
@@ -160,7 +160,7 @@ def test_damaged_newest_checkpoint_is_reported_and_the_previous_one_used(make_co
     train(cfg)
     said = capsys.readouterr().out
     assert "step_00000015 is damaged and was skipped" in said
-    assert "going on from" in said and "step_00000010" in said
+    assert "resuming from" in said and "step_00000010" in said
     after = weights(whole.directory)
     assert all(torch.equal(value, after["model"][name]) for name, value in before["model"].items())
 

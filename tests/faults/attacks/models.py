@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from physicsnemo_flarepp.training.checkpoints.model_files import load_plain
+from physicsnemo_flarepp.runs.model_files import load_plain
 from tests.faults.attacks.base import (
     Attack,
     Kind,

@@ -19,7 +19,7 @@ from physicsnemo_flarepp.builtin import engine
 from physicsnemo_flarepp.evaluation import load_run
 from physicsnemo_flarepp.files import checked_json, fingerprint
 from physicsnemo_flarepp.inference.state import LatentState, _checksum
-from physicsnemo_flarepp.training.run_manifest import RunManifest
+from physicsnemo_flarepp.runs.manifest import Manifest
 from tests.evaluation import making
 from tests.faults.attacks.base import Attack, Kind, Trap, link_outside, replaced_by, whole_file
 
@@ -97,7 +97,8 @@ CONFIG = {
 def write_run_manifest(folder: Path) -> Path:
     run = write_run(folder)
     files = {path.name: fingerprint(path) for path in run.iterdir()}
-    return RunManifest(run, files, saved=True).write().directory / "run_manifest.json"
+    facts = {"written": [], "saved": True}
+    return Manifest(run / "run_manifest.json", files, facts).write().path
 
 
 def names_outside(name: Callable[[Trap], str], checked: Callable[[dict], str]) -> Attack:

@@ -1,0 +1,319 @@
+"""What a model is fed: its sizes from the data, and the arguments of ``forward`` from a batch.
+
+Every model family has its own idea of where coordinates, features and globals go. One entry of
+:data:`INPUT_RULES` states it: the sizes that the constructor needs, and the tensors that
+``forward`` gets. The trainer then treats all models alike: ``model(**adapter(batch))``.
+"""
+
+import difflib
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from hydra.errors import HydraException
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+from physicsnemo.core import Module
+from tensordict import TensorDict
+from torch import Tensor
+
+GRID = "grid"
+
+
+@dataclass(frozen=True)
+class InputLayout:
+    """Channels d, f, g and o of the entries of a batch, 0 for an entry that is absent.
+
+    `grid` is the shape of the grid that the tokens of every case form; None for point sets, and
+    for draws of points from a grid.
+    """
+
+    coordinates: int
+    features: int
+    globals: int
+    fields: int
+    grid: tuple[int, ...] | None = None
+
+    @classmethod
+    def of_batch(
+        cls, batch: TensorDict | Mapping[str, Tensor], grid: tuple[int, ...] | None = None
+    ) -> "InputLayout":
+        """Return the layout of a batch of the loaders; see :class:`PadCollator`."""
+        present = batch.keys()
+        return cls(
+            **{
+                key: batch[key].shape[-1] if key in present else 0
+                for key in ("coordinates", "features", "globals", "fields")
+            },
+            grid=None if grid is None else tuple(grid),
+        )
+
+
+@dataclass(frozen=True)
+class InputRule:
+    """How one model family is fed.
+
+    ``sizes(layout, arguments)`` gives the sizes that follow from the data as constructor arguments,
+    where `arguments` are those of the config; ``inputs(model, batch)`` gives the keyword arguments
+    of ``forward``.
+    """
+
+    sizes: Callable[[InputLayout, Mapping[str, Any]], dict[str, int | None]]
+    inputs: Callable[[Module, TensorDict], dict[str, Tensor]]
+
+
+def build_model(
+    cfg: Mapping[str, Any] | DictConfig, layout: InputLayout, precision: str = "fp32"
+) -> Module:
+    """Build the model of a config, on the CPU, for data of a given layout.
+
+    Sizes that follow from the data (``functional_dim``, ``embedding_dim``, ``out_dim``, ...) are
+    filled in; a size in the config must agree with the data. ``structured_shape: grid`` stands
+    for the grid of the data. An argument that the class does not have must be null, and is left
+    out. Where a class has a ``norm`` and the config does not choose one, it is LayerNorm for fp32
+    and RMSNorm for mixed precision, as in the published runs.
+    """
+    arguments = OmegaConf.to_container(OmegaConf.create(cfg), resolve=True)
+    cls = _model_class(arguments.pop("_target_", None))
+    rule = _rule(cls)
+    arguments = _known_arguments(cls, arguments)
+    if "norm" in inspect.signature(cls.__init__).parameters and arguments.get("norm") is None:
+        arguments["norm"] = "layer" if precision == "fp32" else "rms"
+    if arguments.get("time_input"):
+        raise ValueError(
+            "model.time_input is True, but batches carry no time of their own: time is a feature "
+            "channel (as in plasticity); set time_input to false"
+        )
+    for name, value in rule.sizes(layout, arguments).items():
+        given = arguments.get(name)
+        if given is not None and given != value:
+            raise ValueError(
+                f"model.{name} is {given}, but the data needs {value} ({layout}); remove it from "
+                "the config, it is filled in from the data"
+            )
+        arguments[name] = value
+    if arguments.get("structured_shape") is not None:
+        arguments["structured_shape"] = _grid_shape(arguments["structured_shape"], layout)
+    return cls(**arguments)
+
+
+def input_adapter(model: Module) -> Callable[[TensorDict], dict[str, Tensor]]:
+    """Return the function from a batch to the keyword arguments of ``model.forward``.
+
+    It only slices, expands and concatenates tensors where they are: nothing waits for the device.
+    Pass the bare model; a wrapped one (DistributedDataParallel, ``torch.compile``) is called with
+    the same arguments.
+    """
+    return partial(_rule(type(model)).inputs, model)
+
+
+def takes_weights(model: Module) -> bool:
+    """Return whether the gathers of a model weigh its tokens by the batch's ``weights``."""
+    return "token_weights" in inspect.signature(model.forward).parameters
+
+
+def _backbone_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
+    tokens = layout.coordinates + layout.features
+    if arguments.get("unified_pos"):
+        function, embedding = tokens + layout.globals, None
+    elif layout.globals:
+        function, embedding = layout.globals, tokens
+    else:
+        function, embedding = tokens, None
+    return {"functional_dim": function, "embedding_dim": embedding, "out_dim": layout.fields}
+
+
+def _backbone_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
+    """Tokens in one in-projection, as in the paper; globals as one row that is broadcast."""
+    if model.unified_pos:
+        inputs = {"fx": _join(batch, "coordinates", "features", "globals")}
+    elif "globals" in batch.keys():
+        inputs = {
+            "fx": batch["globals"][:, None],
+            "embedding": _join(batch, "coordinates", "features"),
+        }
+    else:
+        inputs = {"fx": _join(batch, "coordinates", "features")}
+    if "token_mask" in batch.keys():
+        inputs["token_mask"] = batch["token_mask"]
+    if "weights" in batch.keys():
+        inputs["token_weights"] = batch["weights"]
+    return inputs
+
+
+def _transolver_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
+    values = layout.features + layout.globals
+    if arguments.get("unified_pos"):
+        function, embedding = layout.coordinates + values, None
+    else:
+        function, embedding = values or layout.coordinates, layout.coordinates
+    return {"functional_dim": function, "embedding_dim": embedding, "out_dim": layout.fields}
+
+
+def _transolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
+    """Coordinates as embedding, the rest as function; PhysicsNeMo's FLARE and Transolver."""
+    _check_tokens(model, batch)
+    if model.unified_pos:
+        return {"fx": _join(batch, "coordinates", "features", "globals")}
+    if "features" in batch.keys() or "globals" in batch.keys():
+        function = _join(batch, "features", "globals")
+    else:
+        function = batch["coordinates"]
+    return {"fx": function, "embedding": batch["coordinates"]}
+
+
+def _geotransolver_sizes(
+    layout: InputLayout, arguments: Mapping[str, Any]
+) -> dict[str, int | None]:
+    if arguments.get("include_local_features") and layout.coordinates != 3:
+        raise ValueError(
+            "model.include_local_features is True, but its neighbour search needs 3 coordinates "
+            f"and the data has {layout.coordinates}; set it to false"
+        )
+    return {
+        "functional_dim": layout.coordinates + layout.features,
+        "geometry_dim": layout.coordinates,
+        "global_dim": layout.globals or None,
+        "out_dim": layout.fields,
+    }
+
+
+def _geotransolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
+    """Tokens, and as context the point cloud of the case and its globals."""
+    _check_tokens(model, batch)
+    inputs = {
+        "local_embedding": _join(batch, "coordinates", "features"),
+        "local_positions": batch["coordinates"],
+        "geometry": batch["coordinates"],
+    }
+    if "globals" in batch.keys():
+        inputs["global_embedding"] = batch["globals"][:, None]
+    return inputs
+
+
+_BACKBONE = InputRule(_backbone_sizes, _backbone_inputs)
+_TRANSOLVER = InputRule(_transolver_sizes, _transolver_inputs)
+
+# By the path of the class, so that only the model in use is imported; subclasses are fed alike.
+# A model file may ask for these classes only: load_model builds no other without being told to.
+INPUT_RULES: dict[str, InputRule] = {
+    "physicsnemo_flarepp.models.flarepp.FlarePP": _BACKBONE,
+    "physicsnemo_flarepp.models.backbone.MixerBackbone": _BACKBONE,
+    "physicsnemo_flarepp.models.perceiver_io.PerceiverIO": _BACKBONE,
+    "physicsnemo_flarepp.models.set_transformer.SetTransformer": _BACKBONE,
+    "physicsnemo_flarepp.models.gnot.GNOT": _BACKBONE,
+    "physicsnemo_flarepp.models.lno.LNO": _BACKBONE,
+    "physicsnemo.models.flare.flare.FLARE": _TRANSOLVER,
+    "physicsnemo.models.flare.flare.FLAREPlusPlus": _TRANSOLVER,  # in no release up to 2.2
+    "physicsnemo.models.transolver.transolver.Transolver": _TRANSOLVER,
+    "physicsnemo.models.geotransolver.geotransolver.GeoTransolver": InputRule(
+        _geotransolver_sizes, _geotransolver_inputs
+    ),
+}
+
+
+def listed_class(path: str) -> type[Module] | None:
+    """Return the class of :data:`INPUT_RULES` with this path, None if it is not listed."""
+    if path not in INPUT_RULES:
+        return None
+    try:
+        return get_class(path)
+    except (HydraException, ImportError) as error:
+        raise ValueError(f"{path} is not in what is installed here: {error}") from error
+
+
+def _join(batch: TensorDict, *keys: str) -> Tensor:
+    """Concatenate the entries that are present along channels, with globals at every token."""
+    present = batch.keys()
+    n_tokens = batch["coordinates"].shape[1]
+    parts = [
+        batch[key][:, None].expand(-1, n_tokens, -1) if key == "globals" else batch[key]
+        for key in keys
+        if key in present
+    ]
+    return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
+
+
+def _check_tokens(model: Module, batch: TensorDict) -> None:
+    """Raise on padding, and on tokens that are not the grid that a convolution runs over."""
+    if "token_mask" in batch.keys():
+        raise ValueError(
+            f"{type(model).__name__} takes no token_mask, but the cases of this batch differ in "
+            "length and were padded; set data.batch_size and data.batch_size_test to 1, draw the "
+            "same number of tokens with data.n_points and data.n_points_test, or use "
+            "physicsnemo_flarepp.MixerBackbone"
+        )
+    n_tokens = batch["coordinates"].shape[1]
+    shape = model.structured_shape
+    if shape is not None and n_tokens != math.prod(shape):
+        raise ValueError(
+            f"{type(model).__name__} was built for the grid {tuple(shape)} of {math.prod(shape)} "
+            f"tokens, but the batch has {n_tokens}; set data.n_points to null and use no context "
+            "parallelism, or set model.structured_shape to null"
+        )
+
+
+def _model_class(target: str | None) -> type[Module]:
+    if target is None:
+        raise ValueError(
+            "the model config has no `_target_`; give the path of a class, for example "
+            "physicsnemo_flarepp.FlarePP"
+        )
+    try:
+        return get_class(target)
+    except (HydraException, ImportError, ValueError) as error:
+        raise ValueError(
+            f"model._target_ {target!r} cannot be imported ({error}); known are {_known()}"
+        ) from error
+
+
+def _known() -> str:
+    return f"{', '.join(INPUT_RULES)} and their subclasses"
+
+
+def _rule(cls: type[Module]) -> InputRule:
+    """Return the entry of the class or of its nearest ancestor."""
+    for ancestor in cls.__mro__:
+        path = f"{ancestor.__module__}.{ancestor.__qualname__}"
+        if path in INPUT_RULES:
+            return INPUT_RULES[path]
+    raise ValueError(
+        f"how to feed {cls.__module__}.{cls.__qualname__} is not known; known are {_known()}. To "
+        "add a class, give physicsnemo_flarepp.models.feeding.INPUT_RULES an entry: its path -> "
+        "InputRule(sizes, inputs). A wrapped model (DDP, torch.compile) must be unwrapped first"
+    )
+
+
+def _known_arguments(cls: type[Module], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that the constructor has; raise on others unless they are None."""
+    accepted = list(inspect.signature(cls.__init__).parameters)[1:]
+    unknown = [n for n, value in arguments.items() if n not in accepted and value is not None]
+    if unknown:
+        close = {name: difflib.get_close_matches(name, accepted, n=3) for name in unknown}
+        hints = "; ".join(
+            f"{name!r} (did you mean {' or '.join(map(repr, near))}?)" if near else repr(name)
+            for name, near in close.items()
+        )
+        raise ValueError(
+            f"model: {cls.__name__} has no argument {hints}. Its arguments are {accepted}"
+        )
+    return {name: value for name, value in arguments.items() if name in accepted}
+
+
+def _grid_shape(given: Any, layout: InputLayout) -> tuple[int, ...]:
+    """Return the grid of the data, which `given` must be or stand for."""
+    if layout.grid is None:
+        raise ValueError(
+            f"model.structured_shape is {given!r}, but the tokens of the data form no grid; set it "
+            "to null"
+        )
+    if given != GRID and tuple(given) != layout.grid:
+        raise ValueError(
+            f"model.structured_shape is {given!r}, but the grid of the data is {layout.grid}; "
+            f"set it to {GRID!r}"
+        )
+    return layout.grid

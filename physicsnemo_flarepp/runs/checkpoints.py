@@ -1,0 +1,304 @@
+"""Checkpoints of a run: whole or absent, verified before use, the newest few and the best kept."""
+
+import math
+import os
+import re
+import secrets
+import shutil
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from physicsnemo.core import Module
+
+from ..files import explained, make_folder, sync_folder, write_durably
+from .manifest import Manifest
+from .model_files import load_plain, write_module
+
+TRAINING, MODEL, MANIFEST = "training.pt", "model.mdlus", "manifest.json"
+_FACTS = {"step": int, "epoch": int, "metric": (int, float, type(None))}
+_FOLDER = re.compile(r"step_(\d{8,})")
+# Hidden folders: being written, moved aside while its successor takes the name, being deleted.
+_SAVING, _ASIDE, _DELETING = ".saving_", ".aside_", ".deleting_"
+_PLAIN = (int, float, str, bool, type(None))
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint folder, ``step_00000120``, with its validation error if it was evaluated."""
+
+    path: Path
+    step: int
+    epoch: int
+    metric: float | None
+    manifest: Manifest
+
+    @classmethod
+    def read(cls, path: Path) -> "Checkpoint":
+        """Read the manifest of a folder; anything wrong with it is a ValueError."""
+        manifest = Manifest.read(path / MANIFEST, _FACTS)
+        if set(manifest.files) != {TRAINING, MODEL}:
+            raise ValueError(
+                f"{manifest.path} lists {sorted(manifest.files)}, expected {MODEL} and {TRAINING}"
+            )
+        if manifest.facts["step"] != _step(path):
+            raise ValueError(f"{manifest.path} is of step {manifest.facts['step']}")
+        return cls(path, **manifest.facts, manifest=manifest)
+
+    @property
+    def training_path(self) -> Path:
+        """File of the training state, for :func:`load_training_state`."""
+        return self.path / TRAINING
+
+    @property
+    def model_path(self) -> Path:
+        """File of the model, for :func:`load_model` or ``Module.from_checkpoint``."""
+        return self.path / MODEL
+
+    def verify(self) -> None:
+        """Compare every file with the manifest; a difference raises ValueError."""
+        self.manifest.verify()
+
+
+def load_training_state(
+    checkpoint: Checkpoint, map_location: str | torch.device | None = "cpu"
+) -> dict[str, Any]:
+    """Load what was saved as ``state``, after its checksum, without running code from the file.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        From :class:`CheckpointStore`.
+    map_location : str or torch.device, optional
+        Where tensors go. Generator states must stay on the CPU, and optimizers and models copy
+        from there, so "cpu" is the one that always works.
+    """
+    checkpoint.manifest.verify([TRAINING])
+    return load_plain(checkpoint.training_path, str(checkpoint.training_path), map_location)
+
+
+class CheckpointStore:
+    """The checkpoints of one run, in a folder that one process writes and any may read.
+
+    A checkpoint is written beside, brought to the disk and renamed, so that a kill, an interrupt
+    or a full disk at any moment leaves those before it as they were.
+
+    Parameters
+    ----------
+    directory : str or PathLike
+        Folder of the checkpoints; made at the first save.
+    keep : int
+        How many of the newest stay. The one with the lowest metric stays too.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from physicsnemo_flarepp import FlarePP
+    >>> model = FlarePP(functional_dim=2, out_dim=1, n_layers=1, n_hidden=8, n_head=2, slice_num=4)
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> store = CheckpointStore(folder.name, keep=1)
+    >>> for step, error in ((10, 0.2), (20, 0.1), (30, 0.3)):
+    ...     _ = store.save(step, {"step": step}, model, epoch=0, metric=error)
+    >>> [checkpoint.step for checkpoint in store.entries()], store.best().step
+    ([30, 20], 20)
+    >>> load_training_state(store.newest_sound(warn=print))
+    {'step': 30}
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, directory: str | os.PathLike, keep: int = 3):
+        if keep < 1:
+            raise ValueError(f"keep is {keep}, expected at least 1")
+        self.directory = Path(directory)
+        self.keep = keep
+        self._damaged: set[Path] = set()
+
+    def save(
+        self,
+        step: int,
+        state: dict[str, Any],
+        model: Module,
+        *,
+        epoch: int,
+        metric: float | None = None,
+    ) -> Path:
+        """Write a checkpoint, replacing one of the same step, and remove those not kept.
+
+        `state` holds tensors, numbers, strings, None, lists, tuples and dicts; `model` is the bare
+        model with the weights to evaluate. The best has the lowest `metric`; one that is not
+        finite is stored as none. OSError names the path and the free space.
+        """
+        _check_plain(state, "state")
+        if metric is not None:
+            metric = float(metric) if math.isfinite(metric) else None
+        target = self.directory / f"step_{step:08d}"
+        temporary = self.directory / f"{_SAVING}{target.name}_{secrets.token_hex(4)}"
+        with explained(target):
+            make_folder(self.directory)
+            self.clean_up()
+            try:
+                temporary.mkdir()
+                files = {
+                    TRAINING: write_durably(
+                        temporary / TRAINING, lambda sink: torch.save(state, sink)
+                    ),
+                    MODEL: write_durably(temporary / MODEL, lambda sink: write_module(model, sink)),
+                }
+                facts = {"step": step, "epoch": epoch, "metric": metric}
+                Manifest(temporary / MANIFEST, files, facts).write()
+                sync_folder(temporary)
+                self._publish(temporary, target)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+        self._damaged.discard(target)
+        self._retain(step)
+        return target
+
+    def entries(self, warn: Callable[[str], None] | None = None) -> list[Checkpoint]:
+        """List the checkpoints with a readable manifest, newest first, files not yet verified.
+
+        `warn` gets one message per checkpoint that was passed over, here and below.
+        """
+        found = []
+        for path in self._folders():
+            try:
+                found.append(Checkpoint.read(path))
+            except ValueError as error:
+                if warn is not None:
+                    warn(f"checkpoint {path} is damaged and was skipped: {error}")
+        return found
+
+    def newest_sound(self, warn: Callable[[str], None]) -> Checkpoint | None:
+        """Return the newest checkpoint whose files are as written; None if there is none."""
+        for path in self._folders():
+            try:
+                checkpoint = Checkpoint.read(path)
+                checkpoint.verify()
+            except ValueError as error:
+                self._damaged.add(path)
+                warn(f"checkpoint {path} is damaged and was skipped: {error}")
+                continue
+            return checkpoint
+        return None
+
+    def best(self, warn: Callable[[str], None] | None = None) -> Checkpoint | None:
+        """Return the checkpoint with the lowest metric, the newest of equals; None without one."""
+        rated = [entry for entry in self.entries(warn) if entry.metric is not None]
+        return min(rated, key=lambda entry: entry.metric, default=None)
+
+    def _folders(self) -> list[Path]:
+        """List the checkpoint folders, newest first.
+
+        A folder that was moved aside counts where a kill kept its successor from taking its name.
+        """
+        if not self.directory.is_dir():
+            return []
+        found = {}
+        for path in self.directory.iterdir():
+            name = path.name.removeprefix(_ASIDE)
+            match = _FOLDER.fullmatch(name)
+            if match and (name == path.name or not (self.directory / name).exists()):
+                found[int(match[1])] = path
+        return [path for _, path in sorted(found.items(), reverse=True)]
+
+    def _publish(self, temporary: Path, target: Path) -> None:
+        """Name a finished folder."""
+        aside = target.with_name(_ASIDE + target.name)
+        if target.exists():
+            target.rename(aside)
+        try:
+            temporary.rename(target)
+            sync_folder(self.directory)
+        except BaseException:
+            if aside.exists() and not target.exists():
+                aside.rename(target)
+            raise
+        if aside.exists():
+            self._delete(aside)
+
+    def clean_up(self) -> None:
+        """Remove what killed processes left, and give a folder moved aside its name back."""
+        if not self.directory.is_dir():
+            return
+        for path in list(self.directory.iterdir()):
+            if path.name.startswith((_SAVING, _DELETING)):
+                _remove(path)
+            elif path.name.startswith(_ASIDE):
+                target = path.with_name(path.name.removeprefix(_ASIDE))
+                if target.exists():
+                    self._delete(path)
+                else:
+                    path.rename(target)
+
+    def clear(self) -> None:
+        """Delete all checkpoints; files of others, inside their folders too, stay."""
+        self.clean_up()
+        for path in self._folders():
+            if path.is_symlink():  # what it leads to is not of this run
+                path.unlink()
+                continue
+            # Without its manifest no half of a checkpoint can be taken for a whole one.
+            for name in (MANIFEST, TRAINING, MODEL):
+                (path / name).unlink(missing_ok=True)
+            if not any(path.iterdir()):
+                path.rmdir()
+
+    def _retain(self, saved: int) -> None:
+        """Keep the newest up to the step just saved, and the best.
+
+        Later ones are there only if they could not be resumed from; they are left until the run
+        passes them. Those found damaged take no place.
+        """
+        sound = [entry for entry in self.entries() if entry.path not in self._damaged]
+        past = [entry.path for entry in sound if entry.step <= saved]
+        kept = set(past[: self.keep])
+        rated = [entry for entry in sound if entry.metric is not None]
+        if rated:
+            kept.add(min(rated, key=lambda entry: entry.metric).path)
+        for path in self._folders():
+            if path not in kept and _step(path) <= saved:
+                self._delete(path)
+
+    def _delete(self, path: Path) -> None:
+        """Delete a checkpoint; it loses its name first, so that no half of one can be found."""
+        name = path.name.removeprefix(_ASIDE)
+        hidden = self.directory / f"{_DELETING}{name}_{secrets.token_hex(4)}"
+        try:
+            path.rename(hidden)
+        except OSError as error:
+            warnings.warn(f"cannot remove the old checkpoint {path}: {error}", stacklevel=2)
+        else:
+            _remove(hidden)
+
+
+def _step(path: Path) -> int:
+    return int(_FOLDER.search(path.name)[1])
+
+
+def _remove(path: Path) -> None:
+    """Delete a hidden folder; what cannot be deleted now is tried again at the next save."""
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        warnings.warn(f"cannot remove {path}: {error}; the next save tries again", stacklevel=2)
+
+
+def _check_plain(value: Any, name: str) -> None:
+    """Refuse at once what ``weights_only`` loading would refuse when it is too late."""
+    if type(value) in (dict, OrderedDict):
+        for key, item in value.items():
+            _check_plain(key, f"key {key!r} of {name}")
+            _check_plain(item, f"{name}[{key!r}]")
+    elif type(value) in (list, tuple):
+        for index, item in enumerate(value):
+            _check_plain(item, f"{name}[{index}]")
+    elif type(value) not in (*_PLAIN, torch.Tensor, torch.nn.Parameter):
+        raise TypeError(
+            f"{name} is a {type(value).__module__}.{type(value).__qualname__}, which a checkpoint "
+            "cannot hold; store tensors, numbers, strings, None, lists, tuples and dicts"
+        )

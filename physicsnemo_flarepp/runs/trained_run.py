@@ -1,0 +1,411 @@
+"""From a run directory to a model that predicts, with or without the data it was trained on."""
+
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from omegaconf import DictConfig, OmegaConf
+from physicsnemo import Module
+from tensordict import TensorDict
+from torch import Tensor
+
+from ..datapipes import Normalizer
+from ..datapipes.channels import Channels
+from ..datapipes.loaders import build_test_loader, evaluated_split
+from ..datapipes.memory import MemoryCases
+from ..datapipes.readers import CaseReader
+from ..datapipes.readers.base import NO_WEIGHTS
+from ..datapipes.readers.names import Names
+from ..datapipes.registered import make_transform
+from ..datapipes.sources import data_elsewhere
+from ..files import reading
+from ..inference import predict
+from ..inference.prediction import unwrap
+from ..models.feeding import input_adapter
+from .checkpoints import CheckpointStore
+from .directory import (
+    CONFIG,
+    MANIFEST,
+    MODEL,
+    NORMALIZER,
+    RESULT,
+    SELECTED,
+    SETTINGS,
+    read_run_manifest,
+    verify_run,
+)
+from .model_files import load_model
+from .training_set import holds_training_files, read_training_set
+
+CHECKPOINTS = ("final", "best", "latest")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with what it needs to predict.
+
+    Parameters
+    ----------
+    name : str
+        Name of the run directory.
+    directory : Path
+        The run directory.
+    config : DictConfig
+        The resolved config of the run.
+    model : physicsnemo.Module
+        In evaluation mode, on `device`.
+    normalizer : Normalizer
+        The statistics of training, on the CPU.
+    device : torch.device
+        Where the model computes.
+    data : DictConfig
+        What the test set is made from, at full resolution.
+    checkpoint : str
+        Whose weights these are: ``final``, ``best`` or ``latest``.
+    data_root : Path or None
+        Directory of the data, if it is not that of training.
+    moved : bool
+        Whether `data_root` holds the files of training.
+    trust : bool
+        Whether a reader that is not registered may be imported.
+    memory : MemoryCases or None
+        The cases, if they are in memory.
+    """
+
+    name: str
+    directory: Path
+    config: DictConfig
+    model: Module
+    normalizer: Normalizer
+    device: torch.device
+    data: DictConfig
+    checkpoint: str = "final"
+    data_root: Path | None = None
+    moved: bool = False
+    trust: bool = False
+    memory: MemoryCases | None = None
+
+    @cached_property
+    def split(self) -> str:
+        """What the cases are for: ``test``, or ``val`` where the data has no test split."""
+        return evaluated_split(self.data, trust=self.trust, data=self.memory)
+
+    @property
+    def selected(self) -> dict[str, Any] | None:
+        """How the final weights were chosen; None for other weights."""
+        if self.checkpoint != "final" or not (self.directory / SELECTED).is_file():
+            return None
+        with reading(self.directory / SELECTED):
+            return json.loads((self.directory / SELECTED).read_bytes())
+
+    @cached_property
+    def test_set(self) -> CaseReader:
+        """The test cases with all their tokens, in physical units; opened when first used."""
+        try:
+            loader = build_test_loader(
+                self.data, self.normalizer, split=self.split, trust=self.trust, data=self.memory
+            )
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"the data of run {self.directory} cannot be opened: {error}. If the files are "
+                "elsewhere now, give their directory as data_root (--data-root)"
+            ) from error
+        except ValueError as error:
+            source = self.data_root or self.directory / CONFIG
+            raise ValueError(f"the data of {source} cannot be opened: {error}") from error
+        return loader.dataset.reader
+
+    @property
+    def case_ids(self) -> list[str]:
+        """Ids of the test cases."""
+        return self.test_set.case_ids
+
+    @cached_property
+    def training_set(self) -> dict[str, Any] | None:
+        """What the run keeps of its training set; None if it has lost it.
+
+        ``coordinates``, ``features`` and ``globals`` have ``min`` and ``max`` per channel,
+        ``extent`` the smallest and the largest size of a case along each axis; ``forces`` is the
+        convention of the forces or None.
+        """
+        return read_training_set(self.directory)
+
+    @cached_property
+    def channels(self) -> Channels:
+        """Names and widths of the channels."""
+        return Channels.load(self.directory)
+
+    @cached_property
+    def names(self) -> Names | None:
+        """What arrays of files are taken for, for a run on own files or on data in memory."""
+        keys = ("coordinates", "features", "fields", "globals", "association")
+        given = OmegaConf.to_container(self.data, resolve=True)
+        if given.get("fields") is None:
+            return None
+        grid = (given.get("reader") or {}).get("grid")
+        weights = self.channels.weights
+        return Names.parse(**{key: given.get(key) for key in keys}, weights=weights, grid=grid)
+
+    def transform(self, sample: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return a sample of a file as ``data.transforms`` of training change it."""
+        given = OmegaConf.to_container(self.data, resolve=True).get("transforms") or ()
+        changed = TensorDict(dict(sample))
+        for entry in given:
+            changed = make_transform(entry, self.trust)(changed)
+        if len(changed["coordinates"]) != len(sample["coordinates"]):
+            raise ValueError(
+                f"data.transforms of run {self.name} leave {len(changed['coordinates'])} of "
+                f"{len(sample['coordinates'])} tokens; a file is predicted with all of them"
+            )
+        return dict(changed.items())
+
+    def inputs(self, sample: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what the model is called with: a batch of one sample in physical units."""
+        if self.channels.weights != NO_WEIGHTS and "weights" not in sample.keys():
+            raise ValueError(
+                f"run {self.name} weighs tokens by {self.channels.weights!r}, but the sample has "
+                "no entry 'weights'; give the area that each token stands for"
+            )
+        batch = self.normalizer(TensorDict(dict(sample))).unsqueeze(0)
+        return input_adapter(self.model)(batch)
+
+    @torch.no_grad()
+    def predict(
+        self, sample: Mapping[str, Tensor], *, progress: bool = True
+    ) -> Float[np.ndarray, "N O"]:
+        """Return the fields at the tokens of a sample, in physical units.
+
+        Models that stream (see :func:`physicsnemo_flarepp.inference.predict`) take the tokens
+        chunk by chunk, with the same result; others take them at once.
+
+        Parameters
+        ----------
+        sample : Mapping[str, Tensor]
+            In physical units, ``coordinates`` (N, d) and, as in training, ``features`` (N, f) and
+            ``globals`` (g,). Per-point statistics need ``tokens`` (N,), the rows of the points in
+            the grid of training, unless these are all of them; a run with weighted tokens needs
+            ``weights`` (N,).
+        progress : bool, optional
+            Show a bar while a large case is streamed, if stderr is a terminal.
+        """
+        arguments = self.inputs(sample)
+        if can_stream(self.model):
+            result = predict(self.model, **arguments, progress=progress)
+        else:
+            placed = {name: value.to(self.device) for name, value in arguments.items()}
+            result = self.model(**placed)
+        result = result.reshape(len(sample["coordinates"]), -1).float().cpu()
+        return self.normalizer.inverse(result, sample.get("tokens", None), key="fields").numpy()
+
+
+def can_stream(model: torch.nn.Module) -> bool:
+    """Return whether exact streaming serves `model`."""
+    try:
+        unwrap(model)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def load_run(
+    directory: str | Path,
+    *,
+    checkpoint: str = "final",
+    device: torch.device | str | None = None,
+    data_root: str | Path | None = None,
+    trust: bool = False,
+    data: MemoryCases | None = None,
+) -> Run:
+    """Return the trained model of a run directory, ready to predict.
+
+    The data is opened when ``run.test_set`` is first used, so that a model predicts on machines
+    that do not have it. Statistics come from the run, they are never fitted again.
+
+    Parameters
+    ----------
+    directory : str or Path
+        What ``flarepp train`` wrote.
+    checkpoint : str, optional
+        ``final``, or ``best`` or ``latest`` of the checkpoints of an unfinished run.
+    device : torch.device or str, optional
+        By default the GPU if there is one.
+    data_root : str or Path, optional
+        Directory of other data in the layout of the run's, instead of its own. Its test cases are
+        those that it names itself, see :func:`~physicsnemo_flarepp.datapipes.data_elsewhere`; no
+        other is opened.
+    trust : bool, optional
+        Import classes that the run names and this package does not know: a reader of
+        ``config.yaml``, the class of the model. Whoever wrote the run may then run code here;
+        without it, opening a run runs none.
+    data : MemoryCases, optional
+        The cases of a run that was trained on data in memory, which no file holds.
+    """
+    directory = Path(directory)
+    config_file = _run_file(directory, CONFIG)
+    normalizer_file = _run_file(directory, NORMALIZER)
+    weights_file = _weights_file(directory, checkpoint)
+    _check_manifest(directory, checkpoint)
+    config = _read_config(config_file)
+    moved = data_root is not None and _is_moved(directory, Path(data_root))
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model = load_model(weights_file, trust=trust).to(device).eval()
+    return Run(
+        name=directory.resolve().name,
+        directory=directory,
+        config=config,
+        model=model,
+        normalizer=Normalizer.load(normalizer_file),
+        device=device,
+        data=_evaluation_data(config, data_root, moved),
+        checkpoint=checkpoint,
+        data_root=None if data_root is None else Path(data_root),
+        moved=bool(moved),
+        trust=trust,
+        memory=data,
+    )
+
+
+def _check_manifest(directory: Path, checkpoint: str) -> None:
+    """Compare what predictions depend on with the run's manifest, before any of it is used."""
+    manifest = read_run_manifest(directory)
+    if manifest is None:
+        warnings.warn(
+            f"{directory} has no {MANIFEST}: its files are loaded without verification",
+            stacklevel=3,
+        )
+        return
+    if checkpoint == "final" and MODEL not in manifest.files:
+        raise ValueError(
+            f"{directory / MODEL} is not in {MANIFEST}: training was stopped while it wrote its "
+            "results. Start it again with the same command and it finishes them"
+        )
+    names = dict.fromkeys((*SETTINGS, *manifest.files))
+    if checkpoint != "final":
+        for name in RESULT:
+            names.pop(name, None)  # the checkpoint's own manifest vouches for its weights
+    verify_run(manifest, names)
+
+
+def _read_config(path: Path) -> DictConfig:
+    """Return the config of a run, which holds values only: references could read the environment.
+
+    Tags of YAML that build objects are refused by OmegaConf's loader.
+    """
+    with reading(path):
+        config = OmegaConf.load(path)
+        if not isinstance(config, DictConfig) or not isinstance(config.get("data"), DictConfig):
+            raise TypeError("it has no section `data`")
+    if found := next(_references(OmegaConf.to_container(config)), None):
+        raise ValueError(
+            f"{path} holds the reference {found!r}; training writes values only. Replace it by "
+            "its value"
+        )
+    return config
+
+
+def _references(value: Any) -> Iterator[str]:
+    """Yield the interpolations in nested containers."""
+    if isinstance(value, str) and "${" in value:
+        yield value
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _references(inner)
+
+
+def _run_file(directory: Path, name: str) -> Path:
+    if not directory.is_dir():
+        raise FileNotFoundError(
+            f"run directory {directory} does not exist; give one that flarepp train wrote, such as "
+            "outputs/cars-flarepp-seed0"
+        )
+    if not (directory / name).is_file():
+        present = ", ".join(sorted(path.name for path in directory.iterdir())) or "nothing"
+        raise FileNotFoundError(
+            f"{directory / name} is missing; {directory} holds {present}. Give the directory of a "
+            "run that flarepp train finished; the command that started a stopped run resumes it"
+        )
+    return directory / name
+
+
+def _weights_file(directory: Path, checkpoint: str) -> Path:
+    if checkpoint not in CHECKPOINTS:
+        raise ValueError(f"checkpoint is {checkpoint!r}, expected one of {CHECKPOINTS}")
+    if checkpoint == "final":
+        return _run_file(directory, MODEL)
+    store = CheckpointStore(directory / "checkpoints")
+    found = store.best(_warn) if checkpoint == "best" else store.newest_sound(_warn)
+    if found is None:
+        raise FileNotFoundError(
+            f"{store.directory} holds no {checkpoint} checkpoint that can be used; train further, "
+            "or choose another of " + ", ".join(CHECKPOINTS)
+        )
+    found.verify()
+    return found.model_path
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=4)
+
+
+def _is_moved(directory: Path, data_root: Path) -> bool | None:
+    """Return whether a directory holds the training files of a run; None if these are not known."""
+    training_set = read_training_set(directory)
+    return training_set and holds_training_files(data_root, training_set["files"])
+
+
+def _evaluation_data(
+    config: DictConfig, data_root: str | Path | None, moved: bool | None
+) -> DictConfig:
+    """Return the data config of a run, or of the data in `data_root`, for whole test cases."""
+    changes = {
+        "n_points_test": None,
+        "batch_size_test": 1,
+        "num_workers": 0,
+        "device": None,
+        "pin_memory": False,
+        "collate_metadata": False,
+    }
+    data = OmegaConf.to_container(config.data, resolve=True)
+    if data_root is not None:
+        data = data_elsewhere(data, data_root, moved=moved)
+    return OmegaConf.create({**data, **changes})
+
+
+def distinct_names(
+    directories: Sequence[str | os.PathLike], labels: Sequence[str] | None = None
+) -> list[str]:
+    """Return a name of its own for each run directory.
+
+    Parameters
+    ----------
+    directories : sequence of path-like
+        Run directories.
+    labels : sequence of str, optional
+        Names to use; by default those of the directories, and where these clash with the parents
+        in which they differ.
+
+    Examples
+    --------
+    >>> distinct_names(["/a/first/flare", "/a/second/flare"])
+    ['first/flare', 'second/flare']
+    """
+    if not directories:
+        raise ValueError("runs is empty; give at least one run")
+    found = [Path(directory).resolve() for directory in directories]
+    names = list(labels) if labels is not None else [path.name for path in found]
+    if labels is None and len(set(names)) < len(names):
+        common = os.path.commonpath([path.parent for path in found])
+        names = [path.relative_to(common).as_posix() for path in found]
+    if len(names) != len(found) or len(set(names)) < len(names):
+        raise ValueError(
+            f"{len(found)} runs have the names {names}; give each run once, with a label of its own"
+        )
+    return names

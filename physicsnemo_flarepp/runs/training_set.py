@@ -1,0 +1,157 @@
+"""What a run keeps of its training set: ranges of the inputs, force convention, and its files."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from omegaconf import DictConfig
+
+from ..datapipes.channels import Channels
+from ..datapipes.loaders import Loaders
+from ..datapipes.normalization import Normalizer, normalization_kinds
+from ..datapipes.specs import builtin_name, force_convention
+from ..datapipes.statistics import doubtful_inputs, fit_normalizer
+from ..parallel.ranks import Ranks
+
+FILE_NAME = "training_set.json"
+_PIECE, _PIECES = 1 << 16, 8
+# Where MATLAB files hold the date on which they were written.
+_HEADER = 128
+
+
+def describe_training_set(
+    loaders: Loaders,
+    channels: Channels,
+    data: DictConfig,
+    ranks: Ranks,
+    *,
+    chosen_on_test: bool = False,
+) -> dict[str, Any]:
+    """Return what predictions on other data are compared with, as JSON holds it; all ranks call it.
+
+    ``coordinates``, ``extent``, ``features``, ``globals`` and ``cases`` are as in
+    :meth:`~physicsnemo_flarepp.datapipes.statistics.InputRanges.summary`; ``forces`` are the
+    arguments of a :class:`~physicsnemo_flarepp.datapipes.specs.ForceConvention` or None;
+    ``builtin`` is the name of a built-in set or None; ``files`` are those of :func:`data_files`.
+    """
+    builtin = builtin_name(data.get("root"), data.get("builtin"))
+    convention = force_convention(channels.fields, builtin)
+    return {
+        **(loaders.normalizer.ranges or _measure_ranges(loaders, ranks)),
+        "forces": None if convention is None else asdict(convention),
+        "builtin": builtin,
+        "files": data_files(loaders, test=chosen_on_test) if ranks.is_first else {},
+    }
+
+
+def _measure_ranges(loaders: Loaders, ranks: Ranks) -> dict[str, Any]:
+    """Read the training cases once, where no statistics were fitted to them."""
+    reader = loaders.train.dataset.reader
+    mesh = ranks.mesh["data"]
+    cases = range(mesh.get_local_rank(), len(reader), mesh.size())
+    group = dist.group.WORLD if ranks.size > 1 else None
+    return fit_normalizer(reader, {}, cases=cases, group=group).ranges
+
+
+def describe_doubts(
+    training_set: Mapping[str, Any], normalizer: Normalizer, channels: Channels, data: DictConfig
+) -> list[str]:
+    """Warn about inputs that are constant, huge or tiny after normalisation, one line each."""
+    d = channels.coordinates
+    names = {
+        "coordinates": tuple("xyz"[:d]) if d <= 3 else tuple(f"x{i}" for i in range(d)),
+        "features": channels.feature_names,
+        "globals": channels.global_names,
+    }
+    return doubtful_inputs(training_set, normalizer, normalization_kinds(data), names)
+
+
+def read_training_set(directory: Path) -> dict[str, Any] | None:
+    """Return what a run directory keeps of its training set; None if it has lost it."""
+    path = directory / FILE_NAME
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_bytes())
+        missing = {"coordinates", "extent", "forces", "builtin", "files"} - set(content)
+        if missing:
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"{path} cannot be used ({type(error).__name__}: {error}); restore it from a copy of "
+            "the run, or train again"
+        ) from error
+    return content
+
+
+def data_files(loaders: Loaders, *, test: bool = False) -> dict[str, str]:
+    """Return the files that training reads with their size and a hash of parts of them.
+
+    Half a megabyte of each is read, so that it stays cheap for large files. Times of change are
+    left out: a copy of the data is the same data. Test cases are no part of training, unless the
+    weights are chosen by them: `test`.
+    """
+    used = [loaders.train, loaders.val, loaders.test if test else None]
+    readers = [loader.dataset.reader for loader in used if loader is not None]
+    sources = dict.fromkeys(source for reader in readers for source in reader.source_files())
+    files = list(dict.fromkeys(file for source in sources for file in _files_of(source)))
+    in_memory = {name: digest for r in readers for name, digest in r.source_hashes().items()}
+    if not files:
+        return in_memory
+    base = os.path.commonpath([file.parent for file in files])
+    return in_memory | {os.path.relpath(file, base): _partial_hash(file) for file in files}
+
+
+def _files_of(source: Path) -> Iterator[Path]:
+    """Return the file, or those of a folder such as a zarr store."""
+    if source.is_dir():
+        yield from sorted(file.absolute() for file in source.rglob("*") if file.is_file())
+    else:
+        yield source.absolute()
+
+
+def _partial_hash(path: Path) -> str:
+    """Return the size and a hash of pieces that are spread evenly; small files are read whole."""
+    size = path.stat().st_size
+    gap = max(_PIECE, (size - _HEADER - _PIECE) // (_PIECES - 1))
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for start in range(_HEADER, size, gap):
+            file.seek(start)
+            digest.update(file.read(_PIECE))
+    return f"{size}:{digest.hexdigest()[:32]}"
+
+
+def holds_training_files(root: Path, files: Mapping[str, str]) -> bool:
+    """Return whether a directory holds files that a run was trained on, wherever below it.
+
+    Three of them are looked for by name, and known by size and the hash of their parts.
+    """
+    names = list(files)
+    asked = {names[i] for i in (0, len(names) // 2, -1)} if names else set()
+    return any(
+        path.is_file() and _partial_hash(path) == files[name]
+        for name in sorted(asked)
+        for path in root.rglob(Path(name).name)
+    )
+
+
+def check_same_data(stored: Mapping[str, str], found: Mapping[str, str], directory: Path) -> None:
+    """Raise ValueError if files of the data are not those that the run began with."""
+    differences = [
+        f"{name} {'changed' if name in found else 'is gone'}"
+        for name, value in stored.items()
+        if found.get(name) != value
+    ] + [f"{name} is new" for name in found if name not in stored]
+    if differences:
+        more = f" and {len(differences) - 5} more" if len(differences) > 5 else ""
+        raise ValueError(
+            f"the data is not what {directory} began with: {', '.join(differences[:5])}{more}. "
+            "Restore those files to resume, choose another run_dir for a run on this data, or "
+            "set restart=true to start this one again from the beginning"
+        )
