@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from physicsnemo_flarepp.visualization import plot_comparison
-from physicsnemo_flarepp.visualization.scales import field_limits
+from physicsnemo_flarepp.visualization.canvases import field_limits
 from tests.visualization.looking import near
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import pyvista as pv
 
-from physicsnemo_flarepp.visualization.slices import is_volume, slice_volume
+from physicsnemo_flarepp.visualization.canvases import is_volume, slice_volume
 
 
 @pytest.fixture
