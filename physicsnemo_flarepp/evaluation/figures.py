@@ -134,19 +134,19 @@ def draw_comparison(
         stem = file_name(f"comparison_{case}_{field}")
         vector = field not in one.field_names
         label = preset.labels.get(field, field)
-        mesh, arrays = one.mesh, {"": one.scalars(field, one.target)}  # no run has an empty name
-        arrays |= {name: each.scalars(field, each.prediction) for name, each in found.items()}
+        mesh, arrays = one.mesh, [one.scalars(field, one.target)]
+        arrays += [each.scalars(field, each.prediction) for each in found.values()]
         volume = is_volume(mesh)
         if volume:
-            arrays = {f"shown {name}": values for name, values in arrays.items()}
-            mesh, arrays = slice_volume(mesh, arrays, one.association)
-            arrays = {name.removeprefix("shown "): values for name, values in arrays.items()}
-        reference = arrays.pop("")
+            numbered = {f"array {number}": values for number, values in enumerate(arrays)}
+            mesh, cut = slice_volume(mesh, numbered, one.association)
+            arrays = list(cut.values())
+        reference, predicted = arrays[0], dict(zip(found, arrays[1:], strict=True))
         try:
             picture = plot_comparison(
                 mesh,
                 reference,
-                arrays,
+                predicted,
                 field=f"|{label}|" if vector else label,
                 units=preset.units.get(field),
                 association=one.association,
@@ -162,7 +162,7 @@ def draw_comparison(
                 f"{field} of case {case_id!r}, runs {', '.join(names)}: {error}"
             ) from error
         drawn.append(picture)
-        for name, values in {"reference": reference, **arrays}.items() if html else ():
+        for name, values in {"reference": reference, **predicted}.items() if html else ():
             export_html(
                 directory / f"{stem}_{file_name(name)}.html",
                 mesh,

@@ -205,6 +205,7 @@ class Page:
         """Draw a colour bar below axes; its ends are pointed where values lie `beyond` them."""
         room = self._width_of(axes)
         inches = min(0.9 * room / self.theme.dpi, _WIDEST_BAR)
+        most = max(1, int(inches / _INCHES_PER_TICK))
         numbers = ScalarFormatter(useMathText=True)
         numbers.set_powerlimits(_PLAIN_POWERS)
         bar = self.figure.colorbar(
@@ -215,7 +216,7 @@ class Page:
             aspect=inches / _BAR_HEIGHT,
             extend=["neither", "min", "max", "both"][beyond[0] + 2 * beyond[1]],
             extendfrac=0.03,
-            ticks=MaxNLocator(max(1, int(inches / _INCHES_PER_TICK)), steps=[1, 2, 5, 10]),
+            ticks=MaxNLocator(most, steps=[1, 2, 5, 10], min_n_ticks=1),
             format=numbers,
         )
         bar.outline.set_linewidth(0.5)

@@ -16,9 +16,8 @@ def places(drawn):
 
     def rank(key, axis):
         ordered = sorted(middle[axis] for middle in middles.values())
-        gaps = [
-            after for before, after in zip(ordered, ordered[1:], strict=False) if after > before + 3
-        ]
+        pairs = zip(ordered, ordered[1:], strict=False)
+        gaps = [after for before, after in pairs if after > before + 3]
         return sum(start <= middles[key][axis] for start in gaps)
 
     return {key: (rank(key, 0), rank(key, 1)) for key in middles}
