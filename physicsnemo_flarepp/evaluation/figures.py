@@ -101,7 +101,7 @@ def draw_comparison(
     fields : sequence of str, optional
         Fields or single channels; all fields by default. Vectors are shown by their magnitude;
         above a panel are the errors of both, that of the vector being that of the tables. Of a
-        volume the middle slice is drawn; errors of magnitudes and scalars are those of the slice.
+        volume the middle slice is drawn, and errors of magnitudes and scalars refer to the slice.
     labels : sequence of str, optional
         Names of the runs in the figure.
     errors : CaseErrors, optional
@@ -279,7 +279,7 @@ def draw_parity(
     directory : path-like
         Where to write.
     labels : sequence of str, optional
-        Names of the runs in the figure; by default those of the reports.
+        Names of the runs in the figure; by default the names in the reports.
     formats, theme
         As in :func:`draw_comparison`.
     """

@@ -134,7 +134,7 @@ def plot_comparison(
     ValueError
         If an array does not fit the mesh or is not finite; the error names it.
     RenderingUnavailable
-        If there is no OpenGL.
+        If OpenGL is unavailable.
 
     Examples
     --------
