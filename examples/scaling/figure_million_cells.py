@@ -41,7 +41,7 @@ def measure(n_cells: int, n_models: int, path: Path) -> dict:
     seconds, work = time.perf_counter() - start, time.process_time() - work
     return {
         "cells": body.n_cells,
-        "panels": len(drawn.panels),
+        "panels": len(drawn.rectangles),
         "seconds": round(seconds, 1),
         "CPU seconds": round(work, 1),
         "peak memory (VmHWM), GB": round(peak_bytes() / 1e9, 2),

@@ -27,8 +27,7 @@ from ..visualization import (
     require_rendering,
     with_units,
 )
-from ..visualization.canvases import is_flat
-from ..visualization.slices import is_volume, slice_volume
+from ..visualization.canvases import is_flat, is_volume, slice_volume
 from .errors import CHOICES, CaseErrors, stored_errors
 from .predictions import Case, CasePrediction, case_mesh, predict_with_all, read_case
 from .reports import COEFFICIENTS, Report, evaluate_run
@@ -46,8 +45,8 @@ def chosen_case(run: Run, case: str, errors: CaseErrors | None = None) -> str:
     case : str
         ``median``, ``worst``, ``best`` or an id.
     errors : CaseErrors, optional
-        Of this run. By default those that training left, or else those of all test cases,
-        predicted now.
+        Errors of this run. By default those that training left; without them all test cases are
+        predicted.
     """
     ids = run.case_ids
     if case in ids:
@@ -102,7 +101,7 @@ def draw_comparison(
     fields : sequence of str, optional
         Fields or single channels; all fields by default. Vectors are shown by their magnitude;
         above a panel are the errors of both, that of the vector being that of the tables. Of a
-        volume the middle slice is drawn; errors of magnitudes and scalars are those of the slice.
+        volume the middle slice is drawn, and errors of magnitudes and scalars refer to the slice.
     labels : sequence of str, optional
         Names of the runs in the figure.
     errors : CaseErrors, optional
@@ -127,55 +126,51 @@ def draw_comparison(
     case_id = chosen_case(runs[0], case, errors)
     found = predict_with_all(runs, names, case_id)
     one = found[names[0]]
-    preset, mesh = preset_of(runs[0], one), one.mesh
-    reason = "" if case == case_id else f", {case} error of {names[0]}"
+    preset, title = preset_of(runs[0], one), f"case {case_id}"
+    if case != case_id:
+        title += f", {case} error of {names[0]}"
     drawn = []
     for field in fields or list(one.channels.fields):
         stem = file_name(f"comparison_{case}_{field}")
-        reference = one.scalars(field, one.target)
-        shown = {n: c.scalars(field, c.prediction) for n, c in found.items()}
         vector = field not in one.field_names
-        vector_errors = {n: c.error(field) for n, c in found.items()} if vector else None
-        drawn_on, cut = mesh, ""
-        if is_volume(mesh):
-            cut = ", middle slice along y"
-            rows = {"of the case": reference, **{f"of {name}": v for name, v in shown.items()}}
-            drawn_on, cuts = slice_volume(mesh, rows, one.association)
-            reference = cuts["of the case"]
-            shown = {name: cuts[f"of {name}"] for name in shown}
-        if cameras is None:
-            cameras = None if is_flat(drawn_on) else preset.cameras
         label = preset.labels.get(field, field)
+        mesh, arrays = one.mesh, [one.scalars(field, one.target)]
+        arrays += [each.scalars(field, each.prediction) for each in found.values()]
+        volume = is_volume(mesh)
+        if volume:
+            numbered = {f"array {number}": values for number, values in enumerate(arrays)}
+            mesh, cut = slice_volume(mesh, numbered, one.association)
+            arrays = list(cut.values())
+        reference, predicted = arrays[0], dict(zip(found, arrays[1:], strict=True))
         try:
             picture = plot_comparison(
-                drawn_on,
+                mesh,
                 reference,
-                shown,
+                predicted,
                 field=f"|{label}|" if vector else label,
                 units=preset.units.get(field),
                 association=one.association,
-                cameras=cameras,
+                cameras=preset.cameras if cameras is None and not is_flat(mesh) else cameras,
                 crop=preset.crop,
-                vector_errors=vector_errors,
-                title=f"case {case_id}{reason}{cut}",
+                vector_errors={n: c.error(field) for n, c in found.items()} if vector else None,
+                title=title + (", middle slice along y" if volume else ""),
                 theme=theme,
-                path=[directory / f"{stem}.{suffix}" for suffix in formats],
+                path=figure_paths(directory, stem, formats),
             )
         except ValueError as error:
             raise ValueError(
                 f"{field} of case {case_id!r}, runs {', '.join(names)}: {error}"
             ) from error
         drawn.append(picture)
-        if html:
-            for name, values in {"reference": reference, **shown}.items():
-                export_html(
-                    directory / f"{stem}_{file_name(name)}.html",
-                    drawn_on,
-                    values,
-                    association=one.association,
-                    limits=picture.field_limits,
-                    theme=theme,
-                )
+        for name, values in {"reference": reference, **predicted}.items() if html else ():
+            export_html(
+                directory / f"{stem}_{file_name(name)}.html",
+                mesh,
+                values,
+                association=one.association,
+                limits=picture.field_limits,
+                theme=theme,
+            )
     export_case(found, directory)
     return drawn
 
@@ -237,8 +232,7 @@ def draw_gallery(
                 crop=preset.crop,
             )
         )
-    paths = [Path(directory) / f"gallery.{suffix}" for suffix in formats]
-    return plot_gallery(exhibits, theme=theme, path=paths)
+    return plot_gallery(exhibits, theme=theme, path=figure_paths(directory, "gallery", formats))
 
 
 def draw_training(
@@ -264,7 +258,7 @@ def draw_training(
     return plot_training(
         {name: read_metrics(run) for name, run in zip(names, directories, strict=True)},
         theme=theme,
-        path=[Path(directory) / f"training.{suffix}" for suffix in formats],
+        path=figure_paths(directory, "training", formats),
     )
 
 
@@ -285,7 +279,7 @@ def draw_parity(
     directory : path-like
         Where to write.
     labels : sequence of str, optional
-        Names of the runs in the figure; by default those of the reports.
+        Names of the runs in the figure; by default the names in the reports.
     formats, theme
         As in :func:`draw_comparison`.
     """
@@ -317,14 +311,14 @@ def draw_parity(
             for label, report in zip(names, reports, strict=True)
         },
         theme=theme,
-        path=[Path(directory) / f"parity.{suffix}" for suffix in formats],
+        path=figure_paths(directory, "parity", formats),
     )
 
 
 def draw_run(directory: str | os.PathLike) -> list[Path]:
     """Draw what a finished run leaves in its ``figures``: training curves and the median case.
 
-    Where no OpenGL can be had, or a figure fails, a message says why it is missing.
+    If OpenGL is unavailable or a figure fails, a message says why it is missing.
 
     Parameters
     ----------
@@ -356,11 +350,14 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
     return written
 
 
+def figure_paths(directory: str | os.PathLike, stem: str, formats: Sequence[str]) -> list[Path]:
+    """Return the files of a figure, one per format."""
+    return [Path(directory) / f"{stem}.{suffix}" for suffix in formats]
+
+
 def file_name(words: str) -> str:
     """Return words as a name of a file, with what is not safe there replaced.
 
-    Examples
-    --------
     >>> file_name("first/FLARE++, 1.5")
     'first_FLARE++__1.5'
     """

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from torch import Tensor
@@ -21,8 +20,8 @@ from ..visualization import (
     plot_spectrum,
 )
 from ..visualization.cameras import ALL_AROUND
-from ..visualization.spectrum import effective_rank
-from .figures import preset_of
+from ..visualization.curves import effective_rank
+from .figures import figure_paths, preset_of
 from .predictions import find_case, read_case
 
 _USUAL_ROUTES = 4
@@ -51,8 +50,6 @@ def n_routes(run: Run) -> int:
 def telling_heads(spectra: np.ndarray) -> list[tuple[int, int]]:
     """Return (block, head) of the head of each block that spreads over the most routes.
 
-    Examples
-    --------
     >>> spectra = np.array([[[1.0, 0.0], [1.0, 1.0]], [[1.0, 0.9], [1.0, 0.0]]])
     >>> telling_heads(spectra)
     [(0, 1), (1, 0)]
@@ -67,14 +64,13 @@ def draw_routing(
     *,
     heads: Sequence[tuple[int, int]] | None = None,
     routes: int | None = None,
-    other_case: int | str | None = None,
     cameras: Sequence[str] = ALL_AROUND,
     label: str | None = None,
     suffix: str = "",
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
-) -> tuple[RoutingMaps, QueryChange | None]:
-    """Draw where routes draw from and return to (``routing.png``), and how queries change.
+) -> RoutingMaps:
+    """Draw where routes draw from and return to on a test case to ``routing.png``.
 
     Parameters
     ----------
@@ -89,42 +85,33 @@ def draw_routing(
         effective rank, because the others average over the whole case.
     routes : int, optional
         Routes per head, of the greatest mass; by default 4, or all where there are fewer.
-    other_case : int or str, optional
-        A second test case: the change of the queries between both goes to ``queries.png``.
     cameras : sequence of str
         Views of a surface.
     label : str, optional
-        Name of the run in the titles; that of its directory by default.
+        Name of the run in the title; that of its directory by default.
     suffix : str
-        Ends the names of the files, where several runs are drawn to one directory.
+        Ends the name of the file, where several runs are drawn to one directory.
     formats, theme
         As in :func:`draw_comparison`.
     """
-    directory = Path(directory)
+    inputs, shown = _case_inputs(run, case), read_case(run, case)
     if routes is None:
         routes = min(_USUAL_ROUTES, n_routes(run))
-    inputs = _case_inputs(run, case)
-    shown = read_case(run, case)
     if heads is None:
         heads = telling_heads(routing_spectra(run.model, **inputs).cpu().numpy())
-    weights = []
-    for block, head in heads:
-        found = routing_weights(run.model, **inputs, block=block, head=head, routes=routes)
-        weights.append(found.cpu())
-    maps = plot_routing(
+    return plot_routing(
         shown.mesh,
-        weights,
+        [
+            routing_weights(run.model, **inputs, block=block, head=head, routes=routes).cpu()
+            for block, head in heads
+        ],
         association=shown.association,
         cameras=cameras,
         crop=preset_of(run, shown).crop,
         title=f"{label or run.name}, case {shown.case_id}",
         theme=theme,
-        path=[directory / f"routing{suffix}.{kind}" for kind in formats],
+        path=figure_paths(directory, f"routing{suffix}", formats),
     )
-    if other_case is None:
-        return maps, None
-    look = {"label": label, "suffix": suffix, "formats": formats, "theme": theme}
-    return maps, draw_queries(run, (case, other_case), directory, **look)
 
 
 def draw_queries(
@@ -157,7 +144,7 @@ def draw_queries(
         cases=names,
         title=label or run.name,
         theme=theme,
-        path=[Path(directory) / f"queries{suffix}.{kind}" for kind in formats],
+        path=figure_paths(directory, f"queries{suffix}", formats),
     )
 
 
@@ -176,9 +163,9 @@ def draw_spectrum(
     ----------
     runs : sequence of Run
         With the mixer flarepp or flare.
-    case : int or str
-        Test case, by position or id.
-    directory, labels, formats, theme
+    case, directory
+        As in :func:`draw_routing`.
+    labels, formats, theme
         As in :func:`draw_comparison`.
     """
     names = distinct_names([run.directory for run in runs], labels)
@@ -187,5 +174,5 @@ def draw_spectrum(
         for name, run in zip(names, runs, strict=True)
     }
     case_id = runs[0].case_ids[find_case(runs[0], case)]
-    paths = [Path(directory) / f"spectrum.{suffix}" for suffix in formats]
+    paths = figure_paths(directory, "spectrum", formats)
     return plot_spectrum(spectra, title=f"case {case_id}", theme=theme, path=paths)

@@ -3,17 +3,21 @@
 from .cameras import CAMERAS, Camera
 from .clouds import triangulate_cloud
 from .comparison import Comparison, plot_comparison
+from .curves import (
+    Parity,
+    Spectrum,
+    TrainingCurves,
+    plot_parity,
+    plot_spectrum,
+    plot_training,
+)
 from .gallery import Exhibit, Gallery, plot_gallery
 from .interactive import MissingExtra, export_html
-from .parity import Parity, plot_parity
+from .pages import with_units
 from .presets import Preset, preset_for
-from .queries import QueryChange, plot_query_change
 from .rendering import RenderingUnavailable, require_rendering
-from .routing import RoutingMaps, plot_routing
-from .sheets import with_units
-from .spectrum import Spectrum, plot_spectrum
+from .routing import QueryChange, RoutingMaps, plot_query_change, plot_routing
 from .theme import DARK, LIGHT, Theme
-from .training_curves import TrainingCurves, plot_training
 
 __all__ = [
     "CAMERAS",

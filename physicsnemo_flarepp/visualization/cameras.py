@@ -1,10 +1,15 @@
-"""Where surfaces are looked at from, in parallel projection: one length has one size everywhere."""
+"""Where meshes are looked at from, in parallel projection: one length has one size everywhere."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
+
+from .canvases import Canvas, Crop
+from .theme import Theme
+
+_MARGIN = 0.02  # of the extent, around surfaces
 
 
 @dataclass(frozen=True)
@@ -43,15 +48,16 @@ class Camera:
         right = right / np.linalg.norm(right)
         return np.stack([right, np.cross(toward, right), toward])
 
-    def extent(self, points: Float[np.ndarray, "N 3"]) -> Float[np.ndarray, "3 2"]:
-        """Return the least and greatest coordinate of the points along each of :meth:`axes`."""
+    def extent(self, canvas: Canvas) -> Float[np.ndarray, "3 2"]:
+        """Return the least and greatest coordinate of what is drawn along each of the axes."""
+        parts = [part.points for part in (canvas.faces, canvas.hidden) if part is not None]
         # Axis by axis: a million points need no second copy of themselves.
-        along = (points @ axis.astype(points.dtype) for axis in self.axes())
-        return np.array([(values.min(), values.max()) for values in along], float)
+        along = ([p @ axis.astype(p.dtype) for p in parts if len(p)] for axis in self.axes())
+        spans = [(min(v.min() for v in values), max(v.max() for v in values)) for values in along]
+        return np.array(spans, float)
 
 
-# The planar view of 2-D sets.
-PLAN = Camera("plan", (0, 0, 1), (0, 1, 0))
+PLAN = Camera("plan", (0, 0, 1), (0, 1, 0))  # of planar sets
 
 # Flow along +x, z up (DrivAerML, AhmedML): the car drives to the left of the side view.
 CAMERAS = {
@@ -73,13 +79,7 @@ CAR_CAMERAS = ("three-quarter", "side", "top", "front")
 
 
 def resolve_cameras(cameras: Sequence[str | Camera]) -> tuple[Camera, ...]:
-    """Return the cameras of these names; cameras pass through.
-
-    Examples
-    --------
-    >>> [camera.direction for camera in resolve_cameras(["side"])]
-    [(0, -1, 0)]
-    """
+    """Return the cameras of these names; cameras pass through."""
     if isinstance(cameras, str | Camera):
         cameras = [cameras]
     if not cameras:
@@ -94,3 +94,44 @@ def resolve_cameras(cameras: Sequence[str | Camera]) -> tuple[Camera, ...]:
     if len(set(names)) < len(names):
         raise ValueError(f"cameras has a name twice: {names}; name each view once")
     return found
+
+
+@dataclass(frozen=True)
+class View:
+    """A camera, (left, right, bottom, top) of its window along its axes, and pixels of both."""
+
+    camera: Camera
+    window: tuple[float, float, float, float]
+    size: tuple[int, int]
+
+
+def make_views(
+    canvas: Canvas,
+    theme: Theme,
+    cameras: Sequence[str | Camera] | None = None,
+    crop: Crop | None = None,
+    *,
+    tallest: float = 1.6,
+) -> list[View]:
+    """Return views of everything or of the crop, on one scale that fills the width of a panel.
+
+    No view is higher than `tallest` widths of a panel.
+    """
+    if canvas.flat and cameras is not None:
+        raise ValueError(f"cameras is {cameras}, but the mesh is planar and has one view")
+    usual = (PLAN,) if canvas.flat else CAR_CAMERAS
+    chosen = resolve_cameras(usual if cameras is None else cameras)
+    windows = (
+        [tuple(map(float, crop))] if crop is not None else [_window(canvas, c) for c in chosen]
+    )
+    spans = np.array([(right - left, top - bottom) for left, right, bottom, top in windows])
+    width = theme.panel_width * theme.dpi
+    per_unit = min(width / spans[:, 0].max(), tallest * width / spans[:, 1].max())
+    sizes = np.maximum(1, np.round(spans * per_unit)).astype(int).tolist()
+    return [View(*view[:2], tuple(view[2])) for view in zip(chosen, windows, sizes, strict=True)]
+
+
+def _window(canvas: Canvas, camera: Camera) -> tuple[float, float, float, float]:
+    extent = camera.extent(canvas)[:2]
+    margin = 0.0 if canvas.flat else _MARGIN * np.ptp(extent, axis=1).max()
+    return tuple((extent + (-margin, margin)).ravel())

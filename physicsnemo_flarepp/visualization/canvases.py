@@ -1,16 +1,26 @@
-"""From the mesh of a case and its token values to faces that can be painted."""
+"""From the mesh of a case and its token values to faces that can be painted, and their limits."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyvista as pv
 from jaxtyping import Bool, Float, Int
-from vtkmodules.vtkCommonDataModel import vtkCellArray
 
 from .clouds import triangulate_cloud
 
-ASSOCIATIONS = ("auto", "point", "cell")
 Crop = tuple[float, float, float, float]
+Limits = tuple[float, float]
+
+ASSOCIATIONS = ("auto", "point", "cell")
+# Fields show the range between these percentiles of the reference, errors up to the last of the
+# larger |error| (paper, "Rendering conventions").
+FIELD_PERCENTILES = (0.5, 99.5)
+TOP_PERCENTILE = 99.5
+
+_AXES = ("x", "y", "z")
+_SOLIDS = {"TETRA", "HEXAHEDRON", "VOXEL", "WEDGE", "PYRAMID", "POLYHEDRON"}
+_ASIDE = 1e-4  # of the extent: a plane between two layers of cells would belong to neither
 
 
 def association_of(
@@ -18,19 +28,6 @@ def association_of(
 ) -> str:
     """Say whether `n_values` values belong to the points or the cells of a mesh.
 
-    Parameters
-    ----------
-    mesh : pyvista.DataSet
-        The mesh.
-    n_values : int
-        Number of values.
-    association : str
-        ``point`` or ``cell`` to insist on one, ``auto`` to tell by the number.
-    what : str
-        What the values are, for errors.
-
-    Examples
-    --------
     >>> association_of(pv.Plane(i_resolution=2, j_resolution=2), 4)
     'cell'
     """
@@ -56,52 +53,75 @@ def association_of(
 
 
 def is_cloud(mesh: pv.DataSet) -> bool:
-    """Whether a mesh has points but no lines, faces or volumes."""
+    """Return whether a mesh has points but no lines, faces or volumes."""
     return isinstance(mesh, pv.PolyData) and mesh.n_faces + mesh.n_strips + mesh.n_lines == 0
 
 
 def is_flat(mesh: pv.DataSet) -> bool:
-    """Whether a mesh lies in a plane of constant z.
+    """Return whether a mesh lies in a plane of constant z."""
+    x, y, z = np.ptp(np.reshape(mesh.bounds, (3, 2)), axis=1)
+    return bool(z <= 1e-6 * max(x, y))
 
-    Examples
-    --------
-    >>> is_flat(pv.Plane()), is_flat(pv.Sphere())
-    (True, False)
+
+def is_volume(mesh: pv.DataSet) -> bool:
+    """Return whether a mesh fills space, so that its surface shows little of it."""
+    if isinstance(mesh, pv.PolyData) or is_flat(mesh):
+        return False
+    kinds = np.unique(mesh.cast_to_unstructured_grid().celltypes)
+    return any(pv.CellType(kind).name in _SOLIDS for kind in kinds)
+
+
+def slice_volume(
+    mesh: pv.DataSet,
+    values: Mapping[str, Float[np.ndarray, " N"]],
+    association: str,
+    *,
+    normal: str = "y",
+    origin: float | None = None,
+) -> tuple[pv.PolyData, dict[str, np.ndarray]]:
+    """Cut a volume across an axis, in its middle by default, and lay the cut into the plane z = 0.
+
+    Returns the cut with the values at its cells or, interpolated, at its points.
+
+    >>> box = pv.ImageData(dimensions=(3, 4, 5))
+    >>> cut, found = slice_volume(box, {"x": box.cell_centers().points[:, 0]}, "cell")
+    >>> cut.n_cells, sorted(set(found["x"].tolist())), cut.bounds[:4]
+    (8, [0.5, 1.5], (0.0, 2.0, 0.0, 4.0))
     """
-    bounds = np.reshape(mesh.bounds, (3, 2))
-    spans = bounds[:, 1] - bounds[:, 0]
-    return bool(spans[2] <= 1e-6 * max(spans[:2]))
+    if normal not in _AXES:
+        raise ValueError(f"normal is {normal!r}, expected one of {', '.join(_AXES)}")
+    across = _AXES.index(normal)
+    low, high = np.reshape(mesh.bounds, (3, 2))[across]
+    place = (low + high) / 2 if origin is None else origin
+    centre = np.array(mesh.center)
+    centre[across] = place + _ASIDE * (high - low)
+    bare = mesh.cast_to_unstructured_grid()
+    bare.clear_data()
+    target = bare.cell_data if association == "cell" else bare.point_data
+    for name, array in values.items():
+        target[name] = np.asarray(array)
+    cut = bare.slice(normal=normal, origin=centre)
+    if cut.n_cells == 0:
+        raise ValueError(
+            f"the plane {normal} = {place:g} does not meet the volume, from {low:g} to {high:g}"
+        )
+    data = cut.cell_data if association == "cell" else cut.point_data
+    found = {name: np.asarray(data[name]) for name in values}
+    page = np.zeros_like(cut.points)
+    page[:, :2] = np.delete(cut.points, across, axis=1)
+    return pv.PolyData(page, faces=cut.faces), found
 
 
 @dataclass(frozen=True)
 class Canvas:
-    """What is drawn of a case.
-
-    Parameters
-    ----------
-    faces : pyvista.PolyData
-        The faces (or bare points) that carry values.
-    hidden : pyvista.PolyData or None
-        Faces without data, to be drawn grey; None if there are none.
-    association : str
-        ``point`` or ``cell``.
-    rows : numpy.ndarray or None
-        Row of the token behind each point or cell of `faces`; None if they are in token order.
-    flat : bool
-        Whether everything lies in a plane of constant z.
-    shown : numpy.ndarray
-        Which tokens can be seen, (N,).
-    bare : bool
-        Whether `faces` are points only.
-    """
+    """What is drawn of a case: faces (or bare points) with values, and `hidden` ones in grey."""
 
     faces: pv.PolyData
     hidden: pv.PolyData | None
     association: str
-    rows: Int[np.ndarray, " n"] | None
+    rows: Int[np.ndarray, " n"] | None  # token of each point or cell; None in token order
     flat: bool
-    shown: Bool[np.ndarray, " N"]
-    bare: bool
+    shown: Bool[np.ndarray, " N"]  # tokens that can be seen
 
     def values(self, tokens: Float[np.ndarray, " N"]) -> Float[np.ndarray, " n"]:
         """Return the value of each point or cell of `faces` from one value per token."""
@@ -117,33 +137,10 @@ def make_canvas(
     crop: Crop | None = None,
     alpha: float | None = None,
 ) -> Canvas:
-    """Prepare a mesh of any kind for painting.
+    """Prepare a mesh of any kind for painting; the arguments are those of ``plot_comparison``.
 
     Grids and volumes give their outer faces, planar point clouds are triangulated without
-    bridging voids, other clouds stay points.
-
-    Parameters
-    ----------
-    mesh : pyvista.DataSet
-        Mesh of the whole case.
-    n_tokens : int
-        Tokens of the case.
-    association : str
-        ``point``, ``cell`` or ``auto``.
-    mask : numpy.ndarray, optional
-        True where a token has data. A face with a masked corner has none.
-    crop : tuple of float, optional
-        (x_min, x_max, y_min, y_max) of the part that is looked at; flat meshes only.
-    alpha : float, optional
-        See :func:`triangulate_cloud`.
-
-    Examples
-    --------
-    >>> grid = pv.ImageData(dimensions=(4, 3, 1))
-    >>> mask = np.arange(12) != 5
-    >>> canvas = make_canvas(grid, 12, mask=mask)
-    >>> canvas.flat, canvas.association, canvas.faces.n_cells, int(canvas.shown.sum())
-    (True, 'point', 2, 11)
+    bridging voids, other clouds stay points. A face with a masked corner has no data.
     """
     association = association_of(mesh, n_tokens, association)
     if is_cloud(mesh):
@@ -162,66 +159,41 @@ def make_canvas(
         faces = mesh.extract_surface(
             pass_pointid=True, pass_cellid=True, algorithm="dataset_surface"
         )
-        data = faces.point_data if association == "point" else faces.cell_data
         kind = "vtkOriginalPointIds" if association == "point" else "vtkOriginalCellIds"
-        rows = np.asarray(data[kind])
-    bare = is_cloud(faces)
-    if mask.all():
-        return Canvas(faces, None, association, rows, flat, shown, bare)
-    return _without_masked(faces, association, rows, mask, flat, shown, bare)
+        rows = np.asarray(_data(faces, association)[kind])
+    canvas = Canvas(faces, None, association, rows, flat, shown)
+    return canvas if mask.all() else _without_masked(canvas, canvas.values(mask))
 
 
-def _without_masked(
-    faces: pv.PolyData,
-    association: str,
-    rows: np.ndarray | None,
-    mask: np.ndarray,
-    flat: bool,
-    shown: np.ndarray,
-    bare: bool,
-) -> Canvas:
+def _without_masked(whole: Canvas, known: Bool[np.ndarray, " n"]) -> Canvas:
     """Split the faces into those with data at every corner and the others."""
-    known = mask if rows is None else mask[rows]
-    if bare:
-        return Canvas(
-            pv.PolyData(faces.points[known]),
-            pv.PolyData(faces.points[~known]),
-            "point",
-            np.flatnonzero(known) if rows is None else rows[known],
-            flat,
-            shown,
-            bare,
-        )
-    if association == "point":
-        # In the order in which VTK numbers the cells of a surface.
-        kinds = (faces.GetVerts(), faces.GetLines(), faces.GetPolys(), faces.GetStrips())
-        whole = np.concatenate([_all_corners(known, cells) for cells in kinds])
+    marked = pv.PolyData()
+    marked.copy_structure(whole.faces)
+    marked.point_data["row"] = np.arange(marked.n_points)
+    marked.cell_data["row"] = np.arange(marked.n_cells)
+    kept = known
+    if is_cloud(marked):
+        parts = [pv.PolyData(marked.points[chosen]) for chosen in (known, ~known)]
+        rows = np.flatnonzero(known)
     else:
-        whole = known
-    if not whole.any():
-        raise ValueError("mask leaves no face with data at all its corners; nothing can be drawn")
-    bookkeeping = pv.PolyData()
-    bookkeeping.copy_structure(faces)
-    bookkeeping.point_data["row"] = np.arange(faces.n_points)
-    bookkeeping.cell_data["row"] = np.arange(faces.n_cells)
-    kept, dropped = (_faces_of(bookkeeping, chosen) for chosen in (whole, ~whole))
-    data = kept.point_data if association == "point" else kept.cell_data
-    local = np.asarray(data["row"])
-    rows = local if rows is None else rows[local]
-    return Canvas(kept, dropped, association, rows, flat, shown, bare)
+        if whole.association == "point":
+            touched = marked.extract_points(np.flatnonzero(~known), adjacent_cells=True)
+            kept = ~np.isin(np.arange(marked.n_cells), touched.cell_data["row"])
+        if not kept.any():
+            raise ValueError("mask leaves no face with data at all its corners to draw")
+        parts = [
+            marked.extract_cells(np.flatnonzero(chosen)).extract_surface(
+                algorithm="dataset_surface"
+            )
+            for chosen in (kept, ~kept)
+        ]
+        rows = np.asarray(_data(parts[0], whole.association)["row"])
+    rows = rows if whole.rows is None else whole.rows[rows]
+    return Canvas(*parts, whole.association, rows, whole.flat, whole.shown)
 
 
-def _all_corners(known: np.ndarray, cells: vtkCellArray) -> np.ndarray:
-    """Whether all corners of each cell are known."""
-    if not cells.GetNumberOfCells():
-        return np.zeros(0, bool)
-    offsets = pv.convert_array(cells.GetOffsetsArray())[:-1]
-    return np.logical_and.reduceat(known[pv.convert_array(cells.GetConnectivityArray())], offsets)
-
-
-def _faces_of(faces: pv.PolyData, chosen: np.ndarray) -> pv.PolyData:
-    part = faces.extract_cells(np.flatnonzero(chosen))
-    return part.extract_surface(algorithm="dataset_surface")
+def _data(mesh: pv.DataSet, association: str) -> pv.DataSetAttributes:
+    return mesh.point_data if association == "point" else mesh.cell_data
 
 
 def _checked_mask(mask: np.ndarray | None, n_tokens: int) -> np.ndarray:
@@ -253,3 +225,56 @@ def _inside(
     if not inside.any():
         raise ValueError(f"crop {crop} holds no token; the mesh spans {tuple(mesh.bounds)[:4]}")
     return inside
+
+
+def check_values(
+    name: str, values: np.ndarray, n_tokens: int, mask: Bool[np.ndarray, " N"] | None = None
+) -> Float[np.ndarray, " N"]:
+    """Return one finite float per token, of shape (N,) or (N, 1), or raise with the array's name.
+
+    Where the mask is False the value may be anything.
+    """
+    values = np.asarray(values)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.shape != (n_tokens,):
+        raise ValueError(
+            f"{name} has shape {values.shape}, expected ({n_tokens},): one value for each of the "
+            f"{n_tokens} tokens of the whole case, one channel"
+        )
+    if not (np.issubdtype(values.dtype, np.floating) or np.issubdtype(values.dtype, np.integer)):
+        raise TypeError(f"{name} holds {values.dtype}, expected real numbers")
+    bad = ~np.isfinite(values)
+    if mask is not None:
+        bad &= mask
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise ValueError(
+            f"{name} holds {values[row]} at token {row} ({int(bad.sum())} of {n_tokens} tokens "
+            "are not finite); mask tokens without data"
+        )
+    return values.astype(np.float64)
+
+
+def field_limits(values: Float[np.ndarray, " N"]) -> Limits:
+    """Return percentiles 0.5 and 99.5, or a wider range where these are equal."""
+    for low, high in (np.percentile(values, FIELD_PERCENTILES), (np.min(values), np.max(values))):
+        if high > low:
+            return float(low), float(high)
+    spread = max(abs(float(low)), 1.0) * 1e-3  # a constant field still needs a scale
+    return float(low) - spread, float(low) + spread
+
+
+def error_limits(errors: Mapping[str, Float[np.ndarray, " N"]]) -> Limits:
+    """Return limits about 0 at the 99.5th percentile of the larger |error|."""
+    largest = max(float(np.percentile(np.abs(e), TOP_PERCENTILE)) for e in errors.values())
+    largest = largest or max(float(np.abs(e).max()) for e in errors.values()) or 1.0
+    return -largest, largest
+
+
+def outside(limits: Limits, *arrays: Float[np.ndarray, " N"]) -> tuple[bool, bool]:
+    """Return whether some value lies below and above the limits."""
+    return (
+        any(bool(array.min() < limits[0]) for array in arrays),
+        any(bool(array.max() > limits[1]) for array in arrays),
+    )

@@ -2,34 +2,49 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyvista as pv
 import torch
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float
+from matplotlib.axes import Axes
 
 from ..ops.errors import relative_l2
-from .cameras import Camera
-from .canvases import Canvas, Crop, association_of, make_canvas
-from .files import Paths, check_paths
-from .pages import ComparisonPage, Panel
-from .scales import Limits, check_values, error_limits, field_limits, outside
-from .sheets import styled, with_units
+from .cameras import Camera, View, make_views
+from .canvases import (
+    Crop,
+    Limits,
+    association_of,
+    check_values,
+    error_limits,
+    field_limits,
+    make_canvas,
+    outside,
+)
+from .pages import LOWEST, Page, Paths, PictureDrawing, Pixels, check_paths, styled, with_units
+from .rendering import MeshRenderer
 from .theme import LIGHT, Theme
-from .views import View, make_views, open_renderer, pixels_per_unit
+
+_CONVENTION = "error = prediction − reference; limits: 99.5th percentile of the largest |error|"
+_IN_A_CELL = """error = prediction − reference,
+one scale for all models,
+limits: 99.5th percentile
+of the largest |error|"""
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(PictureDrawing):
     """The figure and the numbers it shows.
 
     Parameters
     ----------
     image : numpy.ndarray
         The page, (height, width, 3).
-    panels : tuple of Panel
-        Where each picture is.
+    paths : tuple of Path
+        Files written.
+    rectangles : dict
+        (left, top, width, height) of each (``field`` or ``error``, name, camera), where the name
+        is ``reference`` or that of a prediction.
     field_limits, error_limits : tuple of float
         The two colour scales.
     relative_l2 : dict
@@ -37,27 +52,12 @@ class Comparison:
         over all tokens with data.
     cameras : tuple of str
         Views, in order.
-    paths : tuple of Path
-        Files written.
     """
 
-    image: UInt8[np.ndarray, "height width 3"]
-    panels: tuple[Panel, ...]
     field_limits: Limits
     error_limits: Limits
     relative_l2: dict[str, float]
     cameras: tuple[str, ...]
-    paths: tuple[Path, ...]
-
-    def panel(self, kind: str, name: str, camera: str | None = None) -> UInt8[np.ndarray, "h w 3"]:
-        """Return the pixels of one panel; the first view by default."""
-        camera = camera or self.cameras[0]
-        for panel in self.panels:
-            if (panel.kind, panel.name, panel.camera) == (kind, name, camera):
-                left, top, width, height = panel.rectangle
-                return self.image[top : top + height, left : left + width]
-        known = [(p.kind, p.name, p.camera) for p in self.panels]
-        raise ValueError(f"there is no panel {(kind, name, camera)}; there are {known}")
 
 
 def plot_comparison(
@@ -134,7 +134,7 @@ def plot_comparison(
     ValueError
         If an array does not fit the mesh or is not finite; the error names it.
     RenderingUnavailable
-        If there is no OpenGL.
+        If OpenGL is unavailable.
 
     Examples
     --------
@@ -142,8 +142,8 @@ def plot_comparison(
     >>> truth = np.linspace(0, 1, 45)
     >>> small = Theme(dpi=50, panel_width=1.0)
     >>> drawn = plot_comparison(grid, truth, {"FLARE++": truth + 0.1}, field="u", theme=small)
-    >>> round(drawn.error_limits[1], 6), [(p.kind, p.row, p.column) for p in drawn.panels]
-    (0.1, [('field', 0, 0), ('field', 0, 1), ('error', 0, 2)])
+    >>> round(drawn.error_limits[1], 6), list(drawn.rectangles)[-1]
+    (0.1, ('error', 'FLARE++', 'plan'))
     """
     paths = check_paths(path)
     if not predictions:
@@ -152,6 +152,10 @@ def plot_comparison(
         raise ValueError("a prediction is named 'reference'; give it the name of its model")
     if field_range is not None and not field_range[0] < field_range[1]:
         raise ValueError(f"field_range is {field_range}, expected (low, high) with low < high")
+    if vector_errors is not None and set(vector_errors) != set(predictions):
+        raise ValueError(
+            f"vector_errors names {sorted(vector_errors)}, but predictions {sorted(predictions)}"
+        )
     n_tokens = np.shape(reference)[0] if np.ndim(reference) else 0
     association = association_of(mesh, n_tokens, association, "reference values")
     canvas = make_canvas(mesh, n_tokens, association=association, mask=mask, crop=crop, alpha=alpha)
@@ -161,65 +165,70 @@ def plot_comparison(
         for name, values in predictions.items()
     }
     known = slice(None) if mask is None else np.asarray(mask)
-    shown = canvas.shown
-    differences = {name: values - reference for name, values in predictions.items()}
-    in_view = {name: values[shown] for name, values in differences.items()}
-    fields = {"reference": reference, **predictions}
-    limits = field_range or field_limits(reference[shown])
-    bounds = error_limits(in_view)
     truth = torch.from_numpy(reference[known])[None, :, None]
     errors = {
         name: relative_l2(torch.from_numpy(values[known])[None, :, None], truth).item()
         for name, values in predictions.items()
     }
-    headings = {n: (f" error, rel. L2 {error:.2%}",) for n, error in errors.items()}
+
+    fields = {"reference": reference, **predictions}
+    differences = {name: values - reference for name, values in predictions.items()}
+    seen = {name: values[canvas.shown] for name, values in differences.items()}
+    limits = field_range or field_limits(reference[canvas.shown])
+    bounds = error_limits(seen)
+    views = make_views(canvas, theme, cameras, crop)
+    pictures = {}
+    with MeshRenderer(canvas, views, theme) as renderer:
+        for kind, arrays, colors, scale, shading in (
+            ("field", fields, theme.fields(), limits, theme.shading),
+            ("error", differences, theme.errors(), bounds, theme.error_shading),
+        ):
+            for name, values in arrays.items():
+                renderer.paint(values, colors, scale, shading=shading)
+                for view in views:
+                    pictures[kind, name, view.camera.name] = renderer.picture(view)
+    headings = {n: f" error, rel. L2 {error:.2%}" for n, error in errors.items()}
     if vector_errors is not None:
-        if set(vector_errors) != set(predictions):
-            raise ValueError(
-                f"vector_errors names {sorted(vector_errors)}, but predictions {sorted(errors)}"
-            )
         headings = {
-            n: (" error", f"rel. L2: magnitude {error:.2%}, vector {vector_errors[n]:.2%}")
+            n: f" error, rel. L2\nmagnitude {error:.2%}, vector {vector_errors[n]:.2%}"
             for n, error in errors.items()
         }
-
-    views = make_views(canvas, cameras, crop)
-    pictures = _render(canvas, fields, differences, limits, bounds, views, theme)
     with styled(theme):
-        page = ComparisonPage(views, headings, title, theme)
-        page.place(pictures)
-        page.bars(
-            (limits, with_units(field, units)),
-            outside(limits, *(values[shown] for values in fields.values())),
-            (bounds, with_units(f"error of {field}", units)),
-            outside(bounds, *in_view.values()),
-        )
-        image, paths = page.sheet.finish(paths)
+        page, above, below = _lay_out(pictures, views, headings, theme)
+        page.title(title)
+        beyond = outside(limits, *(values[canvas.shown] for values in fields.values()))
+        page.bar(above, theme.fields(), limits, with_units(field, units), beyond)
+        label, beyond = with_units(f"error of {field}", units), outside(bounds, *seen.values())
+        page.bar(below, theme.errors(), bounds, label, beyond)
+        image, paths = page.finish(paths)
     names = tuple(view.camera.name for view in views)
-    return Comparison(image, tuple(page.panels), limits, bounds, errors, names, paths)
+    return Comparison(image, paths, page.rectangles, limits, bounds, errors, names)
 
 
-def _render(
-    canvas: Canvas,
-    fields: Mapping[str, np.ndarray],
-    differences: Mapping[str, np.ndarray],
-    limits: Limits,
-    bounds: Limits,
+def _lay_out(
+    pictures: Mapping[tuple[str, str, str], Pixels],
     views: Sequence[View],
+    headings: Mapping[str, str],
     theme: Theme,
-) -> dict[tuple[str, str, str], np.ndarray]:
-    """Return the picture of every (kind, name, camera)."""
-    per_unit = pixels_per_unit(views, theme)
-    jobs = [("field", name, values, theme.fields(), limits) for name, values in fields.items()]
-    jobs += [("error", n, values, theme.errors(), bounds) for n, values in differences.items()]
-    pictures = {}
-    with open_renderer(canvas, views, per_unit, theme) as renderer:
-        for kind, name, values, colors, scale in jobs:
-            shading = theme.error_shading if kind == "error" else theme.shading
-            shown = canvas.values(values)
-            renderer.paint(shown, canvas.association, colors, scale, shading=shading)
-            for view in views:
-                pictures[kind, name, view.camera.name] = renderer.picture(
-                    view.camera, view.window, view.pixels(per_unit)
-                )
-    return pictures
+) -> tuple[Page, Sequence[Axes], Sequence[Axes]]:
+    """Return the page of panels, and the axes above the bars of the fields and of the errors."""
+    order, n_models = ["reference", *headings], len(headings)
+    stacked = len(views) == 1 and n_models > 1
+    heights = [max(view.size[1], LOWEST * theme.dpi) for view in views] * (1 + stacked)
+    n_columns = 1 + n_models if stacked else 1 + 2 * n_models
+    page = Page(theme, [theme.panel_width * theme.dpi] * n_columns, heights)
+    cameras = [view.camera.name for view in views]
+    for (kind, name, camera), picture in pictures.items():
+        wrong, view = kind == "error", cameras.index(camera)
+        column = order.index(name) + (n_models if wrong and not stacked else 0)
+        row = int(wrong) if stacked else view
+        axis = page.picture((kind, name, camera), picture, row, column)
+        if view == 0:
+            page.head(axis, name, headings[name] if wrong else "")
+        if column == 0 and len(views) > 1:
+            page.beside(axis, camera)
+    if stacked:
+        page.blank(1, 0).text(0.5, 0.5, _IN_A_CELL, ha="center", va="center", linespacing=1.35)
+        return page, page.axes[0], page.axes[1, 1:]
+    page.note(_CONVENTION)
+    return page, page.axes[-1, : n_models + 1], page.axes[-1, n_models + 1 :]

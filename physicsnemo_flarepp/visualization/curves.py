@@ -1,129 +1,395 @@
-"""What figures of lines and points share: axes side by side on one sheet, with words around."""
+"""Figures of lines and points: training curves, parity of predicted numbers, routing spectra."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import (
-    FixedLocator,
-    FuncFormatter,
     LogFormatterSciNotation,
+    LogLocator,
     MaxNLocator,
     NullFormatter,
+    StrMethodFormatter,
 )
 
-from .sheets import Sheet
-from .theme import Theme
+from ..ops.errors import r_squared
+from .pages import Drawing, Page, Paths, check_paths, styled
+from .theme import LIGHT, Theme
 
-# Inches above axes that have a title of their own, and without one.
-TITLED, UNTITLED = 0.32, 0.14
-# Inches around axes for tick labels, of a line of text, and of the sample of a curve.
-_LEFT, _RIGHT, _BOTTOM = 0.62, 0.22, 0.46
-_LINE, _MARGIN, _SAMPLE = 0.17, 0.12, 0.28
-_FEWEST_TICKS, _MOST_TICKS = 4, 10
-_WIDEST_GAP = 0.3  # of a logarithmic axis without a number
+_SMOOTHED_TO = 200  # points of a loss curve
+_STYLES = {"val": {"marker": "."}, "test": {"marker": ".", "linestyle": "--"}}
+_SPLIT_NAMES = {"val": "validation", "test": "test"}
+_MARKERS = "osD^vP"
+# Singular values below this share of the largest are noise of fp32 weights.
+_FLOOR = 1e-8
+_LARGEST_SHARE = 0.99
+_BAND = "line: geometric mean of the heads; band: from the least to the greatest head"
+_AT_THE_FLOOR = "values below 10$^{-8}$, which single precision does not resolve, are drawn there"
 
 
-def axes_in_a_row(
-    n: int,
-    theme: Theme,
-    *,
-    width: float = 3.0,
-    height: float = 2.2,
-    above: float = TITLED,
-    title: str | None = None,
-    key: Mapping[str, Mapping[str, Any]] | None = None,
-    notes: Sequence[str] = (),
-) -> tuple[Sheet, list[Axes]]:
-    """Return a sheet with `n` empty axes, and with words above and below where no curve can be.
-
-    Use within :func:`~physicsnemo_flarepp.visualization.sheets.styled`.
+@dataclass(frozen=True)
+class TrainingCurves(Drawing):
+    """The figure and the last numbers of each run.
 
     Parameters
     ----------
-    n : int
-        Number of axes.
-    theme : Theme
-        Look of the sheet.
-    width, height : float
-        Size of axes in inches.
-    above : float
-        Inches between the words and the axes.
-    title : str, optional
-        First line of the page.
-    key : Mapping[str, Mapping], optional
-        Names of curves, a line each below the title, with the properties of their ``Line2D``.
-    notes : sequence of str
-        Lines below the axes.
+    image : numpy.ndarray
+        The page, (height, width, 3).
+    paths : tuple of Path
+        Files written.
+    final_error, best_error : dict
+        Error of each run at its last evaluation and at its best, as fractions: on validation cases
+        or, where none were evaluated, on test cases.
     """
-    inch, key = theme.dpi, key or {}
-    cell = (_LEFT + width + _RIGHT) * inch
-    lines = len(key) + (title is not None)
-    top = above + (_MARGIN + _LINE * lines if lines else 0)
-    below = _BOTTOM + (_MARGIN + _LINE * len(notes) if notes else 0)
-    sheet = Sheet(round(n * cell), round((top + height + below) * inch), theme)
-    page, small = sheet.width / inch, theme.font_size - 1
 
-    def write(words: str, left: float, middle: float, size: float) -> None:
-        room = (page - left - _MARGIN) * inch
-        sheet.text(words, left * inch, middle * inch, room=room, size=size, align="left")
-
-    middle = _MARGIN + _LINE / 2
-    if title is not None:
-        write(title, _MARGIN, middle, theme.font_size + 1)
-        middle += _LINE
-    for name, style in key.items():
-        ends = np.array([_MARGIN, _MARGIN + _SAMPLE]) / page
-        level = 1 - middle * inch / sheet.height
-        sheet.figure.add_artist(Line2D(ends, [level, level], **style))
-        write(name, _MARGIN + _SAMPLE + 0.08, middle, small)
-        middle += _LINE
-    for number, words in enumerate(notes):
-        write(words, _MARGIN, top + height + _BOTTOM + _LINE * (number + 0.5), small)
-    places = [i * cell + _LEFT * inch for i in range(n)]
-    return sheet, [sheet.axes(x, top * inch, width * inch, height * inch) for x in places]
+    final_error: dict[str, float]
+    best_error: dict[str, float]
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """Return at least four round numbers between two positive ones, for a logarithmic axis.
+def plot_training(
+    histories: Mapping[str, Sequence[Mapping[str, Any]]],
+    *,
+    title: str | None = None,
+    theme: Theme = LIGHT,
+    path: Paths = None,
+) -> TrainingCurves:
+    """Draw training loss and validation or test error of one or several runs.
+
+    Parameters
+    ----------
+    histories : Mapping[str, sequence of Mapping]
+        For each curve, by its name, rows in the order of steps: ``{"kind": "step", "step": 1,
+        "loss": 0.9}`` and ``{"kind": "evaluation", "split": "val", "step": 1, "error": 0.8}``, the
+        latter with ``mean_predictor_error`` where it is known, and ``{"kind": "result", ...}`` with
+        the same entries after the last step. Without a ``split`` an error is that of test cases.
+    title, theme, path
+        As in :func:`plot_comparison`.
+
+    Returns
+    -------
+    TrainingCurves
+        Loss curves are means over equal numbers of steps where a run has many; the dotted line is
+        the error of predicting the training mean. Errors on validation cases are lines with dots,
+        those on test cases dashed lines, and a star is the result.
 
     Examples
     --------
-    >>> log_ticks(10.5, 68), log_ticks(0.3, 4e3), log_ticks(8.6, 11.1)
-    ([15.0, 20.0, 30.0, 40.0, 60.0], [1.0, 10.0, 100.0, 1000.0], [9.0, 9.5, 10.0, 10.5, 11.0])
+    >>> rows = [{"kind": "step", "step": 1, "loss": 0.9}]
+    >>> rows.append({"kind": "evaluation", "step": 1, "error": 0.25})
+    >>> plot_training({"FLARE++": rows}, theme=Theme(dpi=50)).final_error
+    {'FLARE++': 0.25}
     """
-    powers = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    for steps in ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 5, 7), (1, 1.5, 2, 3, 4, 6, 8)):
-        ticks = (10.0 ** powers[:, None] * steps).ravel()
-        ticks = ticks[(low <= ticks) & (ticks <= high)]
-        gaps = np.diff(np.log10([low, *ticks, high]))
-        if len(ticks) >= _FEWEST_TICKS and gaps.max() <= _WIDEST_GAP * gaps.sum():
-            return ticks[:: -(-len(ticks) // _MOST_TICKS)].tolist()
-    # Where the axis spans so little, equal distances are nearly equal ratios.
-    ticks = MaxNLocator(_MOST_TICKS, steps=[1, 2, 5, 10]).tick_values(low, high)
-    return ticks[(low <= ticks) & (ticks <= high)].tolist()
+    paths = check_paths(path)
+    if not histories:
+        raise ValueError("histories is empty; give the rows of at least one run by its name")
+    final, best, splits = {}, {}, set()
+    with styled(theme):
+        page = Page(theme, [3.0 * theme.dpi] * 2, [2.2 * theme.dpi])
+        losses, errors = page.axes[0]
+        key = {name: {"color": color} for name, color in _colors(histories, theme).items()}
+        levels = set()  # of predicting the mean; runs on the same data share it
+        for name, records in histories.items():
+            steps = _series(records, "step", "loss")
+            found = {s: _series(records, "evaluation", "error", s) for s in _STYLES}
+            found = {split: series for split, series in found.items() if len(series)}
+            result = _series(records, "result", "error")
+            if not len(steps) and not found:
+                raise ValueError(f"run {name!r} has logged neither a loss nor an error yet")
+            losses.plot(*_thinned(steps).T, **key[name])
+            for split, series in found.items():
+                errors.plot(*(series * (1, 100)).T, **key[name], **_STYLES[split])
+                splits.add(split)
+            # Open, so that it hides no dot.
+            hollow = {"marker": "*", "markersize": 9, "markerfacecolor": "none", "linestyle": ""}
+            errors.plot(*(result * (1, 100)).T, **key[name], **hollow)
+            for series in [*found.values(), result][:1]:
+                if len(series):
+                    final[name], best[name] = float(series[-1, 1]), float(series[:, 1].min())
+            # Of what the curve shows, and of the result where there is no curve.
+            kind = "evaluation" if any(r["kind"] == "evaluation" for r in records) else "result"
+            floor = _series(records, kind, "mean_predictor_error")[-1:, 1]
+            levels |= {round(100 * float(level), 3) for level in floor}
+        mean = {"color": theme.foreground, "linestyle": ":", "linewidth": 0.8}
+        for level in levels:
+            errors.axhline(level, **mean)
+        page.key(key | ({"predicting the training mean": mean} if levels else {}), title)
+        # One evaluation alone would be drawn on a range of a few steps around it.
+        ranges = np.array([axis.get_xlim() for axis in (losses, errors) if axis.has_data()])
+        losses.set_xlim(ranges[:, 0].min(), ranges[:, 1].max())
+        errors.sharex(losses)
+        drawn = [split for split in _STYLES if split in splits]
+        shown = " and ".join(_SPLIT_NAMES[split] for split in drawn) or "test"
+        shown += " (dashed)" if len(drawn) > 1 else ""
+        results = {r.get("split") for rows in histories.values() for r in rows}
+        star = "; star: test" if "val" in drawn and "test" in results - {*drawn} else ""
+        for axis, label in (
+            (losses, "training loss"),
+            (errors, f"{shown} error, rel. L2 [%]{star}"),
+        ):
+            log_numbers(axis)
+            axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
+            axis.set_xlabel("step")
+            page.beside(axis, label)
+            axis.grid(alpha=0.25, linewidth=0.5, which="both")
+        image, paths = page.finish(paths)
+    return TrainingCurves(image, paths, final, best)
+
+
+def _series(
+    records: Sequence[Mapping[str, Any]], kind: str, key: str, split: str | None = None
+) -> np.ndarray:
+    """Return steps and finite values, (n, 2), of one split or of all."""
+    pairs = [
+        (r["step"], r[key])
+        for r in records
+        if r["kind"] == kind
+        and r.get(key) is not None
+        and (split is None or r.get("split", "test") == split)
+    ]
+    series = np.array(pairs, float).reshape(-1, 2)
+    return series[np.isfinite(series).all(1)]
+
+
+def _thinned(series: np.ndarray) -> np.ndarray:
+    """Return means over consecutive steps, at most about 200 of them."""
+    n = max(1, len(series) // _SMOOTHED_TO)
+    starts = np.arange(0, len(series), n)
+    if not len(starts):
+        return series
+    counts = np.diff(np.append(starts, len(series)))[:, None]
+    return np.add.reduceat(series, starts) / counts
+
+
+def _colors(names: Mapping[str, Any], theme: Theme) -> dict[str, str]:
+    colors = theme.line_colors()
+    return {name: colors[number % len(colors)] for number, name in enumerate(names)}
 
 
 def log_numbers(axis: Axes) -> None:
-    """Make the y axis logarithmic, with enough numbers to read values, plain ones if they can be.
+    """Make the y axis logarithmic with enough plain numbers to read values.
 
-    Set limits and draw curves before; an axis without a curve stays as it is.
+    Draw curves and set limits before; an axis without a curve stays as it is.
     """
     if not any(np.size(line.get_ydata()) for line in axis.lines):
         return
     axis.set_yscale("log")
     low, high = axis.get_ylim()
-    axis.yaxis.set_major_locator(FixedLocator(log_ticks(low, high)))
-    if 1e-4 < low and high < 1e5:
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.12g}"))
+    decades = np.log10(high / low)
+    if decades < 1:
+        places = MaxNLocator(7, steps=[1, 2, 5, 10])
     else:
-        everywhere = (np.inf, np.inf)
-        axis.yaxis.set_major_formatter(LogFormatterSciNotation(minor_thresholds=everywhere))
+        places = LogLocator(subs=(1, 2, 5) if decades < 2.5 else (1,), numticks=9)
+    axis.yaxis.set_major_locator(places)
+    plain = StrMethodFormatter("{x:g}")
+    powers = LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf))
+    axis.yaxis.set_major_formatter(plain if 1e-4 < low and high < 1e5 else powers)
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-def few_ticks(axis: Axes) -> None:
-    """Keep the numbers of the x axis apart."""
-    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
+@dataclass(frozen=True)
+class Parity(Drawing):
+    """The figure and the coefficients of determination.
+
+    Parameters
+    ----------
+    image : numpy.ndarray
+        The page, (height, width, 3).
+    paths : tuple of Path
+        Files written.
+    r_squared : dict
+        For each model and quantity, one minus the squared errors over the squared deviations from
+        the mean; NaN for a single case and where all true values are equal.
+    """
+
+    r_squared: dict[str, dict[str, float]]
+
+
+def plot_parity(
+    truth: Mapping[str, Float[np.ndarray, " n"]],
+    predictions: Mapping[str, Mapping[str, Float[np.ndarray, " n"]]],
+    *,
+    title: str | None = None,
+    theme: Theme = LIGHT,
+    path: Paths = None,
+) -> Parity:
+    """Draw predicted over true values, one panel per quantity, one mark per case.
+
+    Parameters
+    ----------
+    truth : Mapping[str, numpy.ndarray]
+        True values of each quantity over the cases, such as ``{"drag": ..., "lift": ...}``.
+    predictions : Mapping[str, Mapping[str, numpy.ndarray]]
+        The same of each model.
+    title, theme, path
+        As in :func:`plot_comparison`.
+
+    Examples
+    --------
+    >>> truth = {"drag": np.array([0.2, 0.3, 0.4])}
+    >>> drawn = plot_parity(truth, {"FLARE++": truth}, theme=Theme(dpi=50))
+    >>> drawn.r_squared
+    {'FLARE++': {'drag': 1.0}}
+    """
+    paths = check_paths(path)
+    if not truth or not predictions:
+        raise ValueError("truth and predictions must each name at least one array")
+    truth = {name: _checked_numbers(f"true {name}", v, None) for name, v in truth.items()}
+    scores: dict[str, dict[str, float]] = {model: {} for model in predictions}
+    with styled(theme):
+        side = 2.2 * theme.dpi
+        page = Page(theme, [side] * len(truth), [side])
+        colors = _colors(predictions, theme)
+        for axis, (quantity, true) in zip(page.axes[0], truth.items(), strict=True):
+            for number, (model, values) in enumerate(predictions.items()):
+                if quantity not in values:
+                    raise ValueError(f"{model!r} predicts {sorted(values)}, not {quantity!r}")
+                name = f"{quantity} of {model!r}"
+                predicted = _checked_numbers(name, values[quantity], len(true))
+                score = r_squared(torch.from_numpy(predicted), torch.from_numpy(true))
+                scores[model][quantity] = score
+                axis.plot(
+                    true,
+                    predicted,
+                    linestyle="none",
+                    marker=_MARKERS[number % len(_MARKERS)],
+                    markersize=3.5,
+                    markeredgewidth=0,
+                    alpha=0.85,
+                    color=colors[model],
+                    label=f"{model}, R² = {score:.3f}",
+                )
+            seen = np.concatenate([true, *(line.get_ydata() for line in axis.lines)])
+            low, high = seen.min(), seen.max()
+            margin = 0.08 * (high - low) or 0.05 * max(abs(high), 1e-12)
+            limits = low - margin, high + margin
+            axis.plot(limits, limits, color=theme.foreground, linewidth=0.6, zorder=0)
+            axis.set(xlim=limits, ylim=limits, xlabel=f"true {quantity}")
+            page.beside(axis, f"predicted {quantity}")
+            for direction in (axis.xaxis, axis.yaxis):
+                direction.set_major_locator(MaxNLocator(5))
+            # Above the axes, where no case is.
+            legend = axis.legend(
+                loc="lower left", bbox_to_anchor=(0, 1), borderpad=0, handletextpad=0
+            )
+            for text, model in zip(legend.get_texts(), predictions, strict=True):
+                page.fit(text, 0.85 * side, text.get_text().removeprefix(model))
+        page.title(title)
+        image, paths = page.finish(paths)
+    return Parity(image, paths, scores)
+
+
+def _checked_numbers(name: str, values: np.ndarray, n: int | None) -> np.ndarray:
+    values = np.asarray(values, float)
+    if values.ndim != 1 or len(values) != (len(values) if n is None else n) or not len(values):
+        expected = "(cases,)" if n is None else f"({n},)"
+        raise ValueError(f"{name} has shape {values.shape}, expected {expected}: one per case")
+    if not np.isfinite(values).all():
+        case = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise ValueError(f"{name} holds {values[case]} for case number {case}")
+    return values
+
+
+@dataclass(frozen=True)
+class Spectrum(Drawing):
+    """The figure and, per model and block, how many routes carry the matrix.
+
+    Parameters
+    ----------
+    image : numpy.ndarray
+        The page, (height, width, 3).
+    paths : tuple of Path
+        Files written.
+    effective_rank : dict
+        For each model the mean over heads of the least number of singular values that hold 99 %
+        of the squared sum, one number per block.
+    """
+
+    effective_rank: dict[str, tuple[float, ...]]
+
+
+def effective_rank(values: Float[np.ndarray, "... M"]) -> np.ndarray:
+    """Return how many of the largest singular values hold 99 % of the sum of squares.
+
+    >>> effective_rank(np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]])).tolist()
+    [1, 3]
+    """
+    energy = np.cumsum(np.asarray(values, float) ** 2, axis=-1)
+    return (energy < _LARGEST_SHARE * energy[..., -1:] * (1 - 1e-12)).sum(-1) + 1
+
+
+def plot_spectrum(
+    spectra: Mapping[str, Float[np.ndarray, "blocks heads M"]],
+    *,
+    title: str | None = None,
+    theme: Theme = LIGHT,
+    path: Paths = None,
+) -> Spectrum:
+    """Draw singular values of routing matrices over their number relative to M, block by block.
+
+    Lines are the geometric mean over heads, bands reach from the least to the greatest head;
+    values below 1e-8 of the largest are drawn at 1e-8. The figure says so.
+
+    Parameters
+    ----------
+    spectra : Mapping[str, numpy.ndarray]
+        For each model an array (blocks, heads, M), the largest first, such as
+        ``inference.routing_spectra`` gives.
+    title, theme, path
+        As in :func:`plot_comparison`.
+
+    Examples
+    --------
+    >>> values = np.geomspace(1, 1e-2, 16) * np.ones((2, 4, 1))
+    >>> plot_spectrum({"FLARE++": values}, theme=Theme(dpi=50)).effective_rank
+    {'FLARE++': (8.0, 8.0)}
+    """
+    paths = check_paths(path)
+    spectra = {name: _checked_spectrum(name, values) for name, values in spectra.items()}
+    if not spectra:
+        raise ValueError("spectra is empty; give at least one array by the name of its model")
+    n_blocks = max(len(values) for values in spectra.values())
+    shares = {name: values / values[..., :1] for name, values in spectra.items()}
+    lowest = min(float(values.min()) for values in shares.values())
+    ranks = {n: tuple(effective_rank(v).mean(-1).tolist()) for n, v in spectra.items()}
+    with styled(theme):
+        width = 2.2 if n_blocks > 1 else 3.8
+        page = Page(theme, [width * theme.dpi] * n_blocks, [2.2 * theme.dpi])
+        axes, colors = page.axes[0], _colors(spectra, theme)
+        for name, values in shares.items():
+            n_routes = values.shape[-1]
+            place = np.arange(1, n_routes + 1) / n_routes
+            for axis, heads in zip(axes, np.maximum(values, _FLOOR), strict=False):
+                axis.plot(place, np.exp(np.log(heads).mean(0)), color=colors[name])
+                low, high = heads.min(0), heads.max(0)
+                axis.fill_between(place, low, high, color=colors[name], alpha=0.2, linewidth=0)
+        for block, axis in enumerate(axes):
+            axis.set_xlim(0, 1)
+            axis.set_ylim(min(0.5, max(lowest, _FLOOR)) * 0.7, 1.5)
+            log_numbers(axis)
+            axis.set_title(f"block {block + 1}")
+            axis.set_xlabel("index of the value / M")
+        axes[0].set_ylabel("singular value / largest")
+        key = {f"{n}, M = {v.shape[-1]}": {"color": colors[n]} for n, v in spectra.items()}
+        page.key(key, title)
+        page.note(f"{_BAND}\n{_AT_THE_FLOOR}" if lowest < _FLOOR else _BAND)
+        image, paths = page.finish(paths)
+    return Spectrum(image, paths, ranks)
+
+
+def _checked_spectrum(name: str, values: np.ndarray) -> np.ndarray:
+    values = np.asarray(values, float)
+    if values.ndim != 3 or 0 in values.shape:
+        raise ValueError(
+            f"the spectrum of {name!r} has shape {values.shape}, expected (blocks, heads, M)"
+        )
+    sound = np.isfinite(values).all() and (values >= 0).all() and (values[..., 0] > 0).all()
+    if not sound or (np.diff(values, axis=-1) > 1e-9 * values[..., :1]).any():
+        raise ValueError(
+            f"the spectrum of {name!r} must hold finite singular values, the largest first and "
+            "positive"
+        )
+    return values

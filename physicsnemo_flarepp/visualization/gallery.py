@@ -2,24 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyvista as pv
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 
-from .cameras import Camera
-from .canvases import Crop, make_canvas
-from .files import Paths, check_paths
-from .scales import Limits, check_values, field_limits, outside
-from .sheets import BAR_STRIP, Sheet, styled
+from .cameras import Camera, make_views
+from .canvases import Crop, Limits, check_values, field_limits, make_canvas, outside
+from .pages import Page, Paths, PictureDrawing, Pixels, check_paths, styled
+from .rendering import MeshRenderer
 from .theme import LIGHT, Theme
-from .views import make_views, open_renderer, pixels_per_unit
 
-GAP = 0.12
-MARGIN = 0.10
-LINE = 0.21
-_TALLEST = 1.0  # height of a panel over its width
 _ROOM_FOR_EDGES = 8  # pixels per token; denser meshes would be all edge
 
 
@@ -64,25 +57,22 @@ class Exhibit:
 
 
 @dataclass(frozen=True)
-class Gallery:
+class Gallery(PictureDrawing):
     """The figure and its numbers.
 
     Parameters
     ----------
     image : numpy.ndarray
         The page, (height, width, 3).
+    paths : tuple of Path
+        Files written.
     rectangles : dict
         (left, top, width, height) of the picture of each (title, ``input`` or ``target``).
     limits : dict
         Colour limits of the same; None for a geometry.
-    paths : tuple of Path
-        Files written.
     """
 
-    image: UInt8[np.ndarray, "height width 3"]
-    rectangles: dict[tuple[str, str], tuple[int, int, int, int]]
     limits: dict[tuple[str, str], Limits | None]
-    paths: tuple[Path, ...]
 
 
 def plot_gallery(
@@ -109,87 +99,60 @@ def plot_gallery(
     titles = [exhibit.title for exhibit in exhibits]
     if not titles or len(set(titles)) < len(titles):
         raise ValueError(f"exhibits need at least one column, titles of their own; got {titles}")
+    drawn = [_render(exhibit, theme) for exhibit in exhibits]
+    height = max(entry.picture.shape[0] for column in drawn for entry in column.values())
+    limits, named = {}, any(exhibit.case is not None for exhibit in exhibits)
     with styled(theme):
-        inch = theme.dpi
-        gap, line, margin = (round(x * inch) for x in (GAP, LINE, MARGIN))
-        cell, strip = round(theme.panel_width * inch), round((BAR_STRIP + GAP) * inch)
-        drawn = [_render(exhibit, theme, _TALLEST * cell) for exhibit in exhibits]
-        height = max(picture.shape[0] for column in drawn for picture, _, _, _ in column)
-        row = height + strip
-        head = line * (1 + any(exhibit.case is not None for exhibit in exhibits))
-        width = 2 * margin + line + len(drawn) * (cell + gap) - gap
-        sheet = Sheet(width, 2 * margin + head + 2 * row, theme)
-        rectangles, limits = {}, {}
-        for number, (exhibit, column) in enumerate(zip(exhibits, drawn, strict=True)):
-            left = margin + line + number * (cell + gap)
-            sheet.text(
-                exhibit.title,
-                left + cell / 2,
-                margin + 0.68 * line,
-                room=cell,
-                size=theme.font_size + 1,
-                valign="baseline",
-            )
-            if exhibit.case is not None:
-                words = f"case {exhibit.case}"
-                sheet.text(words, left + cell / 2, margin + 1.5 * line, room=cell)
-            for place, (kind, (picture, scale, label, beyond)) in enumerate(
-                zip(("input", "target"), column, strict=True)
-            ):
-                h, w = picture.shape[:2]
-                top = margin + head + place * row + height - h
-                corner = left + (cell - w) // 2
-                sheet.image(picture, corner, top)
-                rectangles[exhibit.title, kind] = (corner, top, w, h)
-                limits[exhibit.title, kind] = scale
-                below = top + h + gap
-                if scale is None:
-                    sheet.text(label, left + cell / 2, below + line / 2, room=cell)
+        page = Page(theme, [theme.panel_width * theme.dpi] * len(drawn), [height, height])
+        for column, (exhibit, entries) in enumerate(zip(exhibits, drawn, strict=True)):
+            for row, (kind, entry) in enumerate(entries.items()):
+                key = exhibit.title, kind
+                limits[key] = entry.limits
+                axis = page.picture(key, entry.picture, row, column, low=True)
+                if entry.limits is None:
+                    page.fit(axis.set_xlabel(entry.label), page.widths[column])
                 else:
-                    bar = 0.86 * cell
-                    start = left + (cell - bar) / 2
-                    sheet.bar(
-                        theme.fields(), scale, label, start, below, bar, beyond=beyond, room=cell
-                    )
-        for place, kind in enumerate(("input", "target")):
-            sheet.text(
-                kind,
-                margin + line / 3,
-                margin + head + place * row + height / 2,
-                room=height,
-                size=theme.font_size + 1,
-                vertical=True,
-            )
-        image, paths = sheet.finish(paths)
-    return Gallery(image, rectangles, limits, paths)
+                    page.bar([axis], theme.fields(), entry.limits, entry.label, entry.beyond)
+            case = "" if exhibit.case is None else f"case {exhibit.case}"
+            page.head(page.axes[0, column], exhibit.title, f"\n{case}" if named else "")
+        for axis, kind in zip(page.axes[:, 0], ("input", "target"), strict=True):
+            page.beside(axis, kind)
+        image, paths = page.finish(paths)
+    return Gallery(image, paths, page.rectangles, limits)
 
 
-def _render(exhibit: Exhibit, theme: Theme, tallest: float) -> list[tuple]:
-    """Return picture, limits, label and values beyond the limits, of input and target."""
+@dataclass(frozen=True)
+class _Entry:
+    picture: Pixels
+    label: str
+    limits: Limits | None = None
+    beyond: tuple[bool, bool] = (False, False)
+
+
+def _render(exhibit: Exhibit, theme: Theme) -> dict[str, _Entry]:
+    """Return the pictures of input and target."""
     n_tokens = len(exhibit.target)
     canvas = make_canvas(exhibit.mesh, n_tokens, association=exhibit.association, crop=exhibit.crop)
-    views = make_views(canvas, None if canvas.flat else [exhibit.camera], exhibit.crop)
-    per_unit = pixels_per_unit(views, theme, tallest)
-    size = views[0].pixels(per_unit)
-    rows = []
-    with open_renderer(canvas, views, per_unit, theme) as renderer:
+    cameras = None if canvas.flat else [exhibit.camera]
+    views = make_views(canvas, theme, cameras, exhibit.crop, tallest=1.0)
+    (view,) = views
+    entries = {}
+    with MeshRenderer(canvas, views, theme) as renderer:
         for name, values, label in (
             ("input", exhibit.source, exhibit.source_label),
             ("target", exhibit.target, exhibit.target_label),
         ):
             if values is None:
-                room = size[0] * size[1] / max(1, canvas.shown.sum())
-                renderer.paint_plain(
-                    theme.surface, edges=theme.edges if room > _ROOM_FOR_EDGES else None
-                )
-                scale, beyond = None, None
-            else:
-                values = np.asarray(values)
-                values = values.astype(float) if values.dtype == bool else values
-                values = check_values(f"{name} of {exhibit.title}", values, n_tokens)
-                scale = field_limits(values[canvas.shown])
-                beyond = outside(scale, values[canvas.shown])
-                renderer.paint(canvas.values(values), canvas.association, theme.fields(), scale)
-            picture = renderer.picture(views[0].camera, views[0].window, size)
-            rows.append((picture, scale, label, beyond))
-    return rows
+                room = view.size[0] * view.size[1] / max(1, canvas.shown.sum())
+                edges = theme.edges if room > _ROOM_FOR_EDGES else None
+                renderer.paint_plain(theme.surface, edges)
+                entries[name] = _Entry(renderer.picture(view), label)
+                continue
+            values = np.asarray(values)
+            values = values.astype(float) if values.dtype == bool else values
+            values = check_values(f"{name} of {exhibit.title}", values, n_tokens)
+            seen = values[canvas.shown]
+            limits = field_limits(seen)
+            renderer.paint(values, theme.fields(), limits)
+            entries[name] = _Entry(renderer.picture(view), label, limits, outside(limits, seen))
+    return entries

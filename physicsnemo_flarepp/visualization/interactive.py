@@ -9,9 +9,8 @@ import pyvista as pv
 from jaxtyping import Float
 
 from ..files import whole_file
-from .canvases import make_canvas
-from .rendering import lookup_table, require_rendering
-from .scales import Limits, field_limits
+from .canvases import Limits, field_limits, make_canvas
+from .rendering import lookup_table, quiet_vtk, require_rendering
 from .theme import LIGHT, Theme
 
 
@@ -62,7 +61,8 @@ def export_html(
     path = Path(path)
     canvas = make_canvas(mesh, len(values), association=association)
     table = lookup_table(theme.fields(), limits or field_limits(values), theme.no_data)
-    plotter = pv.Plotter(off_screen=True)
+    with quiet_vtk():
+        plotter = pv.Plotter(off_screen=True)
     plotter.set_background(theme.background)
     plotter.add_mesh(
         canvas.faces,

@@ -1,192 +1,278 @@
-"""The page of a comparison: panels, titles and colour bars in their places."""
+"""Pages in Matplotlib's constrained layout: axes and pictures of exact size, words around them."""
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import matplotlib.style
 import numpy as np
+from jaxtyping import UInt8
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, Normalize, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator, ScalarFormatter
+from PIL import Image
 
-from .scales import Limits
-from .sheets import BAR_STRIP, Sheet
+from ..files import whole_file
 from .theme import Theme
-from .views import View, pixels_per_unit
 
-# Inches between panels, around the page, and for a line of text.
-GAP = 0.10
-MARGIN = 0.10
-LINE = 0.21
-_WIDEST_BAR = 3.6
-_LOWEST = 0.6
-_CONVENTION = """error = prediction − reference,
-one scale for all models,
-limits: 99.5th percentile
-of the largest |error|"""
-_IN_A_LINE = "error = prediction − reference; limits: 99.5th percentile of the largest |error|"
+Paths = str | os.PathLike | Sequence[str | os.PathLike] | None
+Pixels = UInt8[np.ndarray, "height width 3"]
+Rectangle = tuple[int, int, int, int]
+FORMATS = (".png", ".pdf", ".svg")
+
+_PAD = 0.06  # inches around everything
+LOWEST = 0.66  # inches of a row of pictures, as much as the words beside it need
+_WIDEST_BAR, _BAR_HEIGHT = 3.6, 0.09  # inches
+_INCHES_PER_TICK = 0.4
+_PLAIN_POWERS = (-3, 5)  # numbers beyond these powers of ten get a common factor
+_SMALLEST_FONT = 5.5
+_ROUNDS = 4  # of the layout; each leaves about 5 % of what the sizes are off
+_WITHOUT_DATE = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 
 
 @dataclass(frozen=True)
-class Panel:
-    """One picture on the page.
+class Drawing:
+    """A figure as an image, and the files that hold it."""
+
+    image: Pixels
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class PictureDrawing(Drawing):
+    """A figure of meshes, with (left, top, width, height) of each picture in the image."""
+
+    rectangles: dict[tuple, Rectangle]
+
+    def panel(self, *key: str | int) -> Pixels:
+        """Return the pixels of the first picture whose key begins like this."""
+        for known, (left, top, width, height) in self.rectangles.items():
+            if known[: len(key)] == key:
+                return self.image[top : top + height, left : left + width]
+        raise ValueError(f"there is no panel {key}; there are {list(self.rectangles)}")
+
+
+def check_paths(path: Paths) -> tuple[Path, ...]:
+    """Return the files to write; raise on a format that figures cannot have."""
+    paths = () if path is None else [path] if isinstance(path, str | os.PathLike) else path
+    paths = tuple(map(Path, paths))
+    for target in paths:
+        if target.suffix not in FORMATS:
+            raise ValueError(f"path {str(target)!r} must end in one of {FORMATS}")
+    return paths
+
+
+def styled(theme: Theme) -> AbstractContextManager:
+    """Draw by the theme and Matplotlib's defaults, whatever the user has set."""
+    return matplotlib.style.context(["default", theme.settings()])
+
+
+def with_units(name: str, units: str | None) -> str:
+    """Return the label of a quantity.
 
     Parameters
     ----------
-    kind : str
-        ``field`` or ``error``.
     name : str
-        ``reference`` or the name of the prediction.
-    camera : str
-        Name of the view.
-    row, column : int
-        Place in the grid of panels.
-    rectangle : tuple of int
-        (left, top, width, height) in pixels of the image.
+        Name of the quantity.
+    units : str or None
+        Its units, if it has any.
+
+    Examples
+    --------
+    >>> with_units("p", "Pa"), with_units("Mach", None)
+    ('p [Pa]', 'Mach')
+    """
+    return f"{name} [{units}]" if units else name
+
+
+def padded(picture: Pixels, width: int, height: int, theme: Theme, *, low: bool = False) -> Pixels:
+    """Return a picture in the middle of a larger one, or at its lower edge if `low`."""
+    page = np.round(255 * np.array(to_rgb(theme.background))).astype(np.uint8)
+    whole = np.tile(page, (height, width, 1))
+    left, top = _corner(picture, width, height, low)
+    whole[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
+    return whole
+
+
+def _corner(picture: Pixels, width: int, height: int, low: bool) -> tuple[int, int]:
+    above = height - picture.shape[0]
+    return (width - picture.shape[1]) // 2, above if low else above // 2
+
+
+class Page:
+    """A grid of axes of given sizes in pixels; the page is as large as the words around them need.
+
+    Use within :func:`styled`.
     """
 
-    kind: str
-    name: str
-    camera: str
-    row: int
-    column: int
-    rectangle: tuple[int, int, int, int]
+    def __init__(self, theme: Theme, widths: Sequence[float], heights: Sequence[float]) -> None:
+        self.theme = theme
+        self.widths, self.heights = ([round(x) for x in sizes] for sizes in (widths, heights))
+        room = 4 * theme.dpi  # for words; the first layout must not squeeze the axes to nothing
+        size = (sum(self.widths) + room) / theme.dpi, (sum(self.heights) + room) / theme.dpi
+        layout = ConstrainedLayoutEngine(w_pad=_PAD, h_pad=_PAD, wspace=0, hspace=0)
+        self.figure = Figure(figsize=size, dpi=theme.dpi, layout=layout)
+        self.canvas = FigureCanvasAgg(self.figure)
+        self.axes = self.figure.subplots(
+            len(heights),
+            len(widths),
+            squeeze=False,
+            gridspec_kw={"width_ratios": self.widths, "height_ratios": self.heights},
+        )
+        self.rectangles: dict[tuple, Rectangle] = {}
+        self._pictures: list[tuple[tuple, Pixels, int, int, bool]] = []
 
+    def picture(
+        self, key: tuple, picture: Pixels, row: int, column: int, *, low: bool = False
+    ) -> Axes:
+        """Show a picture pixel for pixel, in the middle of its axes or at their lower edge."""
+        self._pictures.append((key, picture, row, column, low))
+        return self.blank(row, column)
 
-class ComparisonPage:
-    """Places panels, titles and colour bars.
+    def blank(self, row: int, column: int) -> Axes:
+        """Return axes without ticks and frame."""
+        axis = self.axes[row, column]
+        axis.set(xticks=[], yticks=[])
+        axis.spines[:].set_visible(False)
+        return axis
 
-    Views are rows, with errors beside the fields; one view of several models has its errors below.
+    def fit(self, text: Text, room: float, tail: str = "") -> None:
+        """Shrink a text to `room` pixels; if that is not enough, cut its words but not its tail."""
+        words = text.get_text().removesuffix(tail)
+        upright = text.get_rotation() == 90
 
-    Parameters
-    ----------
-    views : sequence of View
-        Of each field and error.
-    headings : Mapping[str, tuple of str]
-        By model, in order of the columns, what follows its name above its error, and further
-        lines. The name is cut where there is no room.
-    title : str, optional
-        First line of the page.
-    theme : Theme
-        Look of the page.
-    """
+        def needed() -> float:
+            box = text.get_window_extent(self.canvas.get_renderer())
+            return box.height if upright else box.width
 
-    def __init__(
+        # Step by step: hinted glyphs do not shrink in proportion to their size.
+        while needed() > room and text.get_size() > _SMALLEST_FONT:
+            text.set_size(max(_SMALLEST_FONT, 0.97 * text.get_size()))
+        while needed() > room and len(words) > 1:
+            words = words[:-1]
+            text.set_text(f"{words}…{tail}")
+
+    def head(self, axis: Axes, words: str, tail: str = "", size: float = 1.0) -> None:
+        """Write words above axes, `size` points larger than labels."""
+        title = axis.set_title(words + tail, size=self.theme.font_size + size)
+        self.fit(title, self._width_of([axis]), tail)
+
+    def beside(self, axis: Axes, words: str) -> None:
+        """Write words upright at the left of axes."""
+        row = np.argwhere(self.axes == axis)[0, 0]
+        self.fit(axis.set_ylabel(words), self.heights[row])
+
+    def title(self, words: str | None) -> None:
+        """Write the first line of the page."""
+        if words is not None:
+            self.fit(self.figure.suptitle(words, ha="left"), sum(self.widths))
+
+    def note(self, words: str) -> None:
+        """Write the last lines of the page."""
+        size = self.theme.font_size - 1
+        self.fit(self.figure.supxlabel(words, ha="left", size=size), sum(self.widths))
+
+    def key(self, lines: Mapping[str, Mapping[str, Any]], title: str | None) -> None:
+        """Write the title and, a line each, names with samples of their curves above all axes."""
+        samples = [Line2D([], [], **style) for style in lines.values()]
+        legend = self.figure.legend(
+            samples, lines, title=title, loc="outside upper left", alignment="left", borderpad=0
+        )
+        for text in [legend.get_title(), *legend.get_texts()]:
+            self.fit(text, sum(self.widths))
+
+    def _width_of(self, axes: Sequence[Axes]) -> int:
+        columns = {int(np.argwhere(self.axes == axis)[0, 1]) for axis in axes}
+        return sum(self.widths[column] for column in columns)
+
+    def bar(
         self,
-        views: Sequence[View],
-        headings: Mapping[str, tuple[str, ...]],
-        title: str | None,
-        theme: Theme,
+        axes: Sequence[Axes],
+        colors: Colormap,
+        limits: tuple[float, float],
+        label: str,
+        beyond: tuple[bool, bool] = (False, False),
     ) -> None:
-        models = list(headings)
-        self.headings = headings
-        self.views, self.models, self.theme, self.title = views, models, theme, title
-        self.panels: list[Panel] = []
-        inch = theme.dpi
-        self.stacked = len(views) == 1 and len(models) > 1
-        self.gap, self.line = round(GAP * inch), round(LINE * inch)
-        self.head = self.line * max(len(lines) for lines in headings.values())
-        self.strip = round((BAR_STRIP + GAP) * inch)
-        self.per_unit = pixels_per_unit(views, theme)
-        self.cell = round(theme.panel_width * inch)
-        self.left = round(MARGIN * inch) + (self.line if len(views) > 1 else 0)
-        self.top = round(MARGIN * inch) + (0 if title is None else self.line)
-        self.heights = [view.pixels(self.per_unit)[1] for view in views]
-        if self.stacked:  # the words beside the errors need as much
-            self.heights = [max(self.heights[0], round(_LOWEST * inch))]
-        n_columns = 1 + len(models) if self.stacked else 1 + 2 * len(models)
-        width = self.left + n_columns * (self.cell + self.gap) - self.gap + round(MARGIN * inch)
-        if self.stacked:
-            height = self.top + self.line + self.head + 2 * (self.heights[0] + self.strip)
-        else:
-            height = self.top + self.head + sum(self.heights) + self.gap * len(views) + self.strip
-            height += round(0.6 * self.line)
-        self.sheet = Sheet(width, height, theme)
-        if title is not None:
-            middle = self.left, self.top - self.line / 2
-            self.sheet.text(title, *middle, room=width - 2 * self.left, align="left")
+        """Draw a colour bar below axes; its ends are pointed where values lie `beyond` them."""
+        room = self._width_of(axes)
+        inches = min(0.9 * room / self.theme.dpi, _WIDEST_BAR)
+        most = max(1, int(inches / _INCHES_PER_TICK))
+        numbers = ScalarFormatter(useMathText=True)
+        numbers.set_powerlimits(_PLAIN_POWERS)
+        bar = self.figure.colorbar(
+            ScalarMappable(Normalize(*limits), colors),
+            ax=list(axes),
+            location="bottom",
+            shrink=inches * self.theme.dpi / room,
+            aspect=inches / _BAR_HEIGHT,
+            extend=["neither", "min", "max", "both"][beyond[0] + 2 * beyond[1]],
+            extendfrac=0.03,
+            ticks=MaxNLocator(most, steps=[1, 2, 5, 10], min_n_ticks=1),
+            format=numbers,
+        )
+        bar.outline.set_linewidth(0.5)
+        bar.ax.tick_params(length=2.5, pad=1.5, labelsize=self.theme.font_size - 0.5)
+        # What the numbers have in common stands in the label: beside the bar it would touch them.
+        ticks = bar.ax.xaxis
+        ticks.get_offset_text().set_visible(False)
+        numbers.set_locs(ticks.get_majorticklocs())
+        common = f"  ({numbers.get_offset()})" if numbers.get_offset() else ""
+        bar.set_label(label + common, labelpad=2.5)
+        start = label.rfind(" [") if label.endswith("]") else len(label)
+        self.fit(ticks.label, room, label[start:] + common)
 
-    def _column(self, column: int) -> int:
-        return self.left + column * (self.cell + self.gap)
+    def _settle(self) -> None:
+        """Make the page as large as it must be, then put the axes on whole pixels."""
+        figure, dpi = self.figure, self.theme.dpi
+        wanted = np.array([sum(self.widths), sum(self.heights)])
+        for _ in range(_ROUNDS):
+            figure.draw_without_rendering()
+            boxes = [axis.get_window_extent() for axis in self.axes[0]]
+            found = [sum(box.width for box in boxes)]
+            found += [sum(axis.get_window_extent().height for axis in self.axes[:, 0])]
+            pixels = figure.get_size_inches() * dpi + wanted - found
+            figure.set_size_inches(np.ceil(np.round(pixels, 2)) / dpi)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        page = np.round(figure.get_size_inches() * dpi)
+        for (row, column), axis in np.ndenumerate(self.axes):
+            box = axis.get_window_extent()
+            size = self.widths[column], self.heights[row]
+            axis.set_position((*(np.round([box.x0, box.y0]) / page), *(size / page)))
+        for text in (figure._suptitle, figure._supxlabel):
+            if text is not None:
+                text.set_x(self.axes[0, 0].get_position().x0)
 
-    def _rows(self) -> list[int]:
-        """Return the top of each row of panels."""
-        if self.stacked:
-            first = self.top + self.line
-            return [first, first + self.heights[0] + self.strip + self.head]
-        first = self.top + self.head
-        return [first + sum(self.heights[:i]) + self.gap * i for i in range(len(self.views))]
+    def _place(self, page_height: int) -> None:
+        for key, picture, row, column, low in self._pictures:
+            axis, size = self.axes[row, column], (self.widths[column], self.heights[row])
+            whole = padded(picture, *size, self.theme, low=low)
+            axis.imshow(whole, interpolation="none", aspect="auto")
+            box, (left, top) = axis.get_window_extent(), _corner(picture, *size, low)
+            corner = round(box.x0) + left, page_height - round(box.y1) + top
+            self.rectangles[key] = (*corner, picture.shape[1], picture.shape[0])
 
-    def place(self, pictures: Mapping[tuple[str, str, str], np.ndarray]) -> None:
-        """Place the pictures with their titles."""
-        order = ["reference", *self.models]
-        rows = self._rows()
-        for (kind, name, camera), picture in pictures.items():
-            number = [view.camera.name for view in self.views].index(camera)
-            column = order.index(name) + (
-                0 if self.stacked or kind == "field" else len(self.models)
-            )
-            row = int(kind == "error") if self.stacked else number
-            height, width = picture.shape[:2]
-            left = self._column(column) + (self.cell - width) // 2
-            top = rows[row] + (self.heights[number] - height) // 2
-            self.sheet.image(picture, left, top)
-            self.panels.append(Panel(kind, name, camera, row, column, (left, top, width, height)))
-            if number == 0:
-                tails = self.headings[name] if kind == "error" else ("",)
-                for line, tail in enumerate(tails):
-                    above = len(tails) - 1 - line
-                    self.sheet.text(
-                        "" if line else name,
-                        self._column(column) + self.cell / 2,
-                        rows[row] - (above + 0.32) * self.line,
-                        tail=tail,
-                        room=self.cell,
-                        size=self.theme.font_size + 1,
-                        valign="baseline",
-                    )
-        if not self.stacked:
-            self.sheet.text(
-                _IN_A_LINE,
-                self.left,
-                self.sheet.height - 0.6 * self.line,
-                room=self.sheet.width - 2 * self.left,
-                size=self.theme.font_size - 1,
-                align="left",
-            )
-            named = zip(self.views, rows, self.heights, strict=True) if len(self.views) > 1 else ()
-            for view, top, height in named:
-                self.sheet.text(
-                    view.camera.name,
-                    self.left - self.line / 2,
-                    top + height / 2,
-                    room=height + self.gap,
-                    vertical=True,
-                )
-        else:
-            self.sheet.text(
-                _CONVENTION,
-                self._column(0) + self.cell / 2,
-                rows[1] + self.heights[0] / 2,
-                room=0.95 * self.cell,
-            )
-
-    def bars(
-        self,
-        field: tuple[Limits, str],
-        field_beyond: tuple[bool, bool],
-        error: tuple[Limits, str],
-        error_beyond: tuple[bool, bool],
-    ) -> None:
-        """Draw the two scales below what they belong to."""
-        rows, n = self._rows(), len(self.models)
-        if self.stacked:
-            places = [(0, n, rows[0] + self.heights[0]), (1, n, rows[1] + self.heights[0])]
-        else:
-            bottom = rows[-1] + self.heights[-1]
-            places = [(0, n, bottom), (n + 1, 2 * n, bottom)]
-        scales = [(self.theme.fields(), field, field_beyond)]
-        scales.append((self.theme.errors(), error, error_beyond))
-        for (first, last, above), (colors, (limits, label), beyond) in zip(
-            places, scales, strict=True
-        ):
-            left, right = self._column(first), self._column(last) + self.cell
-            width = min(0.9 * (right - left), _WIDEST_BAR * self.theme.dpi)
-            start = (left + right - width) / 2
-            self.sheet.bar(colors, limits, label, start, above + self.gap, width, beyond=beyond)
+    def finish(self, paths: Sequence[Path]) -> tuple[Pixels, tuple[Path, ...]]:
+        """Return the page as an image and write it to files."""
+        self._settle()
+        self._place(round(self.figure.get_size_inches()[1] * self.theme.dpi))
+        self.canvas.draw()
+        pixels = np.asarray(self.canvas.buffer_rgba())[..., :3].copy()
+        for target in paths:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(target) as draft:
+                if target.suffix == ".png":
+                    image = Image.fromarray(pixels)
+                    image.save(draft, optimize=True, dpi=(self.theme.dpi, self.theme.dpi))
+                else:  # dates would make two runs differ
+                    self.figure.savefig(draft, metadata=_WITHOUT_DATE[target.suffix])
+        return pixels, tuple(paths)

@@ -4,19 +4,19 @@ import functools
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import pyvista as pv
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from matplotlib.colors import Colormap
 from vtkmodules.vtkCommonCore import vtkLogger
 
-from .cameras import Camera
+from .cameras import View
+from .canvases import Canvas, Limits
+from .pages import Pixels
 from .theme import Theme
-
-Limits = tuple[float, float]
 
 _PROBE = """
 import pyvista
@@ -26,12 +26,12 @@ assert plotter.screenshot(return_img=True)[16, 16, 0] > 200, "the picture is emp
 """
 _PROBE_SECONDS = 120
 _SAMPLES = 8  # per pixel
-_LARGEST = 16384  # pixels of a side, as most drivers have it
+_LARGEST = 16384  # pixels of a side that most drivers draw
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keep VTK's line about a missing X server out of the terminal; errors are still printed."""
+def quiet_vtk() -> Iterator[None]:
+    """Keep VTK's warning about a missing X server out of the terminal; errors are still printed."""
     kept = vtkLogger.GetCurrentVerbosityCutoff()
     vtkLogger.SetStderrVerbosity(vtkLogger.VERBOSITY_ERROR)
     try:
@@ -41,7 +41,7 @@ def _without_warnings() -> Iterator[None]:
 
 
 class RenderingUnavailable(RuntimeError):
-    """No OpenGL can be had, so that no picture of a mesh can be made."""
+    """OpenGL is unavailable, so meshes cannot be drawn."""
 
 
 @functools.cache
@@ -70,7 +70,7 @@ def _probe_failure() -> str | None:
 def require_rendering() -> None:
     """Raise unless VTK can render here.
 
-    VTK aborts the process where it finds no OpenGL, so the first call tries in a child process
+    VTK aborts the process if it finds no OpenGL, so the first call tries in a child process
     (about 2 s); the answer is kept for the life of this process.
 
     Raises
@@ -81,9 +81,9 @@ def require_rendering() -> None:
     reason = _probe_failure()
     if reason is not None:
         raise RenderingUnavailable(
-            f"figures of meshes need OpenGL, and {reason}. On Debian or Ubuntu install a software "
-            "renderer: apt-get install libegl1 libgl1 libxrender1. Everything but figures works "
-            "without"
+            f"OpenGL is unavailable, and figures of meshes need it: {reason}. On Debian or Ubuntu "
+            "install a software renderer: apt-get install libegl1 libgl1 libxrender1. Everything "
+            "but these figures works without it"
         )
     _load_triton_first()
 
@@ -107,15 +107,7 @@ def _load_triton_first() -> None:
 
 
 def lookup_table(colors: Colormap, limits: Limits, no_data: str) -> pv.LookupTable:
-    """Return VTK's table of a colour map over `limits`; NaN gets the colour `no_data`.
-
-    Examples
-    --------
-    >>> import matplotlib
-    >>> table = lookup_table(matplotlib.colormaps["viridis"], (0.0, 2.0), "grey")
-    >>> table.scalar_range, table.n_values
-    ((0.0, 2.0), 256)
-    """
+    """Return VTK's table of a colour map over `limits`; NaN gets the colour `no_data`."""
     table = pv.LookupTable()
     table.values = (colors(np.arange(colors.N)) * 255).round().astype(np.uint8)
     table.scalar_range = limits
@@ -124,97 +116,68 @@ def lookup_table(colors: Colormap, limits: Limits, no_data: str) -> pv.LookupTab
 
 
 class MeshRenderer:
-    """Paints one mesh again and again, with other values, from other sides.
+    """Paints one canvas again and again, with other values, from other sides.
 
-    Parameters
-    ----------
-    mesh : pyvista.PolyData
-        The surface or flat mesh; only its geometry is used.
-    theme : Theme
-        Colours and shading.
-    flat : bool
-        Whether the mesh lies in a plane: no shading, and what it does not cover is no data.
-    hidden : pyvista.PolyData, optional
-        Faces without data, drawn in the colour of no data.
-    point_size : float
-        Pixels of a point, for meshes that have no faces.
-
-    Examples
-    --------
-    >>> from .cameras import PLAN
-    >>> from .theme import LIGHT
-    >>> with MeshRenderer(pv.Plane(), LIGHT, flat=True) as renderer:
+    >>> from .cameras import make_views
+    >>> from .canvases import make_canvas
+    >>> canvas = make_canvas(pv.Plane(i_size=2.0), 121)
+    >>> views = make_views(canvas, Theme(dpi=20, panel_width=1.0))
+    >>> with MeshRenderer(canvas, views, Theme()) as renderer:
     ...     renderer.paint_plain("#ff0000")
-    ...     image = renderer.picture(PLAN, (-0.5, 0.5, -0.5, 0.5), (20, 10))
+    ...     image = renderer.picture(views[0])
     >>> image.shape, image[5, 10].tolist()
     ((10, 20, 3), [255, 0, 0])
     """
 
-    def __init__(
-        self,
-        mesh: pv.PolyData,
-        theme: Theme,
-        *,
-        flat: bool,
-        hidden: pv.PolyData | None = None,
-        point_size: float = 4.0,
-    ) -> None:
+    def __init__(self, canvas: Canvas, views: Sequence[View], theme: Theme) -> None:
         require_rendering()
+        self._canvas, self._theme = canvas, theme
         # Only geometry: what else the caller's mesh carries is neither copied nor uploaded.
         self._mesh = pv.PolyData()
-        self._mesh.copy_structure(mesh)
-        self._theme = theme
-        self._flat = flat
-        self._point_size = point_size
+        self._mesh.copy_structure(canvas.faces)
+        # Bare points are about as large as closes the surface; half of them face the viewer.
+        area = max(width * height for width, height in (view.size for view in views))
+        spacing = np.sqrt(area / max(1, self._mesh.n_points / 2))
+        self._point_size = float(np.clip(2.3 * spacing, 2.0, 16.0))
         self._depth: dict[str, tuple[float, float]] = {}
-        self._points = [
-            part.points for part in (mesh, hidden) if part is not None and part.n_points
-        ]
-        with _without_warnings():
+        with quiet_vtk():
             self._plotter = pv.Plotter(
                 off_screen=True, lighting="none", window_size=(64, 64), theme=_default_theme()
             )
-        self._plotter.set_background(theme.no_data if flat else theme.background)
+        # What a flat mesh does not cover is no data.
+        self._plotter.set_background(theme.no_data if canvas.flat else theme.background)
         self._plotter.enable_parallel_projection()
-        if not flat:
+        if not canvas.flat:
             self._plotter.add_light(pv.Light(light_type="headlight", intensity=1.0))
-        if hidden is not None:
-            self._add(hidden, "hidden", color=theme.no_data)
+        if canvas.hidden is not None:
+            self._add(canvas.hidden, "hidden", color=theme.no_data)
 
     def __enter__(self) -> "MeshRenderer":
         return self
 
     def __exit__(self, *_) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Free the render window."""
         self._plotter.close()
 
     def paint(
         self,
-        values: Float[np.ndarray, " n"],
-        association: str,
+        tokens: Float[np.ndarray, " N"],
         colors: Colormap,
         limits: Limits,
         *,
         shading: float | None = None,
     ) -> None:
-        """Colour the mesh by one value per point or cell; NaN is no data.
-
-        `shading` takes the place of the theme's.
-        """
+        """Colour the mesh by one value per token; `shading` takes the place of the theme's."""
         self._mesh.clear_data()
-        data = self._mesh.point_data if association == "point" else self._mesh.cell_data
-        data["shown"] = values
-        table = lookup_table(colors, limits, self._theme.no_data)
-        # Values, not colours, are interpolated across a face: blue to red passes through white.
+        point = self._canvas.association == "point"
+        data = self._mesh.point_data if point else self._mesh.cell_data
+        data["shown"] = self._canvas.values(tokens)
         self._add(
             self._mesh,
             "mesh",
             shading,
             scalars="shown",
-            cmap=table,
+            cmap=lookup_table(colors, limits, self._theme.no_data),
+            # Values, not colours, are interpolated across a face: blue to red passes white.
             interpolate_before_map=True,
         )
 
@@ -225,7 +188,8 @@ class MeshRenderer:
         self._add(self._mesh, "mesh", color=color, line_width=0.5, **lines)
 
     def _add(self, mesh: pv.PolyData, name: str, shading: float | None = None, **look) -> None:
-        shading = 0.0 if self._flat else self._theme.shading if shading is None else shading
+        flat = self._canvas.flat
+        shading = 0.0 if flat else self._theme.shading if shading is None else shading
         self._plotter.add_mesh(  # replaces what has this name
             mesh,
             name=name,
@@ -233,7 +197,7 @@ class MeshRenderer:
             show_scalar_bar=False,
             reset_camera=False,
             render=False,
-            lighting=not self._flat,
+            lighting=not flat,
             ambient=1.0 - shading,
             diffuse=shading,
             specular=0.0,
@@ -241,40 +205,28 @@ class MeshRenderer:
             **look,
         )
 
-    def picture(
-        self, camera: Camera, window: tuple[float, float, float, float], size: tuple[int, int]
-    ) -> UInt8[np.ndarray, "height width 3"]:
-        """Return what `camera` sees in a window of its picture plane.
-
-        Parameters
-        ----------
-        camera : Camera
-            Where to look from.
-        window : tuple of float
-            (left, right, bottom, top) along the camera's right and up axes.
-        size : tuple of int
-            Width and height in pixels, of the aspect ratio of the window.
-        """
-        if max(size) > _LARGEST:
+    def picture(self, view: View) -> Pixels:
+        """Return what a view shows, in its size."""
+        width, height = view.size
+        if max(view.size) > _LARGEST:
             raise ValueError(
-                f"a picture of {size[0]} x {size[1]} pixels is more than OpenGL draws "
-                f"({_LARGEST} a side); lower dpi or panel_width of the theme"
+                f"a picture of {width} x {height} pixels is more than OpenGL draws ({_LARGEST} a "
+                "side); lower dpi or panel_width of the theme"
             )
-        left, right, bottom, top = window
-        axes = camera.axes()
+        left, right, bottom, top = view.window
+        camera, axes = view.camera, view.camera.axes()
         if camera.name not in self._depth:
-            ends = [camera.extent(points)[2] for points in self._points]
-            self._depth[camera.name] = (min(e[0] for e in ends), max(e[1] for e in ends))
+            self._depth[camera.name] = tuple(camera.extent(self._canvas)[2])
         near, far = self._depth[camera.name]
         room = max(far - near, right - left, top - bottom)
         focus = axes.T @ [(left + right) / 2, (bottom + top) / 2, (near + far) / 2]
-        view = self._plotter.camera
-        view.focal_point = focus
-        view.position = focus + axes[2] * 2 * room
-        view.up = axes[1]
-        view.parallel_scale = (top - bottom) / 2
-        view.clipping_range = (room, 3 * room)
-        with _without_warnings():
-            self._plotter.window_size = size
+        eye = self._plotter.camera
+        eye.focal_point = focus
+        eye.position = focus + axes[2] * 2 * room
+        eye.up = axes[1]
+        eye.parallel_scale = (top - bottom) / 2
+        eye.clipping_range = (room, 3 * room)
+        with quiet_vtk():
+            self._plotter.window_size = view.size
             image = self._plotter.screenshot(return_img=True)
         return np.ascontiguousarray(image[..., :3])

@@ -1,27 +1,21 @@
-"""Where latent routes draw from and return to on the geometry."""
+"""Where latent routes draw from and return to on the geometry, and how queries follow the case."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import pyvista as pv
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 
-from .cameras import ALL_AROUND, Camera
-from .canvases import Canvas, Crop, make_canvas
-from .files import Paths, check_paths
-from .scales import Limits, check_values, outside
-from .sheets import BAR_STRIP, Sheet, styled
+from .cameras import ALL_AROUND, Camera, make_views
+from .canvases import TOP_PERCENTILE, Crop, Limits, check_values, make_canvas, outside
+from .pages import LOWEST, Drawing, Page, Paths, PictureDrawing, check_paths, padded, styled
+from .rendering import MeshRenderer
 from .theme import LIGHT, Theme
-from .views import View, make_views, open_renderer, pixels_per_unit
 
-GAP = 0.08
-MARGIN = 0.10
-LINE = 0.21
-_PERCENTILE = 99.5
-_LOWEST = 0.66
+# By kind of weights: the words beside its rows, and what follows them below its colour bar.
+_KINDS = {"encode": ("draws from", "weight × N"), "decode": ("returns to", "share of the route")}
 
 
 class HeadWeights(Protocol):
@@ -36,25 +30,22 @@ class HeadWeights(Protocol):
 
 
 @dataclass(frozen=True)
-class RoutingMaps:
+class RoutingMaps(PictureDrawing):
     """The figure and its numbers.
 
     Parameters
     ----------
     image : numpy.ndarray
         The page, (height, width, 3).
+    paths : tuple of Path
+        Files written.
     rectangles : dict
         (left, top, width, height) of each (block, head, route, ``encode`` or ``decode``).
     limits : dict
         Colour limits of ``encode`` and ``decode``, shared by all their panels.
-    paths : tuple of Path
-        Files written.
     """
 
-    image: UInt8[np.ndarray, "height width 3"]
-    rectangles: dict[tuple[int, int, int, str], tuple[int, int, int, int]]
     limits: dict[str, Limits]
-    paths: tuple[Path, ...]
 
 
 def plot_routing(
@@ -87,6 +78,15 @@ def plot_routing(
         Views of a surface, one below the other; by default two that see all of it.
     title, theme, path
         As in :func:`plot_comparison`.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> even = np.full((1, 45), 1 / 45)
+    >>> head = SimpleNamespace(block=0, head=2, routes=[7], masses=[1.0], encode=even, decode=even)
+    >>> grid, small = pv.ImageData(dimensions=(9, 5, 1)), Theme(dpi=50, panel_width=1.0)
+    >>> list(plot_routing(grid, [head], theme=small).rectangles)
+    [(0, 2, 7, 'encode'), (0, 2, 7, 'decode')]
     """
     paths = check_paths(path)
     if not weights:
@@ -94,17 +94,40 @@ def plot_routing(
     n_tokens = np.shape(weights[0].encode)[-1]
     maps = _checked_maps(weights, n_tokens)
     canvas = make_canvas(mesh, n_tokens, association=association, crop=crop)
-    limits, beyond = {}, {}
-    for kind in ("encode", "decode"):
-        seen = [values[canvas.shown] for key, values in maps.items() if key[3] == kind]
-        limits[kind] = (0.0, _top(seen))
-        beyond[kind] = outside(limits[kind], *seen)
-    views = make_views(canvas, None if canvas.flat else cameras, crop)
-    pictures = _render(canvas, maps, limits, views, theme)
-    with styled(theme):
-        sheet, rectangles = _lay_out(pictures, weights, limits, beyond, title, theme)
-        image, paths = sheet.finish(paths)
-    return RoutingMaps(image, rectangles, limits, paths)
+    seen = {k: [v[canvas.shown] for key, v in maps.items() if key[3] == k] for k in _KINDS}
+    tops = {k: float(np.percentile(np.concatenate(v), TOP_PERCENTILE)) for k, v in seen.items()}
+    limits = {kind: (0.0, top or 1.0) for kind, top in tops.items()}
+    views = make_views(canvas, theme, None if canvas.flat else cameras, crop, tallest=1.0)
+    width, height = max(v.size[0] for v in views), sum(v.size[1] for v in views)
+    n_columns = max(len(entry.routes) for entry in weights)
+    row_height = max(height, LOWEST * theme.dpi)
+    with styled(theme), MeshRenderer(canvas, views, theme) as renderer:
+        page = Page(theme, [width] * n_columns, [row_height] * 2 * len(weights))
+        for (block, head, route, kind), values in maps.items():
+            number = next(i for i, w in enumerate(weights) if (w.block, w.head) == (block, head))
+            column = list(weights[number].routes).index(route)
+            renderer.paint(values, theme.weights(), limits[kind])
+            parts = [padded(renderer.picture(v), width, v.size[1], theme) for v in views]
+            row = 2 * number + list(_KINDS).index(kind)
+            key = (block, head, route, kind)
+            axis = page.picture(key, np.concatenate(parts), row, column)
+            if kind == "encode":
+                mass = float(weights[number].masses[column])
+                page.head(axis, f"route {route + 1}", f", mass {mass:.1%}", size=0.0)
+            if column == 0:
+                page.beside(axis, f"block {block + 1}, head {head + 1}\n{_KINDS[kind][0]}")
+        for row, column in np.ndindex(page.axes.shape):
+            if column >= len(weights[row // 2].routes):
+                page.blank(row, column)
+        page.title(title)
+        # Side by side where there are columns for both, else the last one is above the first.
+        half = n_columns // 2
+        left, right = (slice(half), slice(half, None)) if half else (slice(None), slice(None))
+        for kind, columns in (("decode", right), ("encode", left)):
+            label, beyond = ": ".join(_KINDS[kind]), outside(limits[kind], *seen[kind])
+            page.bar(page.axes[-1, columns], theme.weights(), limits[kind], label, beyond)
+        image, paths = page.finish(paths)
+    return RoutingMaps(image, paths, page.rectangles, limits)
 
 
 def _checked_maps(weights: Sequence[HeadWeights], n_tokens: int) -> dict[tuple, np.ndarray]:
@@ -125,98 +148,101 @@ def _checked_maps(weights: Sequence[HeadWeights], n_tokens: int) -> dict[tuple, 
     return maps
 
 
-def _top(maps: list[np.ndarray]) -> float:
-    return float(np.percentile(np.concatenate(maps), _PERCENTILE)) or 1.0
+@dataclass(frozen=True)
+class QueryChange(Drawing):
+    """The figure and the changes it shows.
+
+    Parameters
+    ----------
+    image : numpy.ndarray
+        The page, (height, width, 3).
+    paths : tuple of Path
+        Files written.
+    change : numpy.ndarray
+        Relative change of every query, (blocks, heads, M).
+    """
+
+    change: Float[np.ndarray, "blocks heads M"]
 
 
-def _render(
-    canvas: Canvas,
-    maps: dict[tuple, np.ndarray],
-    limits: dict[str, Limits],
-    views: Sequence[View],
-    theme: Theme,
-) -> dict[tuple, np.ndarray]:
-    """Return the picture of every map, its views one below the other."""
-    per_unit = pixels_per_unit(views, theme, theme.panel_width * theme.dpi)
-    widest = max(view.pixels(per_unit)[0] for view in views)
-    pictures = {}
-    with open_renderer(canvas, views, per_unit, theme) as renderer:
-        for key, values in maps.items():
-            renderer.paint(
-                canvas.values(values), canvas.association, theme.weights(), limits[key[3]]
-            )
-            parts = []
-            for view in views:
-                width, height = view.pixels(per_unit)
-                # A few pixels of the page make all views equally wide.
-                window = _widened(view.window, widest / width)
-                parts.append(renderer.picture(view.camera, window, (widest, height)))
-            pictures[key] = np.concatenate(parts)
-    return pictures
+def query_change(
+    first: Float[np.ndarray, "blocks heads M D"], second: Float[np.ndarray, "blocks heads M D"]
+) -> Float[np.ndarray, "blocks heads M"]:
+    """Return how far each query moves between two cases, relative to its mean length.
 
-
-def _widened(window: tuple[float, ...], factor: float) -> tuple[float, ...]:
-    left, right, bottom, top = window
-    more = (factor - 1) * (right - left) / 2
-    return left - more, right + more, bottom, top
-
-
-def _lay_out(
-    pictures: dict[tuple, np.ndarray],
-    weights: Sequence[HeadWeights],
-    limits: dict[str, Limits],
-    beyond: dict[str, tuple[bool, bool]],
-    title: str | None,
-    theme: Theme,
-) -> tuple[Sheet, dict]:
-    inch = theme.dpi
-    gap, line, margin = (round(x * inch) for x in (GAP, LINE, MARGIN))
-    height, width = next(iter(pictures.values())).shape[:2]
-    n_columns = max(len(entry.routes) for entry in weights)
-    left = margin + 2 * line
-    top = margin + (line if title else 0)
-    tall = max(height, round(_LOWEST * inch))  # the words beside a row need as much
-    row = tall + gap
-    head = line + 2 * row + gap
-    strip = round((BAR_STRIP + GAP) * inch)
-    # Two scales side by side need room for their labels.
-    page = max(left + n_columns * (width + gap) - gap + margin, round(4.6 * inch))
-    sheet = Sheet(page, top + len(weights) * head + strip + margin, theme)
-    if title:
-        sheet.text(title, left, top - line / 2, room=page - left, align="left")
-    rectangles = {}
-    for number, entry in enumerate(weights):
-        start = top + number * head
-        label = f"block {entry.block + 1}, head {entry.head + 1}"
-        sheet.text(label, margin + line / 3, start + line + row, room=2 * row, vertical=True)
-        for place, kind in enumerate(("encode", "decode")):
-            y = start + line + place * row
-            words = {"encode": "draws from", "decode": "returns to"}[kind]
-            sheet.text(words, left - line / 2, y + tall / 2, room=tall, vertical=True)
-            for column, route in enumerate(np.asarray(entry.routes).tolist()):
-                key = (entry.block, entry.head, route, kind)
-                x = left + column * (width + gap)
-                middle = y + (tall - height) // 2
-                sheet.image(pictures[key], x, middle)
-                rectangles[key] = (x, middle, width, height)
-                if place == 0:
-                    mass = float(entry.masses[column])
-                    words = f"route {route + 1}, mass {mass:.1%}"
-                    sheet.text(words, x + width / 2, start + line / 2, room=width)
-    bottom = top + len(weights) * head
-    half = (page - left - margin) / 2
-    for place, (kind, label) in enumerate(
-        (("encode", "draws from: weight × N"), ("decode", "returns to: share of the route"))
-    ):
-        begin = left + place * half + 0.07 * half
-        sheet.bar(
-            theme.weights(),
-            limits[kind],
-            label,
-            begin,
-            bottom,
-            0.84 * half,
-            beyond=beyond[kind],
-            room=0.96 * half,
+    >>> one = np.ones((1, 1, 2, 3))
+    >>> query_change(one, one * [[[[1], [3]]]]).tolist()
+    [[[0.0, 1.0]]]
+    """
+    first, second = np.asarray(first, float), np.asarray(second, float)
+    if first.shape != second.shape or first.ndim != 4:
+        raise ValueError(
+            f"queries have shapes {first.shape} and {second.shape}, expected (blocks, heads, M, D) "
+            "twice, from one model"
         )
-    return sheet, rectangles
+    length = (np.linalg.norm(first, axis=-1) + np.linalg.norm(second, axis=-1)) / 2
+    distance = np.linalg.norm(first - second, axis=-1)
+    return np.divide(distance, length, out=np.zeros_like(distance), where=length > 0)
+
+
+def plot_query_change(
+    first: Float[np.ndarray, "blocks heads M D"],
+    second: Float[np.ndarray, "blocks heads M D"],
+    *,
+    cases: tuple[str, str],
+    title: str | None = None,
+    theme: Theme = LIGHT,
+    path: Paths = None,
+) -> QueryChange:
+    """Draw how much the routing queries of a model differ between two cases.
+
+    Fixed queries (FLARE) do not change at all; synthesised ones (FLARE++) show which heads and
+    routes follow the input. Within a head routes are in order of their change.
+
+    Parameters
+    ----------
+    first, second : numpy.ndarray
+        Queries of both cases, such as ``inference.routing_queries`` gives.
+    cases : tuple of str
+        Names of the cases.
+    title : str, optional
+        Line above, such as the run.
+    theme, path
+        As in :func:`plot_comparison`.
+
+    Examples
+    --------
+    >>> queries = np.ones((2, 3, 8, 4))
+    >>> drawn = plot_query_change(queries, 3 * queries, cases=("a", "b"), theme=Theme(dpi=50))
+    >>> drawn.change.shape, float(drawn.change.max())
+    ((2, 3, 8), 1.0)
+    """
+    paths = check_paths(path)
+    change = query_change(first, second)
+    n_blocks, n_heads, n_routes = change.shape
+    rows = np.sort(change.reshape(-1, n_routes), axis=1)[:, ::-1]
+    top = float(change.max()) or 1.0
+    with styled(theme):
+        page = Page(theme, [3.6 * theme.dpi], [(0.13 * len(rows) + 0.3) * theme.dpi])
+        axis = page.axes[0, 0]
+        axis.imshow(
+            rows,
+            aspect="auto",
+            cmap=theme.weights(),
+            vmin=0,
+            vmax=top,
+            interpolation="nearest",
+            extent=(0.5, n_routes + 0.5, len(rows) - 0.5, -0.5),
+        )
+        labels = [f"block {block + 1}" for block in range(n_blocks)]
+        axis.set_yticks(np.arange(n_blocks) * n_heads + (n_heads - 1) / 2, labels)
+        axis.tick_params(axis="y", length=0)
+        for edge in range(1, n_blocks):
+            axis.axhline(edge * n_heads - 0.5, color=theme.background, linewidth=1.5)
+        axis.set_xlabel("routes of each head (a row each), most changed first")
+        none = "" if change.any() else ": none, they are fixed"
+        page.title(title)
+        page.head(axis, f"change of the queries from {cases[0]} to {cases[1]}", none)
+        page.bar([axis], theme.weights(), (0.0, top), "relative change")
+        image, paths = page.finish(paths)
+    return QueryChange(image, paths, change)

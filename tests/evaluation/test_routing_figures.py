@@ -2,7 +2,7 @@
 
 import pytest
 
-from physicsnemo_flarepp.evaluation import draw_routing, draw_spectrum, load_run
+from physicsnemo_flarepp.evaluation import draw_queries, draw_routing, draw_spectrum, load_run
 from physicsnemo_flarepp.runs import trained_run
 from physicsnemo_flarepp.visualization import Theme
 from tests.evaluation import making
@@ -13,13 +13,10 @@ SMALL = Theme(dpi=50, panel_width=1.2)
 
 
 def test_routing_of_a_run(both, tmp_path):
-    maps, change = draw_routing(
-        both[0], 0, tmp_path, heads=[(0, 1)], routes=2, other_case=1, theme=SMALL
-    )
-    assert len(maps.rectangles) == 4 and change.change.max() > 0
-    _, fixed = draw_routing(
-        both[1], 0, tmp_path, routes=1, other_case=1, formats=("svg",), theme=SMALL
-    )
+    maps = draw_routing(both[0], 0, tmp_path, heads=[(0, 1)], routes=2, theme=SMALL)
+    assert len(maps.rectangles) == 4
+    assert draw_queries(both[0], (0, 1), tmp_path, theme=SMALL).change.max() > 0
+    fixed = draw_queries(both[1], (0, 1), tmp_path, formats=("svg",), theme=SMALL)
     assert (fixed.change == 0).all()
     assert ">surfaces-flare<" in fixed.paths[0].read_text()
     drawn = draw_spectrum(both, 0, tmp_path, formats=("png", "svg"), theme=SMALL)
@@ -40,10 +37,10 @@ def test_models_with_few_routes_show_them_all(tmp_path, surfaces):
     data = making.surface_data(surfaces)
     directory = making.write_run(tmp_path / "few", data, {"slice_num": 3})
     run = load_run(directory, device="cpu")
-    maps, _ = draw_routing(run, 0, tmp_path, heads=[(0, 0)], theme=SMALL)
+    maps = draw_routing(run, 0, tmp_path, heads=[(0, 0)], theme=SMALL)
     assert len(maps.rectangles) == 6
     with pytest.raises(ValueError, match="compared with themselves"):
-        draw_routing(run, 0, tmp_path, heads=[(0, 0)], other_case=0, theme=SMALL)
+        draw_queries(run, (0, 0), tmp_path, theme=SMALL)
 
 
 def test_a_case_is_not_predicted_for_its_routes(both, tmp_path, monkeypatch):
@@ -51,5 +48,5 @@ def test_a_case_is_not_predicted_for_its_routes(both, tmp_path, monkeypatch):
         raise AssertionError("the case was predicted")
 
     monkeypatch.setattr(trained_run, "predict", refuse)
-    maps, _ = draw_routing(both[0], 0, tmp_path, heads=[(0, 0)], routes=1, theme=SMALL)
+    maps = draw_routing(both[0], 0, tmp_path, heads=[(0, 0)], routes=1, theme=SMALL)
     assert maps.paths

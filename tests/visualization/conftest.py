@@ -3,7 +3,7 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.visualization import Theme
-from physicsnemo_flarepp.visualization.sheets import Sheet
+from physicsnemo_flarepp.visualization.pages import Page
 
 
 @pytest.fixture
@@ -29,13 +29,13 @@ def car():
 
 
 @pytest.fixture
-def sheets(monkeypatch):
-    """The sheets of the figures drawn so far, to look at what is on them."""
-    found, finish = [], Sheet.finish
+def pages(monkeypatch):
+    """The pages of the figures drawn so far, to look at what is on them."""
+    found, finish = [], Page.finish
 
-    def kept(sheet, path):
-        found.append(sheet)
-        return finish(sheet, path)
+    def kept(page, paths):
+        found.append(page)
+        return finish(page, paths)
 
-    monkeypatch.setattr(Sheet, "finish", kept)
+    monkeypatch.setattr(Page, "finish", kept)
     return found

@@ -2,6 +2,7 @@
 
 import numpy as np
 from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 
 
 def rgb(color):
@@ -12,9 +13,28 @@ def near(pixel, color, tolerance=3):
     return np.abs(np.asarray(pixel, int) - rgb(color)).max() <= tolerance
 
 
-def pixels(drawn, key):
-    left, top, width, height = drawn.rectangles[key]
-    return drawn.image[top : top + height, left : left + width].astype(int)
+def texts(page):
+    """Give all words on a page, with the boxes they take."""
+    found = page.figure.findobj(lambda a: isinstance(a, Text) and a.get_text().strip())
+    boxes = {text.get_text(): text.get_window_extent() for text in found if text.get_visible()}
+    return {words: box for words, box in boxes.items() if box.width > 1}
+
+
+def numbers(axis, limits):
+    """Give the labels that are drawn beside an axis, by their value."""
+    ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+    return {place: label for place, label in ticks if limits[0] <= place <= limits[1]}
+
+
+def assert_apart(page, rectangles):
+    """Pictures lie on the page, and none on another."""
+    taken = np.zeros(np.round(page.figure.get_size_inches() * page.theme.dpi).astype(int)[::-1])
+    for left, top, width, height in rectangles.values():
+        assert 0 <= left and 0 <= top
+        part = taken[top : top + height, left : left + width]
+        assert part.shape == (height, width)
+        part += 1
+    assert taken.max() == 1
 
 
 def run_records(factor, n=50):

@@ -1,127 +1,167 @@
-"""Where panels and words are on the page of a comparison."""
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-import pyvista as pv
 
-from physicsnemo_flarepp.visualization import Theme, plot_comparison
-from tests.visualization.looking import rgb
-
-pytestmark = pytest.mark.slow
+from physicsnemo_flarepp.visualization import LIGHT, Theme
+from physicsnemo_flarepp.visualization.pages import Page, check_paths, styled
+from tests.visualization.looking import assert_apart, numbers, texts
 
 
-def assert_panels_apart(drawn):
-    height, width = drawn.image.shape[:2]
-    taken = np.zeros((height, width), int)
-    for panel in drawn.panels:
-        left, top, w, h = panel.rectangle
-        assert 0 <= left and 0 <= top and left + w <= width and top + h <= height
-        taken[top : top + h, left : left + w] += 1
-    assert taken.max() == 1
+@pytest.fixture
+def page():
+    with styled(LIGHT):
+        yield Page(LIGHT, [420], [200])
 
 
-def test_one_view_of_one_model_is_one_row_with_its_convention_below(grid, small, sheets):
-    truth = np.linspace(0, 1, 77)
-    drawn = plot_comparison(grid, truth, {"a": truth + 0.1}, field="u", theme=small)
-    assert [(p.kind, p.row, p.column) for p in drawn.panels] == [
-        ("field", 0, 0),
-        ("field", 0, 1),
-        ("error", 0, 2),
-    ]
-    assert_panels_apart(drawn)
-    words = {text.get_text(): text.get_window_extent() for text in sheets[0].figure.texts}
-    (note,) = (box for text, box in words.items() if text.startswith("error = prediction"))
-    assert 0 <= note.y0 and note.y1 < min(b.y0 for b in words.values() if b is not note)
+@pytest.mark.parametrize("path", [None, "a.png", Path("a.pdf"), ["a.png", Path("b.svg")]])
+def test_paths_become_a_tuple(path):
+    found = check_paths(path)
+    given = [] if path is None else path if isinstance(path, list) else [path]
+    assert found == tuple(map(Path, given))
 
 
-def test_one_view_of_several_models_has_fields_above_and_errors_below(grid, small):
-    truth = np.linspace(0, 1, 77)
-    models = {"a": truth + 0.1, "b": truth}
-    drawn = plot_comparison(grid, truth, models, field="u", theme=small)
-    places = {(p.kind, p.name): (p.row, p.column) for p in drawn.panels}
-    assert places == {
-        ("field", "reference"): (0, 0),
-        ("field", "a"): (0, 1),
-        ("field", "b"): (0, 2),
-        ("error", "a"): (1, 1),
-        ("error", "b"): (1, 2),
-    }
-    assert_panels_apart(drawn)
-    widths = {p.rectangle[2] for p in drawn.panels}
-    assert widths == {90}  # 1.5 inches at 60 dots
+def test_other_formats_are_named():
+    with pytest.raises(ValueError, match=r"path 'a.jpg' must end in one of \('.png', '.pdf'"):
+        check_paths(["a.png", "a.jpg"])
 
 
-def test_several_views_are_rows_and_errors_follow_the_fields(car, small):
-    truth = car.cell_centers().points[:, 0]
-    drawn = plot_comparison(car, truth, {"a": truth + 1, "b": truth}, field="p", theme=small)
-    assert drawn.cameras == ("three-quarter", "side", "top", "front")
-    places = {(p.kind, p.name, p.camera): (p.row, p.column) for p in drawn.panels}
-    assert len(places) == 20
-    assert places["field", "reference", "side"] == (1, 0)
-    assert places["field", "b", "side"] == (1, 2)
-    assert places["error", "a", "top"] == (2, 3)
-    assert places["error", "b", "front"] == (3, 4)
-    assert_panels_apart(drawn)
+def test_pictures_keep_their_pixels_whatever_is_written_around_them():
+    rng = np.random.default_rng(0)
+    with styled(LIGHT):
+        page = Page(LIGHT, [301, 140], [77, 120])
+        sizes = {(i, j): (70, 131 - i, 3) for i, j in np.ndindex(2, 2)}
+        pictures = {key: rng.integers(0, 255, size, np.uint8) for key, size in sizes.items()}
+        for key, picture in pictures.items():
+            axis = page.picture(key, picture, *key, low=key == (1, 1))
+            page.head(axis, "a heading " * 9, "\nin two lines")
+            page.beside(axis, "words at the side that are longer than the row is high")
+        page.title("title " * 40)
+        page.note("note")
+        page.bar(page.axes[0], LIGHT.fields(), (0.0, 1e-4), "above [Pa]", (True, False))
+        page.bar(page.axes[1, :1], LIGHT.fields(), (0.0, 1e-4), "below [Pa]")
+        image, _ = page.finish([])
+    assert_apart(page, page.rectangles)
+    for key, (left, top, width, height) in page.rectangles.items():
+        np.testing.assert_array_equal(image[top : top + height, left : left + width], pictures[key])
+    left, top, width, height = page.rectangles[1, 1]
+    frame = page.axes[1, 1].get_window_extent()
+    assert top + height == len(image) - round(frame.y0)  # at the lower edge of its axes
+    boxes = list(texts(page).values())
+    for box in boxes:
+        assert 0 <= box.x0 and box.x1 <= image.shape[1] and 0 <= box.y0 and box.y1 <= len(image)
+        assert not box.count_overlaps([other for other in boxes if other is not box])
 
 
-def test_all_views_share_one_length_scale(car, small):
-    truth = np.zeros(car.n_cells)
-    drawn = plot_comparison(
-        car, truth, {"a": truth}, field="p", cameras=["side", "top", "front"], theme=small
-    )
-    covered = {}
-    for name in drawn.cameras:
-        painted = np.abs(drawn.panel("field", "a", name).astype(int) - rgb("white")).max(-1) > 20
-        rows, columns = np.where(painted)
-        covered[name] = (np.ptp(columns) + 1, np.ptp(rows) + 1)
-    unit = covered["side"][0] / 4
-    assert covered["side"][1] == pytest.approx(unit, abs=2)
-    assert covered["top"] == pytest.approx((4 * unit, 2 * unit), abs=2)
-    assert covered["front"] == pytest.approx((2 * unit, unit), abs=2)
+@pytest.mark.parametrize("n", range(1, 60, 8))
+def test_words_are_cut_before_their_tail(page, n):
+    tail = " error, rel. L2 12.34%"
+    page.head(page.axes[0, 0], "n" * n, tail)
+    title = page.axes[0, 0].title
+    assert title.get_window_extent(page.canvas.get_renderer()).width <= 420
+    words = title.get_text()
+    assert words.endswith(tail)
+    # Cut only where even the smallest font is too wide.
+    assert words.startswith("n" * n) or title.get_size() == 5.5
+    assert words.count("…") == (not words.startswith("n" * n))
 
 
-def test_long_names_are_kept_inside_their_panel(grid, small):
-    truth = np.linspace(0, 1, 77)
-    name = "a run with a name that is longer than its panel"
-    drawn = plot_comparison(grid, truth, {name: truth}, field="u", theme=small)
-    # Nothing is written into the margins at the edges.
-    assert (drawn.image[:, -3:] == 255).all() and (drawn.image[:, :3] == 255).all()
+LIMITS = [
+    (-700.0, 700.0),
+    (-0.034, 0.034),
+    (101325.0, 101326.0),
+    (-101326.25, -101325.75),
+    (0.0, 0.0145),
+    (-2.4e-7, 2.4e-7),
+    (999.0, 1001.0),
+    (-39.0, 1.2e6),
+    (1.0, 1.0 + 3e-9),
+    (-1.0, 1.0),
+]
 
 
-@pytest.mark.parametrize("size", [(2, 101), (101, 2)])
-def test_domains_of_extreme_shape_give_small_pages(size, small):
-    mesh = pv.ImageData(dimensions=(*size, 1))
-    truth = np.linspace(0, 1, 202)
-    drawn = plot_comparison(mesh, truth, {"a": truth}, field="u", theme=small)
-    assert_panels_apart(drawn)
-    assert drawn.image.shape[0] < 2 * 1.6 * 90 + 120
-    for panel in drawn.panels:
-        assert 1 <= panel.rectangle[2] <= 90 and 1 <= panel.rectangle[3] <= 144
-    reference = drawn.panel("field", "reference")
-    assert reference.max() > 150  # not black
+@pytest.mark.parametrize("inches", [0.6, 2.1])
+@pytest.mark.parametrize("limits", LIMITS)
+def test_ticks_of_bars_differ_and_stay_apart(limits, inches):
+    with styled(LIGHT):
+        page = Page(LIGHT, [inches * LIGHT.dpi], [200])
+        page.bar(page.axes[0], LIGHT.fields(), limits, "p")
+        page.finish([])
+    labels = numbers(page.figure.axes[-1].xaxis, limits).values()
+    boxes = [label.get_window_extent() for label in labels]
+    assert labels and len({label.get_text() for label in labels}) == len(labels)
+    assert all(a.x1 + 2 < b.x0 for a, b in zip(boxes, boxes[1:], strict=False))
 
 
-@pytest.mark.parametrize("shape", ["grid", "car"])
-def test_errors_of_magnitude_and_vector_are_both_named(shape, request, sheets):
-    mesh, theme = request.getfixturevalue(shape), Theme(dpi=100)
-    truth = np.linspace(1, 2, 77 if shape == "grid" else mesh.n_cells)
-    models, vectors = {"a": 1.1 * truth, "b" * 70: truth}, {"a": 0.25, "b" * 70: 0.0614}
-    drawn = plot_comparison(
-        mesh, truth, models, field="|v|", vector_errors=vectors, title="case 1", theme=theme
-    )
-    assert drawn.relative_l2 == pytest.approx({"a": 0.1, "b" * 70: 0})
-    texts = {text.get_text(): text.get_window_extent() for text in sheets[0].figure.texts}
-    cut = next(words for words in texts if words.startswith("bbb") and words.endswith("… error"))
-    headings = {
-        "a": ("a error", "rel. L2: magnitude 10.00%, vector 25.00%"),
-        "b" * 70: (cut, "rel. L2: magnitude 0.00%, vector 6.14%"),
-    }
-    panels = [p for p in drawn.panels if p.kind == "error" and p.camera == drawn.cameras[0]]
-    assert len(panels) == 2
-    for panel in panels:
-        left, top, width, _ = panel.rectangle
-        name, numbers = (texts[words] for words in headings[panel.name])
-        assert sheets[0].height - top < numbers.y0 and numbers.y1 < name.y0
-        assert name.y1 < texts["case 1"].y0
-        assert numbers.width <= theme.panel_width * theme.dpi
-        assert abs(numbers.x0 + numbers.x1 - 2 * left - width) < 4
+@pytest.mark.parametrize(
+    ("limits", "factor", "offset", "common"),
+    [
+        ((-2.4e6, 1e6), 1e6, 0, r"\times\mathdefault{10^{6}}"),
+        ((101325.0, 101326.0), 1, 101320, "+1.0132 "),
+        ((-700.0, 700.0), 1, 0, None),
+    ],
+)
+def test_ticks_mean_what_their_labels_say(page, limits, factor, offset, common):
+    page.bar(page.axes[0], LIGHT.fields(), limits, "p [Pa]")
+    page.finish([])
+    axis = page.figure.axes[-1]
+    for place, tick in numbers(axis.xaxis, limits).items():
+        words = tick.get_text().strip("$").replace(r"\mathdefault{", "").strip("}")
+        assert float(words.replace("\N{MINUS SIGN}", "-")) * factor + offset == pytest.approx(place)
+    label = axis.get_xlabel()
+    assert label.startswith("p [Pa]") and (common in label if common else label == "p [Pa]")
+
+
+@pytest.mark.slow
+def test_long_label_of_a_bar_keeps_its_units_and_its_place():
+    theme = Theme(dpi=100)
+    with styled(theme):
+        page = Page(theme, [200], [100])
+        page.bar(page.axes[0], theme.fields(), (0.0, 1e-4), "wallShear" * 9 + " [m²/s²]")
+        image, _ = page.finish([])
+    axis = page.figure.axes[-1]
+    box, ticks = axis.xaxis.label.get_window_extent(), axis.get_xticklabels()
+    assert "… [m²/s²]  (" in axis.get_xlabel() and "10^{\N{MINUS SIGN}4}" in axis.get_xlabel()
+    assert 0 <= box.x0 and box.x1 <= image.shape[1] and 0 <= box.y0
+    assert box.y1 < min(tick.get_window_extent().y0 for tick in ticks)
+
+
+# A file that grows beyond the limit ends its process in the middle of a write, as a kill would.
+KILLED_WHILE_WRITING = """
+import os, resource, signal, sys
+import numpy as np
+from physicsnemo_flarepp.visualization import LIGHT
+from pathlib import Path
+from physicsnemo_flarepp.visualization.pages import Page, styled
+
+def write(path):
+    with styled(LIGHT):
+        page = Page(LIGHT, [190], [90])
+        noise = np.random.default_rng(0).integers(0, 255, (90, 190, 3), dtype=np.uint8)
+        page.picture(("noise",), noise, 0, 0)
+        page.finish([Path(path)])
+
+for path in sys.argv[1:]:
+    write(path)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+        write(path)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXFSZ, (path, status)
+    before = open(path, "rb").read()
+    write(path)
+    assert open(path, "rb").read() == before and len(before) > 4000, path
+"""
+
+
+@pytest.mark.slow
+def test_writer_that_is_killed_leaves_the_file_of_before(tmp_path):
+    paths = [str(tmp_path / f"figure.{suffix}") for suffix in ("png", "pdf", "svg")]
+    command = [sys.executable, "-c", KILLED_WHILE_WRITING, *paths]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

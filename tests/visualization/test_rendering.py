@@ -6,7 +6,8 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.visualization import RenderingUnavailable, rendering, require_rendering
-from physicsnemo_flarepp.visualization.cameras import PLAN
+from physicsnemo_flarepp.visualization.cameras import PLAN, View
+from physicsnemo_flarepp.visualization.canvases import Canvas, make_canvas
 
 
 @pytest.fixture
@@ -85,20 +86,23 @@ def test_probe_itself_renders():
 
 @pytest.mark.slow
 def test_pictures_beyond_opengl_are_refused(small):
-    with rendering.MeshRenderer(pv.Plane(), small, flat=True) as renderer:
+    view = View(PLAN, (-0.5, 0.5, -50, 50), (480, 48000))
+    with rendering.MeshRenderer(make_canvas(pv.Plane(), 121), [view], small) as renderer:
         renderer.paint_plain("#ff0000")
         with pytest.raises(ValueError, match="480 x 48000 pixels is more than OpenGL draws"):
-            renderer.picture(PLAN, (-0.5, 0.5, -50, 50), (480, 48000))
+            renderer.picture(view)
 
 
 @pytest.mark.slow
 def test_faces_without_data_are_not_cut_off_in_depth(small):
     """Far behind and in front of what carries values, they are still seen."""
     plane = pv.Plane(i_size=1, j_size=1)
+    view = View(PLAN, (-0.5, 1.5, -0.5, 0.5), (40, 20))
     for height in (-9.0, 9.0):
         beside = plane.translate((1.0, 0.0, height))
-        with rendering.MeshRenderer(plane, small, flat=True, hidden=beside) as renderer:
+        canvas = Canvas(plane, beside, "point", None, True, np.ones(plane.n_points, bool))
+        with rendering.MeshRenderer(canvas, [view], small) as renderer:
             renderer.paint_plain("#ff0000")
-            picture = renderer.picture(PLAN, (-0.5, 1.5, -0.5, 0.5), (40, 20))
+            picture = renderer.picture(view)
         assert picture[10, 10].tolist() == [255, 0, 0]
         np.testing.assert_allclose(picture[10, 30], 0xB4, atol=1)

@@ -1,0 +1,185 @@
+"""Several figures of the same runs, with what they share computed once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from ..runs.trained_run import Run, distinct_names
+from ..visualization import LIGHT, RenderingUnavailable, Theme, require_rendering
+from .errors import CHOICES, CaseErrors, stored_errors
+from .figures import (
+    FIGURES,
+    chosen_case,
+    draw_comparison,
+    draw_gallery,
+    draw_parity,
+    draw_training,
+    export_case,
+    file_name,
+)
+from .force_conventions import force_settings, target_settings
+from .predictions import find_case, predict_with_all, read_case
+from .reports import Report, evaluate_run
+from .routing_figures import draw_queries, draw_routing, draw_spectrum, has_routes
+
+
+@dataclass
+class FigureSet:
+    """Figures of some run directories, a method each; options as in :func:`draw_comparison`.
+
+    What cannot be drawn is printed; `missing` names the figures that need OpenGL and lack it.
+    """
+
+    directories: Sequence[Path]
+    open_run: Callable[[Path], Run]
+    output: Path | None = None
+    labels: Sequence[str] | None = None
+    case: str = "median"
+    other_case: str | None = None
+    fields: Sequence[str] | None = None
+    formats: Sequence[str] = ("png",)
+    theme: Theme = LIGHT
+    html: bool = False
+    forces: Mapping[str, object] = field(default_factory=dict)  # given conventions
+    forces_asked: bool = False  # runs without forces are then an error
+    missing: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.directory = self.output or self.directories[0] / FIGURES
+        self.names = distinct_names(self.directories, self.labels)
+        self.look = {"formats": self.formats, "theme": self.theme}
+        self._figures: Sequence[str] = ()
+
+    def draw(self, figures: Sequence[str]) -> list[Path]:
+        """Draw these figures and return the files, without the exports for ParaView."""
+        self._figures, paths = figures, []
+        for figure in figures:
+            print(f"drawing {figure}", flush=True)
+            paths += getattr(self, f"_{figure}")()
+        return paths
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The runs, opened when the first figure needs them."""
+        return [self.open_run(directory) for directory in self.directories]
+
+    @cached_property
+    def errors(self) -> CaseErrors | None:
+        """Of the first run, if they choose the case; evaluated once for all figures."""
+        first = self.runs[0]
+        if self.case in first.case_ids or self.case not in CHOICES:
+            return None
+        if (left := stored_errors(first)) is not None:
+            return left
+        reports = self.reports if "parity" in self._figures else []
+        reported = next((report.errors for run, _, report in reports if run is first), None)
+        return evaluate_run(first).errors if reported is None else reported
+
+    @cached_property
+    def shown_case(self) -> str:
+        """Id of the case."""
+        return chosen_case(self.runs[0], self.case, self.errors)
+
+    @cached_property
+    def reports(self) -> list[tuple[Run, str, Report]]:
+        """Reports of the runs that have forces, with their names."""
+        reports = []
+        for run, name in zip(self.runs, self.names, strict=True):
+            try:
+                settings = force_settings(run, self.forces), target_settings(run, self.forces)
+                _ = read_case(run, 0).polygons  # raises before all cases are predicted
+                report = evaluate_run(run, *settings)
+                if report.forces is None:
+                    raise ValueError(f"run {run.name}: {'; '.join(report.notes)}")
+            except ValueError as reason:
+                if self.forces_asked:
+                    raise
+                print(f"no parity of {name}: {reason}")
+                continue
+            reports.append((run, name, report))
+        return reports
+
+    def _can_render(self, figure: str) -> bool:
+        try:
+            require_rendering()
+        except RenderingUnavailable as reason:
+            if not self.missing:
+                print(f"no figures of fields: {reason}")
+            self.missing.append(figure)
+            return False
+        return True
+
+    def _with_routes(self, figure: str) -> list[tuple[Run, str]]:
+        """Return the runs whose models have routes with their names, and print the others."""
+        pairs = list(zip(self.runs, self.names, strict=True))
+        for run, name in pairs:
+            if not has_routes(run):
+                print(f"no {figure} of {name}: only FLARE and FLARE++ of this package have routes")
+        return [(run, name) for run, name in pairs if has_routes(run)]
+
+    def _comparison(self) -> list[Path]:
+        case = self.shown_case  # an unknown one is refused before anything is predicted
+        if not self._can_render("comparison"):
+            export_case(predict_with_all(self.runs, self.names, case), self.directory)
+            return []
+        drawn = draw_comparison(
+            self.runs,
+            self.case,
+            self.directory,
+            fields=self.fields,
+            labels=self.names,
+            errors=self.errors,
+            html=self.html,
+            **self.look,
+        )
+        return [path for each in drawn for path in each.paths]
+
+    def _gallery(self) -> list[Path]:
+        if not self._can_render("gallery"):
+            return []
+        return list(draw_gallery(self.runs, self.directory, labels=self.names, **self.look).paths)
+
+    def _training(self) -> list[Path]:
+        drawn = draw_training(self.directories, self.directory, labels=self.names, **self.look)
+        return list(drawn.paths)
+
+    def _parity(self) -> list[Path]:
+        if not self.reports:
+            return []
+        _, names, reports = zip(*self.reports, strict=True)
+        return list(draw_parity(reports, self.directory, labels=names, **self.look).paths)
+
+    def _spectrum(self) -> list[Path]:
+        chosen = self._with_routes("spectrum")
+        if not chosen:
+            return []
+        runs, names = zip(*chosen, strict=True)
+        case, look = self.shown_case, self.look
+        return list(draw_spectrum(runs, case, self.directory, labels=names, **look).paths)
+
+    def _routing(self) -> list[Path]:
+        chosen = self._with_routes("routing")
+        if not chosen:
+            return []
+        case, other = self.shown_case, self._second_case()
+        rendered = self._can_render("routing")
+        paths: list[Path] = []
+        for number, (run, name) in enumerate(chosen):
+            suffix = f"_{file_name(name)}" if number else ""
+            look = self.look | {"label": name, "suffix": suffix}
+            if rendered:
+                paths += draw_routing(run, case, self.directory, **look).paths
+            if other is not None:
+                paths += draw_queries(run, (case, other), self.directory, **look).paths
+        return paths
+
+    def _second_case(self) -> str | None:
+        """Return the second case of the queries: as named, or the first that is not shown."""
+        named = self.other_case
+        if named is None:
+            return next((name for name in self.runs[0].case_ids if name != self.shown_case), None)
+        find_case(self.runs[0], named)
+        if named == self.shown_case:
+            raise ValueError(f"--other-case {named} is the case that is shown; name another one")
+        return named
