@@ -6,15 +6,20 @@ from pathlib import Path
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch._dynamo import OptimizedModule
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
 
-from ..mixers.served import is_served
-from ..models import MixerBackbone, serve
+from ..models import TokenModel, view_physicsnemo
 from ..progress import progress_bar
 from .inputs import ArrayLike, TokenInputs
 from .outputs import Output
 from .passes import TokenPasses
 from .state import LatentState, model_fingerprint
 from .streams import ResidualStream, Transfers, resolve_chunk_size, token_ranges
+
+# What computes the function of the model inside; of any other wrapper that is not known.
+_WRAPPERS = (OptimizedModule, DistributedDataParallel, FullyShardedDataParallel)
 
 
 @torch.no_grad()
@@ -163,7 +168,7 @@ def decode_state(
 
     Parameters
     ----------
-    model : MixerBackbone
+    model : TokenModel
         The model that made ``state``.
     fx, embedding : ArrayLike
         Inputs at the points, as in :func:`predict`. A model with ``unified_pos`` evaluates its
@@ -227,22 +232,19 @@ def decode_state(
     return output.result()
 
 
-def unwrap(model: nn.Module) -> MixerBackbone:
-    """Return the model inside a compiled or DDP one, if it can be streamed as it stands.
+def unwrap(model: nn.Module) -> TokenModel:
+    """Return the model inside a compiled, DDP or FSDP one, if it can be streamed as it stands.
 
     Raises
     ------
     TypeError
-        If it is neither a MixerBackbone nor a model of PhysicsNeMo's that can be served.
+        If it is neither a model of ours nor one of PhysicsNeMo's that can be viewed as such.
     ValueError
         If its mixer has no stages, or its result is random.
     """
-    while not (isinstance(model, MixerBackbone) or is_served(model)):
-        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
-        if inner is None:
-            break
-        model = inner
-    model = serve(model)
+    while isinstance(model, _WRAPPERS):
+        model = model._orig_mod if isinstance(model, OptimizedModule) else model.module
+    model = view_physicsnemo(model)
     for block in model.blocks:
         name = type(block.mixer).__name__
         if block.mixer.n_gathers == 0:
@@ -278,7 +280,7 @@ def storage_place(offload: str | os.PathLike | None) -> str | Path:
 
 
 def plan_passes(
-    model: MixerBackbone,
+    model: TokenModel,
     inputs: TokenInputs,
     chunk_size: int | str,
     place: str | Path,

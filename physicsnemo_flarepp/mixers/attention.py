@@ -26,5 +26,5 @@ class AttentionMixer(Mixer):
         self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
     ) -> Float[Tensor, "B N C"]:
         """Let every token attend to every real token."""
-        q, k, v = self.project_heads(x, self.project)
+        q, k, v = self.project_heads(x, self.project, 3)
         return self.out(self.merge_heads(encode(q, k, v, key_weights=token_weights)))

@@ -6,8 +6,9 @@ from .flarepp import FlarePP
 from .gnot import GNOT
 from .lno import LNO
 from .perceiver_io import PerceiverIO
-from .served import serve
+from .physicsnemo_view import serve, view_physicsnemo
 from .set_transformer import SetTransformer
+from .token_model import TokenModel
 
 __all__ = [
     "GNOT",
@@ -16,7 +17,9 @@ __all__ = [
     "MixerBackbone",
     "PerceiverIO",
     "SetTransformer",
+    "TokenModel",
     "from_physicsnemo",
     "serve",
     "to_physicsnemo",
+    "view_physicsnemo",
 ]

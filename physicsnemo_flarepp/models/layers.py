@@ -11,7 +11,9 @@ from physicsnemo.nn import get_activation
 from torch import Tensor, nn
 
 from ..mixers import Mixer, make_norm
-from ..mixers.base import TokenWeights
+from ..mixers.base import Latents, TokenWeights
+from ..mixers.linear import is_bare
+from ..ops import encode
 
 # The published runs use the approximation everywhere in the backbone.
 _GELUS = {"gelu": "tanh", "gelu_exact": "none"}
@@ -81,8 +83,8 @@ class InProjection(nn.Module):
         """Project ``embedding`` next to ``fx``; a single row of ``fx`` is projected once."""
         if embedding is None:
             x = self.first(fx)
-        elif fx.shape[1] == embedding.shape[1]:
-            x = self.first(torch.cat((embedding, fx), -1))
+        elif fx.shape[1] == embedding.shape[1] or not is_bare(self.first):
+            x = self.first(join_inputs(fx, embedding))
         else:
             weight_embedding = self.first.weight[:, : self.embedding_dim]
             weight_fx = self.first.weight[:, self.embedding_dim :]
@@ -111,26 +113,21 @@ class FeedForward(nn.Sequential):
 
 
 class Block(nn.Module):
-    """Residual block ``x + mixer(norm x)``, then ``x + ffn(norm x)``.
+    """Residual block ``x + mixer(norm x)``, then ``x + ffn(norm x)``, with dropout on both."""
 
-    Parameters
-    ----------
-    mixer : Mixer
-        The token mixer.
-    mlp_ratio : float
-        Hidden width of the feed-forward over the mixer's width.
-    act, norm : str
-        Names of the activation and the normalisation.
-    dropout : float
-        Dropout on both branches.
-    """
-
-    def __init__(self, mixer: Mixer, mlp_ratio: float, act: str, norm: str, dropout: float) -> None:
+    def __init__(
+        self,
+        norm_mixer: nn.Module,
+        mixer: Mixer,
+        norm_ffn: nn.Module,
+        ffn: nn.Module,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.norm_mixer = make_norm(norm, mixer.dim)
+        self.norm_mixer = norm_mixer
         self.mixer = mixer
-        self.norm_ffn = make_norm(norm, mixer.dim)
-        self.ffn = FeedForward(mixer.dim, mlp_ratio, act)
+        self.norm_ffn = norm_ffn
+        self.ffn = ffn
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -140,15 +137,19 @@ class Block(nn.Module):
         x = x + self.dropout(self.mixer(self.norm_mixer(x), token_weights))
         return x + self.dropout(self.ffn(self.norm_ffn(x)))
 
-    def update(
-        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
-    ) -> Float[Tensor, "B N C"]:
+    def update(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Return the block's output for some tokens from what its mixer gathered from all.
 
         Dropout is left out: streaming refuses models that have it switched on.
         """
         x = x + self.mixer.scatter(self.norm_mixer(x), latents)
         return x + self.ffn(self.norm_ffn(x))
+
+
+def make_block(mixer: Mixer, mlp_ratio: float, act: str, norm: str, dropout: float = 0.0) -> Block:
+    """Build a block around a mixer, its feed-forward ``mlp_ratio`` times as wide."""
+    norms = [make_norm(norm, mixer.dim) for _ in range(2)]
+    return Block(norms[0], mixer, norms[1], FeedForward(mixer.dim, mlp_ratio, act), dropout)
 
 
 class BareBlock(nn.Module):
@@ -165,9 +166,7 @@ class BareBlock(nn.Module):
         """Run the mixer."""
         return self.mixer(x, token_weights)
 
-    def update(
-        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
-    ) -> Float[Tensor, "B N C"]:
+    def update(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Run the last stage of the mixer."""
         return self.mixer.scatter(x, latents)
 
@@ -186,7 +185,7 @@ def balance_outputs(blocks: Sequence[AnyBlock], out_projection: nn.Module) -> No
         for block in blocks:
             block.mixer.output.weight *= share
             if isinstance(block, Block):
-                cast(nn.Linear, block.ffn[-1]).weight *= share
+                cast(nn.Linear, cast(nn.Sequential, block.ffn)[-1]).weight *= share
         last = cast(nn.Sequential, out_projection)[-1]
         cast(nn.Linear, last).weight *= _FIRST_PREDICTION
 
@@ -224,7 +223,7 @@ class LatentBlock(nn.Module):
         """Let every latent attend to all, then transform each."""
         projected = self.project(self.norm_attention(z)).unflatten(-1, (3 * self.heads, -1))
         q, k, v = projected.transpose(1, 2).chunk(3, 1)
-        z = z + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        z = z + self.out(encode(q, k, v).transpose(1, 2).flatten(2))
         return z + self.ffn(self.norm_ffn(z))
 
 
