@@ -26,6 +26,7 @@ PRIVATE = {
     # PhysicsNeMo
     "_args": "a physicsnemo.core.Module",
     "_project_attention_outputs": "PhysicsAttentionIrregularMesh",
+    "_MLP_TARGET_PATTERNS": "physicsnemo.experimental.peft.apply",
     "_load_sample": "physicsnemo.datapipes.Reader",  # overridden
     "_get_sample_metadata": "physicsnemo.datapipes.Reader",
     "_spec": "a ShardTensor",

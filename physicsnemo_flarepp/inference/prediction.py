@@ -258,6 +258,11 @@ def unwrap(model: nn.Module) -> TokenModel:
                 "leave noise_at_evaluation off, or train it with the plain step (PhysicsNeMo's "
                 "plus=True always draws it)"
             )
+    if any(type(m).__module__.startswith("torch.ao.nn.quantized") for m in model.modules()):
+        raise ValueError(
+            "the model has dynamically quantised layers, whose scale differs from chunk to chunk; "
+            "use the plain forward, or the model before its quantisation"
+        )
     if any(isinstance(m, nn.Dropout) and m.training and m.p > 0 for m in model.modules()):
         raise ValueError(
             "dropout is on, and differs from pass to pass; build the model with dropout=0 to train "

@@ -20,6 +20,8 @@ _RESIDUAL_SHARE = 0.25
 # A gather over tokens, (B, H, M, E), and what it weighs, (B, H, M).
 Gathered = tuple[Tensor, Tensor]
 Latents = tuple[Tensor, ...]
+# Queries (B, H, M, D), keys (B, H, N, D) and values (B, H, N, E).
+AttentionInputs = tuple[Tensor, Tensor, Tensor]
 
 
 class Mixer(nn.Module, ABC):
@@ -191,9 +193,7 @@ class SoftmaxMixer(Mixer):
     weight_of_nothing = -torch.inf
 
     @abstractmethod
-    def attention_inputs(
-        self, x: Float[Tensor, "B N C"], latents: Latents
-    ) -> tuple[Float[Tensor, "B H M D"], Float[Tensor, "B H N D"], Float[Tensor, "B H N E"]]:
+    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return the queries of gather number ``len(latents)``, and keys and values of tokens."""
 
     def gather(

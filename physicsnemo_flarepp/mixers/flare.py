@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..ops import decode, encode
-from .base import Latents, SoftmaxMixer, TokenWeights, add_identity
+from .base import AttentionInputs, Latents, SoftmaxMixer, TokenWeights, add_identity
 
 
 class FlareMixer(SoftmaxMixer):
@@ -56,7 +56,7 @@ class FlareMixer(SoftmaxMixer):
         z = encode(q, k, v, key_weights=token_weights, group=self.context_group)
         return self.out(self.merge_heads(decode(k, q, z)))
 
-    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> tuple[Tensor, ...]:
+    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return the learned queries, and keys and values of the tokens."""
         k, v = self.project_heads(x, self.project, 2)
         return self.queries_like(self.queries[None], k), k, v

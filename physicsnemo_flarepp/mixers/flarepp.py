@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..ops import decode, encode
-from .base import Gathered, Latents, SoftmaxMixer, TokenWeights, add_identity
+from .base import AttentionInputs, Gathered, Latents, SoftmaxMixer, TokenWeights, add_identity
 from .norms import make_norm, normalize_rows
 
 # Standard deviation of the scores of balanced seeds.
@@ -140,7 +140,7 @@ class FlarePPMixer(SoftmaxMixer):
         z = encode(q, k, v, key_weights=token_weights, group=group)
         return self.out(self.merge_heads(decode(k, q, z)))
 
-    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> tuple[Tensor, ...]:
+    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return what gathers the dynamic queries, then what gathers the latents z."""
         n = self.n_projections
         if not latents:

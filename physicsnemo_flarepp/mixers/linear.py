@@ -4,6 +4,8 @@ Adapters (LoRA), quantisation, parametrisations and hooks replace a layer or act
 so a layer's weights may be read only while it is nothing but its product.
 """
 
+from typing import TypeGuard
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -12,7 +14,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from ..ops import split_linear, without_autocast
 
 
-def is_bare(layer: nn.Module) -> bool:
+def is_bare(layer: nn.Module) -> TypeGuard[nn.Linear]:
     """Return whether calling a layer is its product alone: a Linear that nothing hooks into."""
     hooks = (
         layer._forward_hooks
@@ -35,7 +37,8 @@ def apply_in_parts(
     stop = parts if stop is None else stop
     if not is_bare(layer):
         return layer(x).chunk(parts, -1)[start:stop]
-    weight, bias = layer.weight, layer.bias
+    weight: Tensor = layer.weight
+    bias: Tensor = layer.bias
     if (start, stop) != (0, parts):
         width = len(bias) // parts
         rows = slice(start * width, stop * width)

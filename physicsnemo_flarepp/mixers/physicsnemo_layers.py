@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..ops import decode, encode
 from ..ops.plain import is_plain
-from .base import Latents, Mixer, SoftmaxMixer, TokenWeights
+from .base import AttentionInputs, Latents, Mixer, SoftmaxMixer, TokenWeights
 from .transolver import PhysicsAttentionPlusStages, PhysicsAttentionStages
 
 
@@ -63,7 +63,7 @@ class RoutingStages(LayerStages, SoftmaxMixer):
         super().__init__(layer)
         self.scale = layer.scale
 
-    def encode(self, inputs: tuple[Tensor, ...], token_weights: TokenWeights | None) -> Tensor:
+    def encode(self, inputs: AttentionInputs, token_weights: TokenWeights | None) -> Tensor:
         """Gather the tokens of all ranks."""
         group = self.context_group
         return encode(*inputs, scale=self.scale, key_weights=token_weights, group=group)
@@ -79,7 +79,7 @@ class FlareStages(RoutingStages):
 
     n_gathers = 1
 
-    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> tuple[Tensor, ...]:
+    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return the learned queries, and keys and values of the tokens."""
         projected = self.split_heads(self.layer.in_project_x(x))
         k, v = self.layer.self_k(projected), self.layer.self_v(projected)
@@ -103,7 +103,7 @@ class FlarePlusPlusStages(RoutingStages):
 
     n_gathers = 2
 
-    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> tuple[Tensor, ...]:
+    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return what gathers the queries, then what gathers the latents z."""
         first = 2 * len(latents)
         k, v = self.project_heads(x, self.layer.in_projection, 4, first, first + 2)

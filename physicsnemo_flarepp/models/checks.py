@@ -1,12 +1,14 @@
 """Checks of constructor arguments and of what ``forward`` is called with."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from ..ops.checks import check_mask
 
 
-def check_integers(least: int, values: dict[str, int]) -> None:
+def check_integers(least: int, values: Mapping[str, int | None]) -> None:
     """Raise unless every named value is an integer of at least ``least``."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -17,7 +19,7 @@ def check_sizes(
     n_layers: int,
     n_hidden: int,
     n_head: int,
-    others: dict[str, int],
+    others: Mapping[str, int | None],
     mlp_ratio: float,
     dropout: float = 0.0,
 ) -> None:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..mixers.base import Latents
+from ..mixers.base import AttentionInputs, Latents
 from ..mixers.linear import affine_map
 from .checks import check_integers, check_sizes
 from .layers import (
@@ -83,7 +83,7 @@ class ModesMixer(OneGatherMixer):
             *(LatentBlock(dim, heads, mlp_ratio, act, bias=True) for _ in range(n_layers))
         )
 
-    def attention_inputs(self, x: Float[Tensor, "B N W"], latents: Latents) -> tuple[Tensor, ...]:
+    def attention_inputs(self, x: Float[Tensor, "B N W"], latents: Latents) -> AttentionInputs:
         """Return the modes' weights as queries, features as keys and the values, in one head."""
         features, values = x[:, None].chunk(2, -1)
         weight, _ = affine_map(self.modes, features.shape[-1])

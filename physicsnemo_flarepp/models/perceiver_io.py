@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..mixers import make_norm
-from ..mixers.base import Latents
+from ..mixers.base import AttentionInputs, Latents
 from ..ops import decode
 from .checks import check_integers, check_sizes
 from .layers import BareBlock, InProjection, LatentBlock, OutProjection, stack_blocks
@@ -59,7 +59,7 @@ class PerceiverMixer(OneGatherMixer):
         super().reset_parameters(init)
         nn.init.normal_(self.latents)
 
-    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> tuple[Tensor, ...]:
+    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return the latents as queries, and keys and values of the normalised tokens."""
         k, v = self.project_heads(self.norm_gather(x), self.project, 2)
         return self.queries_like(self.latents[None], k), k, v

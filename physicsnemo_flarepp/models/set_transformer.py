@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..mixers import make_norm
-from ..mixers.base import Latents
+from ..mixers.base import AttentionInputs, Latents
 from ..ops import decode
 from .checks import check_integers, check_sizes
 from .layers import InProjection, OutProjection, make_activation, make_block, stack_blocks
@@ -73,7 +73,7 @@ class InducedSetMixer(OneGatherMixer):
         super().reset_parameters(init)
         nn.init.xavier_uniform_(self.inducing)
 
-    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> tuple[Tensor, ...]:
+    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return the inducing points as queries, and keys and values of the tokens."""
         k, v = self.project_heads(x, self.project, 2)
         return self.queries_like(self.split_heads(self.query_inducing(self.inducing)), k), k, v

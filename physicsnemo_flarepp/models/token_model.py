@@ -1,7 +1,6 @@
 """What all models share: inputs, checks, the pass through the blocks."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -243,5 +242,9 @@ def _checkpoint(block: nn.Module, x: Tensor, weights: TokenWeights | None) -> Te
     """Run a block that is run again in the backward pass, whose thread may be another one."""
     if not is_plain():
         return checkpoint(block, x, weights, use_reentrant=False)
-    contexts = lambda: (nullcontext(), plain_operators())  # noqa: E731
-    return checkpoint(block, x, weights, use_reentrant=False, context_fn=contexts)
+
+    def plain_block(x: Tensor, weights: TokenWeights | None) -> Tensor:
+        with plain_operators():
+            return block(x, weights)
+
+    return checkpoint(plain_block, x, weights, use_reentrant=False)
