@@ -26,7 +26,6 @@ class LayerStages(Mixer):
     def __init__(self, layer: Any) -> None:
         super().__init__(layer.heads * layer.dim_head, layer.heads)
         self.layer = layer
-        self.context_group = getattr(layer, "context_group", None)
         self.training = layer.training
 
     def forward(
@@ -43,10 +42,18 @@ class LayerStages(Mixer):
     ) -> Float[Tensor, "B N C"]:
         """Compute what the layer's own forward does, over weighted tokens of all ranks."""
 
+    @property
+    def context_group(self) -> str | None:
+        """The group, kept with the layer: the same for all of its adapters."""
+        return getattr(self.layer, "context_group", None)
+
+    @context_group.setter
+    def context_group(self, name: str | None) -> None:
+        self.layer.context_group = name
+
     def set_context_group(self, name: str | None) -> None:
         """Let the layer gather over a group wherever it is called, in its own model too."""
         super().set_context_group(name)
-        self.layer.context_group = name
         if name is None:
             self.layer.__dict__.pop("forward", None)
         else:
