@@ -17,6 +17,7 @@ from .linear import apply_in_parts
 INITS = ("balanced", "paper")
 # What a balanced residual projection adds to the identity, over what it would be without it.
 _RESIDUAL_SHARE = 0.25
+Tokens = Float[Tensor, "B N C"]
 # A gather over tokens, (B, H, M, E), and what it weighs, (B, H, M).
 Gathered = tuple[Tensor, Tensor]
 Latents = tuple[Tensor, ...]
@@ -71,9 +72,7 @@ class Mixer(nn.Module, ABC):
         self.head_dim = dim // heads
 
     @abstractmethod
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Mix the tokens of each sample; tokens of weight 0 or False influence no other token."""
 
     def reset_parameters(self, init: str = "paper") -> None:

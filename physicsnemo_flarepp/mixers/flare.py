@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..ops import decode, encode
-from .base import AttentionInputs, Latents, SoftmaxMixer, TokenWeights, add_identity
+from .base import AttentionInputs, Latents, SoftmaxMixer, Tokens, TokenWeights, add_identity
 
 
 class FlareMixer(SoftmaxMixer):
@@ -48,9 +48,7 @@ class FlareMixer(SoftmaxMixer):
         if self.residual_projections:
             add_identity(self.project, self.dim, init)
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Gather the tokens into M latents per head and return them."""
         q, k, v = self.attention_inputs(x, ())
         z = encode(q, k, v, key_weights=token_weights, group=self.context_group)

@@ -7,7 +7,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..ops import decode, encode
-from .base import AttentionInputs, Gathered, Latents, SoftmaxMixer, TokenWeights, add_identity
+from .base import (
+    AttentionInputs,
+    Gathered,
+    Latents,
+    SoftmaxMixer,
+    Tokens,
+    TokenWeights,
+    add_identity,
+)
 from .norms import make_norm, normalize_rows
 
 # Standard deviation of the scores of balanced seeds.
@@ -129,9 +137,7 @@ class FlarePPMixer(SoftmaxMixer):
         anchors = normalize_rows(self.norm, self.anchors[None])
         return (anchors + self.gate.sigmoid() * q).to(q.dtype)
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Synthesise the queries, gather the tokens into M latents per head, return them."""
         source_key, source_value, k, v = self.project_tokens(x)
         seeds, group = self.seed_queries(source_key), self.context_group

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..ops import decode, encode
 from ..ops.plain import is_plain
-from .base import AttentionInputs, Latents, Mixer, SoftmaxMixer, TokenWeights
+from .base import AttentionInputs, Latents, Mixer, SoftmaxMixer, Tokens, TokenWeights
 from .transolver import PhysicsAttentionPlusStages, PhysicsAttentionStages
 
 
@@ -28,18 +28,14 @@ class LayerStages(Mixer):
         self.layer = layer
         self.training = layer.training
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Run the layer's own forward, or ours where tokens are sharded or weighted."""
         if token_weights is None and self.context_group is None and not is_plain():
             return self.layer(x)
         return self.mix(x, token_weights)
 
     @abstractmethod
-    def mix(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None
-    ) -> Float[Tensor, "B N C"]:
+    def mix(self, x: Tokens, token_weights: TokenWeights | None) -> Tokens:
         """Compute what the layer's own forward does, over weighted tokens of all ranks."""
 
     @property
@@ -92,9 +88,7 @@ class FlareStages(RoutingStages):
         k, v = self.layer.self_k(projected), self.layer.self_v(projected)
         return self.queries_like(self.layer.q_global, k), k, v
 
-    def mix(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None
-    ) -> Float[Tensor, "B N C"]:
+    def mix(self, x: Tokens, token_weights: TokenWeights | None) -> Tokens:
         """Gather the tokens of all ranks into the latents and return them."""
         q, k, v = self.attention_inputs(x, ())
         return self.read(k, q, self.encode((q, k, v), token_weights))
@@ -117,9 +111,7 @@ class FlarePlusPlusStages(RoutingStages):
         q = latents[0].to(k.dtype) if latents else self.queries_like(self.layer.q_seed, k)
         return q, k, v
 
-    def mix(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None
-    ) -> Float[Tensor, "B N C"]:
+    def mix(self, x: Tokens, token_weights: TokenWeights | None) -> Tokens:
         """Synthesise the queries, gather the tokens of all ranks into the latents, return them."""
         source_key, source_value, k, v = self.project_heads(x, self.layer.in_projection, 4)
         seeds = self.queries_like(self.layer.q_seed, k)
@@ -162,13 +154,7 @@ if hasattr(physicsnemo.nn, "FLAREPlusPlus"):  # in no release up to 2.2
 
 
 def add_stages(layer: Any) -> LayerStages:
-    """Return an attention layer of PhysicsNeMo's as a mixer that shares its weights.
-
-    Examples
-    --------
-    >>> add_stages(physicsnemo.nn.FLARE(dim=32, heads=4, dim_head=8)).n_gathers
-    1
-    """
+    """Return an attention layer of PhysicsNeMo's as a mixer that shares its weights."""
     cls: Any = type(layer)
     if "StructuredMesh" in cls.__name__:
         raise ValueError(
@@ -189,15 +175,7 @@ def add_stages(layer: Any) -> LayerStages:
 
 
 def find_mixers(model: nn.Module) -> list[Mixer]:
-    """Return the mixers in a model, and adapters of those in PhysicsNeMo's models inside it.
-
-    Examples
-    --------
-    >>> from physicsnemo.models.flare import FLARE
-    >>> model = FLARE(2, 1, embedding_dim=3, n_layers=2, n_hidden=16, n_head=2)
-    >>> [mixer.n_gathers for mixer in find_mixers(nn.Sequential(model))]
-    [1, 1]
-    """
+    """Return the mixers in a model, and adapters of those in PhysicsNeMo's models inside it."""
     known: list[Any] = [part for part in model.modules() if is_known_model(part)]
     own = [part for part in model.modules() if isinstance(part, Mixer)]
     return own + [add_stages(block.Attn) for part in known for block in part.blocks]

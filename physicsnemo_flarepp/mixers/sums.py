@@ -18,13 +18,6 @@ def sum_tokens(
     :math:`w_n` is the share of token n in the slice, times the weight of the token if it has one;
     values are of each head, :math:`(B, N, H, D)`, or of all, :math:`(B, N, C)`. The sum over many
     tokens overflows in half precision, so shares come in fp32 or fp64.
-
-    Examples
-    --------
-    >>> shares, value = torch.full((1, 4, 1, 1), 0.5), torch.arange(4.0).reshape(1, 4, 1)
-    >>> total, weight = sum_tokens(shares, value, None)
-    >>> total.item(), weight.item()
-    (3.0, 2.0)
     """
     if token_weights is not None:
         shares = shares * token_weights[:, :, None, None]

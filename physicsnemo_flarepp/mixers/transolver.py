@@ -10,7 +10,7 @@ from physicsnemo.nn.module.physics_attention import PhysicsAttentionIrregularMes
 from torch import Tensor, nn
 
 from ..ops import encode
-from .base import Gathered, Latents, SumMixer, TokenWeights
+from .base import Gathered, Latents, SumMixer, Tokens, TokenWeights
 from .sums import sum_tokens
 
 
@@ -41,9 +41,7 @@ class PhysicsAttentionStages(SumMixer):
         q, k, v = self.layer.qkv_project(slices).chunk(3, -1)
         return encode(q, k, v)
 
-    def mix(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None
-    ) -> Float[Tensor, "B N C"]:
+    def mix(self, x: Tokens, token_weights: TokenWeights | None) -> Tokens:
         """Sum tokens into slices, let the slices attend, spread them back."""
         address, value = self.project_tokens(x)
         weights = self.slice_weights(address)
@@ -140,9 +138,7 @@ class TransolverMixer(PhysicsAttentionStages):
         """The last layer, which writes to the residual stream."""
         return self.layer.out_linear
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Average tokens into slices, let the slices attend, spread them back."""
         return self.mix(x, token_weights)
 

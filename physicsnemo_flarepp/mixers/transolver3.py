@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..ops import encode
-from .base import Gathered, Latents, SumMixer, TokenWeights
+from .base import Gathered, Latents, SumMixer, Tokens, TokenWeights
 from .linear import affine_map
 from .sums import sum_tokens
 
@@ -73,9 +73,7 @@ class Transolver3Mixer(SumMixer):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return F.softmax(logits.unflatten(-1, (self.heads, -1)), -1)
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Average tokens into slices, project and attend there, spread the results."""
         weights = self.slice_weights(x)
         gathered = self.merge_ranks(sum_tokens(weights, x, token_weights))

@@ -80,19 +80,6 @@ class GNOTLayer(SumMixer):
     The state of a token is :math:`(e, f, p)` side by side: the embedding e of its coordinates and
     its raw channels p, which stay, and the function f. As in the study every layer starts again
     from e: its queries are e, it attends to f, and what it gives becomes the next layer's f.
-
-    Parameters
-    ----------
-    dim, heads : int
-        Channels C of e and of f, and heads H.
-    gate_dim : int
-        Raw channels.
-    hidden : int
-        Hidden width of experts and gate.
-    n_experts : int
-        Experts of each of the two mixtures.
-    act : str
-        Name of the activation.
     """
 
     n_gathers = 2

@@ -11,7 +11,7 @@ from physicsnemo.nn import get_activation
 from torch import Tensor, nn
 
 from ..mixers import Mixer, make_norm
-from ..mixers.base import Latents, TokenWeights
+from ..mixers.base import Latents, Tokens, TokenWeights
 from ..mixers.linear import is_bare
 from ..ops import encode
 
@@ -22,13 +22,7 @@ _FIRST_PREDICTION = 0.1
 
 
 def make_activation(act: str) -> nn.Module:
-    """Build an activation: "gelu" (tanh approximation), "gelu_exact", or a name of PhysicsNeMo's.
-
-    Examples
-    --------
-    >>> make_activation("gelu"), make_activation("gelu_exact"), make_activation("silu")
-    (GELU(approximate='tanh'), GELU(approximate='none'), SiLU())
-    """
+    """Build an activation: "gelu" (tanh), "gelu_exact", or one by PhysicsNeMo's name."""
     name = act.lower() if isinstance(act, str) else act
     if name in _GELUS:
         return nn.GELU(_GELUS[name])
@@ -53,19 +47,7 @@ class ResidualLayer(nn.Module):
 
 
 class InProjection(nn.Module):
-    """Lift per-token inputs to the hidden width (Linear, act, residual layers, Linear).
-
-    Parameters
-    ----------
-    embedding_dim, functional_dim : int
-        Widths of the two inputs; the embedding's may be 0.
-    dim : int
-        Hidden width C.
-    n_layers : int
-        Residual layers between the first and the last Linear.
-    act : str
-        Name of the activation.
-    """
+    """Lift per-token inputs to the hidden width (Linear, act, residual layers, Linear)."""
 
     def __init__(
         self, embedding_dim: int, functional_dim: int, dim: int, n_layers: int, act: str
@@ -130,9 +112,7 @@ class Block(nn.Module):
         self.ffn = ffn
         self.dropout = nn.Dropout(dropout)
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Mix across tokens, then transform each."""
         x = x + self.dropout(self.mixer(self.norm_mixer(x), token_weights))
         return x + self.dropout(self.ffn(self.norm_ffn(x)))
@@ -160,9 +140,7 @@ class BareBlock(nn.Module):
         self.norm_mixer = nn.Identity()
         self.mixer = mixer
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Run the mixer."""
         return self.mixer(x, token_weights)
 
@@ -196,19 +174,7 @@ def stack_blocks(blocks: Iterable[AnyBlock]) -> Sequence[AnyBlock]:
 
 
 class LatentBlock(nn.Module):
-    """Pre-norm transformer block on latents: self-attention among them, then a feed-forward.
-
-    Parameters
-    ----------
-    dim, heads : int
-        Channels C and heads H.
-    mlp_ratio : float
-        Hidden width of the feed-forward over C.
-    act : str
-        Name of its activation.
-    bias : bool
-        Whether the projections to queries, keys and values have one.
-    """
+    """Pre-norm transformer block on latents: self-attention among them, then a feed-forward."""
 
     def __init__(self, dim: int, heads: int, mlp_ratio: float, act: str, bias: bool) -> None:
         super().__init__()
@@ -228,13 +194,7 @@ class LatentBlock(nn.Module):
 
 
 def linear_chain(widths: Sequence[int], act: str) -> nn.Sequential:
-    """Build Linear layers from width to width with activations between them.
-
-    Examples
-    --------
-    >>> [type(layer).__name__ for layer in linear_chain((2, 8, 1), "gelu")]
-    ['Linear', 'GELU', 'Linear']
-    """
+    """Build Linear layers from width to width with activations between them."""
     first, *others = itertools.starmap(nn.Linear, itertools.pairwise(widths))
     return nn.Sequential(
         first, *(layer for linear in others for layer in (make_activation(act), linear))
@@ -244,13 +204,7 @@ def linear_chain(widths: Sequence[int], act: str) -> nn.Sequential:
 def join_inputs(
     fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None
 ) -> Float[Tensor, "B N W"]:
-    """Put ``embedding`` and ``fx`` side by side, a single row of ``fx`` at every token.
-
-    Examples
-    --------
-    >>> join_inputs(torch.ones(1, 1, 2), torch.zeros(1, 5, 3)).shape
-    torch.Size([1, 5, 5])
-    """
+    """Put ``embedding`` and ``fx`` side by side, a single row of ``fx`` at every token."""
     if embedding is None:
         return fx
     return torch.cat((embedding, fx.expand(-1, embedding.shape[1], -1)), -1)

@@ -57,19 +57,6 @@ class ModesMixer(OneGatherMixer):
 
     Both softmaxes are of the same scores :math:`s = h W^\top + b`, with the features h of a token.
     The bias adds the same number to all scores of a mode, so it cancels in the gather.
-
-    Parameters
-    ----------
-    dim, heads : int
-        Channels C, and heads H of the blocks.
-    slice_num : int
-        Modes M.
-    n_layers : int
-        Blocks on the modes.
-    mlp_ratio : float
-        Hidden width of their feed-forwards over C.
-    act : str
-        Name of their activation.
     """
 
     scale = 1.0

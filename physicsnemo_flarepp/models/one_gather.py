@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..mixers.base import Gathered, Latents, Mixer, SoftmaxMixer, TokenWeights
+from ..mixers.base import Gathered, Latents, Mixer, SoftmaxMixer, Tokens, TokenWeights
 from ..ops import encode
 
 
@@ -19,9 +19,7 @@ class OneGatherMixer(SoftmaxMixer):
 
     n_gathers = 1
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Gather the tokens, work on the latents, return them."""
         q, k, v = self.attention_inputs(x, ())
         z = encode(q, k, v, scale=self.scale, key_weights=token_weights, group=self.context_group)

@@ -21,19 +21,6 @@ class PerceiverMixer(OneGatherMixer):
 
     The latents are the queries of the gather themselves. Neither cross-attention has a residual
     path or a feed-forward; each ends in a Linear.
-
-    Parameters
-    ----------
-    dim, heads : int
-        Channels C and heads H.
-    slice_num : int
-        Latents M.
-    n_layers : int
-        Self-attention blocks.
-    mlp_ratio : float
-        Hidden width of their feed-forwards over C.
-    act : str
-        Name of their activation.
     """
 
     def __init__(

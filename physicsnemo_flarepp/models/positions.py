@@ -44,11 +44,6 @@ def unified_positions(shape: Sequence[int], ref: int) -> Float[Tensor, "N R"]:
 
     Agrees with PhysicsNeMo's ``unified_pos`` in 2-D and extends it to 3-D. Shape
     :math:`(N, \mathrm{ref}^d)`, points in row-major order.
-
-    Examples
-    --------
-    >>> unified_positions((2, 1), 1).tolist()
-    [[0.0], [1.0]]
     """
     return torch.cdist(_unit_grid(shape), _unit_grid([ref] * len(shape))).float()
 

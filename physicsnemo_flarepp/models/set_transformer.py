@@ -45,15 +45,6 @@ class InducedSetMixer(OneGatherMixer):
     r"""Induced set attention: :math:`\mathrm{MAB}(x, \mathrm{MAB}(I, x))`, :math:`I` learned.
 
     The scores of both attentions are scaled by :math:`C^{-1/2}`.
-
-    Parameters
-    ----------
-    dim, heads : int
-        Channels C and heads H.
-    slice_num : int
-        Inducing points M.
-    act : str
-        Name of the activation.
     """
 
     def __init__(self, dim: int, heads: int, slice_num: int, act: str) -> None:

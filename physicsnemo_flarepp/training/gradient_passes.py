@@ -35,24 +35,7 @@ Loaded = tuple[Tensor | None, ...]
 
 
 class GradientPasses:
-    """One forward and backward pass over all tokens, with gradients in fp64 of its own.
-
-    Parameters
-    ----------
-    passes : TokenPasses
-        Those forwards, with a stream for each block and one more for the gradient.
-    targets : TokenArray
-        What the loss compares with.
-    loss : LossOverSums
-        Of prediction and targets.
-    parameters : list of torch.nn.Parameter
-        Whose gradients are wanted.
-
-    Attributes
-    ----------
-    gradients : list of torch.Tensor
-        Those of `parameters` after :meth:`run`.
-    """
+    """One forward and backward pass over all tokens, with gradients in fp64 of its own."""
 
     def __init__(
         self,
