@@ -11,7 +11,7 @@ import torch
 from physicsnemo.models.flare import FLARE
 from torch import nn
 
-from physicsnemo_flarepp.mixers.served import SERVED_MODELS, STAGES, FlarePlusPlusStages
+from physicsnemo_flarepp.mixers.physicsnemo_layers import KNOWN_MODELS, STAGES, FlarePlusPlusStages
 
 
 def attend(q, k, v, scale):
@@ -83,6 +83,6 @@ class RestatedFlarePlusPlus(FLARE):
 
 
 STAGES[RestatedLayer] = FlarePlusPlusStages
-SERVED_MODELS.add(f"{__name__}.RestatedFlarePlusPlus")
+KNOWN_MODELS.add(f"{__name__}.RestatedFlarePlusPlus")
 REAL = getattr(physicsnemo.models.flare, "FLAREPlusPlus", None)
 FLARE_PLUS_PLUS = {"restated": RestatedFlarePlusPlus} | ({} if REAL is None else {"real": REAL})

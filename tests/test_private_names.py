@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1] / "physicsnemo_flarepp"
 PRIVATE = {
     # PhysicsNeMo
     "_args": "a physicsnemo.core.Module",
-    "_compute_slice_attention_sdpa": "PhysicsAttentionIrregularMesh",
     "_project_attention_outputs": "PhysicsAttentionIrregularMesh",
+    "_MLP_TARGET_PATTERNS": "physicsnemo.experimental.peft.apply",
     "_load_sample": "physicsnemo.datapipes.Reader",  # overridden
     "_get_sample_metadata": "physicsnemo.datapipes.Reader",
     "_spec": "a ShardTensor",
@@ -41,10 +41,15 @@ PRIVATE = {
     "_foreach_lerp": "torch",
     "_foreach_lerp_": "torch",
     "_foreach_mul_": "torch",
+    "_backward_hooks": "a torch.nn.Module",
+    "_backward_pre_hooks": "a torch.nn.Module",
+    "_forward_hooks": "a torch.nn.Module",
+    "_forward_pre_hooks": "a torch.nn.Module",
     "_fused_rms_norm": "torch.ops.aten",
     "_fused_rms_norm_backward": "torch.ops.aten",
     "_get_default_store": "torch.distributed.distributed_c10d",
     "_get_group_size_by_name": "torch.distributed.distributed_c10d",
+    "_has_any_global_hook": "torch.nn.modules.module",
     "_modules": "a torch.nn.Module",
     "_opname": "an operator of torch",
     "_parameters": "a torch.nn.Module",
@@ -74,7 +79,7 @@ PARTS = {
     "layer": "heads dim_head use_te out_linear out_dropout",
     "layer of FLARE": "scale q_global in_project_x self_k self_v",
     "layer of FLAREPlusPlus": "scale q_seed in_projection",
-    "layer of Transolver": "plus temperature in_project_x in_project_slice "
+    "layer of Transolver": "plus temperature in_project_x in_project_slice qkv_project "
     "project_input_onto_slices",
     "layer of Transolver with plus": "proj_temperature",
 }
@@ -177,7 +182,7 @@ def test_parts_of_the_served_models_have_their_names():
         missing = [name for name in PARTS[what].split() if not hasattr(part, name)]
         assert not missing, (
             f"{missing} moved: no longer in the {what} of PhysicsNeMo {physicsnemo.__version__}; "
-            "they are used in mixers/served.py, models/served.py and models/conversion.py"
+            "they are used in mixers/physicsnemo_layers.py and models/physicsnemo_view.py"
         )
     assert seen == set(PARTS)
 

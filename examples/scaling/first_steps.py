@@ -53,7 +53,7 @@ def gathered(mixer: Mixer, x: Tensor) -> Tensor:
     """Return what the latents of a mixer hold."""
     found: tuple[Tensor, ...] = ()
     for _ in range(mixer.n_gathers):
-        found += (mixer.close(*mixer.gather(x, found), found),)
+        found += (mixer.finish(mixer.gather(x, found), found),)
     return found[-1]
 
 

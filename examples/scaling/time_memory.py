@@ -70,7 +70,7 @@ def build(name: str, settings: dict) -> torch.nn.Module:
         "n_layers": settings["layers"],
         "n_hidden": settings["hidden"],
         "n_head": settings["heads"],
-        "slice_num": settings["slices"],
+        "slice_num": None if name == "attention" else settings["slices"],
         "mlp_ratio": 2,
         "use_te": False,
     }

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..mixers.base import TokenWeights
-from ..models import MixerBackbone
-from ..models.weights import scale_weights
+from ..models import TokenModel
+from ..models.token_weights import scale_weights
 from ..ops.attention import join_weights
 from ..ops.checks import check_mask, check_weights
 
@@ -82,7 +82,7 @@ class TokenInputs:
 
     def __init__(
         self,
-        model: MixerBackbone,
+        model: TokenModel,
         fx: ArrayLike,
         embedding: ArrayLike | None,
         time: Float[Tensor, " B"] | None,
@@ -96,6 +96,8 @@ class TokenInputs:
         self.fx = TokenArray("fx", fx, grid)
         self.batch = self.fx.shape[0]
         if model.unified_pos and (embedding is None or not any_points):
+            if embedding is not None:
+                model.check_replaced(self.batch, TokenArray("embedding", embedding, grid).shape)
             embedding = model.positions[None].expand(self.batch, -1, -1)
         self.embedding = None if embedding is None else TokenArray("embedding", embedding, grid)
         self.time = None if time is None else time.to(self.device)
@@ -115,7 +117,7 @@ class TokenInputs:
             self.token_weights = TokenArray("token_weights", token_weights)
             check_weights("token_weights", self.token_weights.meta(), shape)
 
-    def _check(self, model: MixerBackbone, any_points: bool) -> None:
+    def _check(self, model: TokenModel, any_points: bool) -> None:
         fx = self.fx.meta()
         embedding = None if self.embedding is None else self.embedding.meta()
         if any_points and model.structured_shape is not None:

@@ -11,20 +11,18 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
+from jaxtyping import Bool
 from torch import Tensor
 
-from ..models import MixerBackbone
+from ..mixers import Mixer
+from ..mixers.base import Gathered, Latents
+from ..models import TokenModel
 from ..models.layers import AnyBlock
-from ..models.weights import check_totals
-from ..ops import all_reduce, group_size, merge_over_group, merge_partials
+from ..models.token_weights import check_totals
+from ..ops import all_reduce, group_size
 from ..ops.kernels import accumulation_dtype
 from .inputs import TokenInputs
 from .streams import Range, ResidualStream, Transfers
-
-Latents = tuple[Tensor, ...]
-# A gather over tokens and its log-normaliser, (B, H, M, E) and (B, H, M).
-Gathered = tuple[Tensor, Tensor]
 
 
 @contextmanager
@@ -53,25 +51,22 @@ class RunningGather:
     digits.
     """
 
-    def __init__(self) -> None:
-        self._total: tuple[Tensor, Tensor] | None = None
+    def __init__(self, mixer: Mixer) -> None:
+        self._mixer = mixer
+        self._total: Gathered | None = None
         self._dtype = torch.float32
 
-    def add(self, out: Float[Tensor, "B H M E"], lse: Float[Tensor, "B H M"]) -> None:
+    def add(self, partial: Gathered) -> None:
         """Merge in the gather over further tokens."""
-        self._dtype = accumulation_dtype(out.dtype)
-        partial = (out.double(), lse.double())
-        if self._total is None:
-            self._total = partial
-        else:
-            self._total = merge_partials(*zip(self._total, partial, strict=True))
+        self._dtype = accumulation_dtype(partial[0].dtype)
+        wide = partial[0].double(), partial[1].double()
+        self._total = wide if self._total is None else self._mixer.merge([self._total, wide])
 
-    def result(self) -> tuple[Float[Tensor, "B H M E"], Float[Tensor, "B H M"]]:
+    def result(self) -> Gathered:
         """Return the gather over all tokens seen, in fp32, or fp64 for fp64 models."""
         if self._total is None:
             raise RuntimeError("nothing was gathered; add a partial gather first")
-        out, lse = self._total
-        return out.to(self._dtype), lse.to(self._dtype)
+        return self._total[0].to(self._dtype), self._total[1].to(self._dtype)
 
 
 class TokenPasses:
@@ -83,7 +78,7 @@ class TokenPasses:
 
     def __init__(
         self,
-        model: MixerBackbone,
+        model: TokenModel,
         inputs: TokenInputs,
         ranges: list[Range],
         streams: Sequence[ResidualStream],
@@ -111,13 +106,13 @@ class TokenPasses:
         latents: list[Latents] = []
         for number, block in enumerate(self.model.blocks):
             mixer = block.mixer
-            closed: Latents = ()
+            finished: Latents = ()
             gathered: tuple[Gathered, ...] = ()
-            while len(closed) < mixer.n_gathers:
-                gathered += (self._gather_all(block, closed, number, latents),)
-                closed += (mixer.close(*gathered[-1], closed),)
-            latents.append(closed)
-            yield number, closed, gathered
+            while len(finished) < mixer.n_gathers:
+                gathered += (self._gather_all(block, finished, number, latents),)
+                finished += (mixer.finish(gathered[-1], finished),)
+            latents.append(finished)
+            yield number, finished, gathered
 
     def _measure(self) -> None:
         """Find what the weights of each sample add up to, over all chunks and ranks."""
@@ -130,34 +125,34 @@ class TokenPasses:
         self.inputs.total_weight = total
 
     def _gather_all(
-        self, block: AnyBlock, closed: Latents, number: int, latents: list[Latents]
+        self, block: AnyBlock, finished: Latents, number: int, latents: list[Latents]
     ) -> Gathered:
         """Return the next gather of a block, over the tokens of all chunks and ranks."""
         group = block.mixer.context_group
-        total = RunningGather()
-        if closed:
-            self._add_all(total, block, self.stored(number), closed)
+        total = RunningGather(block.mixer)
+        if finished:
+            self._add_all(total, block, self.stored(number), finished)
         elif number > 0:
-            self._add_all(total, block, self._entering(number, latents), closed)
+            self._add_all(total, block, self._entering(number, latents), finished)
         else:
             # Only this pass reads the caller's rows and makes room for the hidden states, so only
             # here can a rank fail alone.
             with fail_together(group, self.inputs.device):
-                self._add_all(total, block, self._entering(0, latents), closed)
-        out, lse = merge_over_group(*total.result(), group)
-        if number == 0 and not closed:
-            _check_every_sample_has_tokens(lse)
-        return out, lse
+                self._add_all(total, block, self._entering(0, latents), finished)
+        gathered = block.mixer.merge_ranks(total.result())
+        if number == 0 and not finished:
+            _check_every_sample_has_tokens(gathered[1] == block.mixer.weight_of_nothing)
+        return gathered
 
     def _add_all(
         self,
         total: RunningGather,
         block: AnyBlock,
         states: Iterator[tuple[int, Tensor, Tensor | None]],
-        closed: Latents,
+        finished: Latents,
     ) -> None:
         for _, x, weights in states:
-            total.add(*block.mixer.gather(block.norm_mixer(x), closed, weights))
+            total.add(block.mixer.gather(block.norm_mixer(x), finished, weights))
             self.advance()
 
     def read_out(self, latents: tuple[Latents, ...]) -> Iterator[tuple[Range, Tensor]]:
@@ -199,8 +194,8 @@ class TokenPasses:
             yield index, x, weights
 
 
-def _check_every_sample_has_tokens(lse: Float[Tensor, "B H M"]) -> None:
-    empty = (lse == -torch.inf).flatten(1).all(1)
+def _check_every_sample_has_tokens(nothing: Bool[Tensor, "B H M"]) -> None:
+    empty = nothing.flatten(1).all(1)
     if empty.any():
         samples = empty.nonzero().flatten().tolist()
         raise ValueError(

@@ -6,15 +6,20 @@ from pathlib import Path
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch._dynamo import OptimizedModule
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
 
-from ..mixers.served import is_served
-from ..models import MixerBackbone, serve
+from ..models import TokenModel, view_physicsnemo
 from ..progress import progress_bar
 from .inputs import ArrayLike, TokenInputs
 from .outputs import Output
 from .passes import TokenPasses
 from .state import LatentState, model_fingerprint
 from .streams import ResidualStream, Transfers, resolve_chunk_size, token_ranges
+
+# What computes the function of the model inside; of any other wrapper that is not known.
+_WRAPPERS = (OptimizedModule, DistributedDataParallel, FullyShardedDataParallel)
 
 
 @torch.no_grad()
@@ -164,7 +169,7 @@ def decode_state(
 
     Parameters
     ----------
-    model : MixerBackbone
+    model : TokenModel
         The model that made ``state``.
     fx, embedding : ArrayLike
         Inputs at the points, as in :func:`predict`. A model with ``unified_pos`` evaluates its
@@ -228,14 +233,11 @@ def decode_state(
     return output.result()
 
 
-def unwrap(model: nn.Module) -> MixerBackbone:
-    """Return the model inside a compiled or DDP one; raise if it cannot be streamed as it is."""
-    while not (isinstance(model, MixerBackbone) or is_served(model)):
-        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
-        if inner is None:
-            break
-        model = inner
-    model = serve(model)
+def unwrap(model: nn.Module) -> TokenModel:
+    """Return the model inside a compiled, DDP or FSDP one; raise if it cannot be streamed."""
+    while isinstance(model, _WRAPPERS):
+        model = model._orig_mod if isinstance(model, OptimizedModule) else model.module
+    model = view_physicsnemo(model)
     for block in model.blocks:
         name = type(block.mixer).__name__
         if block.mixer.n_gathers == 0:
@@ -249,6 +251,11 @@ def unwrap(model: nn.Module) -> MixerBackbone:
                 "leave noise_at_evaluation off, or train it with the plain step (PhysicsNeMo's "
                 "plus=True always draws it)"
             )
+    if any(type(m).__module__.startswith("torch.ao.nn.quantized") for m in model.modules()):
+        raise ValueError(
+            "the model has dynamically quantised layers, whose scale differs from chunk to chunk; "
+            "use the plain forward, or the model before its quantisation"
+        )
     if any(isinstance(m, nn.Dropout) and m.training and m.p > 0 for m in model.modules()):
         raise ValueError(
             "dropout is on, and differs from pass to pass; build the model with dropout=0 to train "
@@ -271,7 +278,7 @@ def storage_place(offload: str | os.PathLike | None) -> str | Path:
 
 
 def plan_passes(
-    model: MixerBackbone,
+    model: TokenModel,
     inputs: TokenInputs,
     chunk_size: int | str,
     place: str | Path,

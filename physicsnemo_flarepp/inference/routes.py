@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..mixers.flare import FlareMixer
 from ..mixers.flarepp import FlarePPMixer
-from ..models import MixerBackbone
+from ..models import TokenModel
 from ..ops import group_size
 from .inputs import ArrayLike, TokenInputs
 from .passes import TokenPasses
@@ -79,7 +79,7 @@ def routing_weights(
 
     Parameters
     ----------
-    model : MixerBackbone
+    model : TokenModel
         With the mixer flarepp or flare.
     fx, embedding, chunk_size, time, token_weights
         One case, as in :func:`~physicsnemo_flarepp.inference.predict`.
@@ -215,7 +215,7 @@ def _one_case(
     chunk_size: int | str,
     time: Tensor | None,
     token_weights: ArrayLike | None,
-) -> tuple[MixerBackbone, TokenInputs, TokenPasses]:
+) -> tuple[TokenModel, TokenInputs, TokenPasses]:
     model = unwrap(model)
     for number in range(len(model.blocks)):
         _routing_mixer(model, number)
@@ -237,7 +237,7 @@ def _resolve(name: str, index: int, size: int) -> int:
     return index % size
 
 
-def _routing_mixer(model: MixerBackbone, block: int) -> RoutingMixer:
+def _routing_mixer(model: TokenModel, block: int) -> RoutingMixer:
     mixer = model.blocks[block].mixer
     if isinstance(mixer, RoutingMixer):
         return mixer
@@ -273,20 +273,14 @@ def _scores(
     """Yield ranges of at most `rows` tokens, their scaled scores and their weights, in fp64."""
     block = passes.model.blocks[number]
     for index, x, weights in passes.stored(number):
-        keys = _keys(_routing_mixer(passes.model, number), block.norm_mixer(x))[0, heads].double()
+        keys = _routing_mixer(passes.model, number).routing_keys(block.norm_mixer(x))
+        keys = keys[0, heads].double()
         weights = keys.new_ones(keys.shape[1]) if weights is None else weights[0].double()
         start = passes.ranges[index][0]
         size = rows or max(1, keys.shape[1])
         for part, w in zip(keys.split(size, dim=1), weights.split(size), strict=True):
             yield (start, start + part.shape[1]), queries @ part.mT * part.shape[-1] ** -0.5, w
             start += part.shape[1]
-
-
-def _keys(mixer: RoutingMixer, x: Tensor) -> Float[Tensor, "B H n D"]:
-    if isinstance(mixer, FlareMixer):
-        return mixer.project_some_heads(x, mixer.project, 0, 1)[0]
-    parts = mixer.project.out_features // mixer.dim
-    return mixer.routing_key(mixer.project_some_heads(x, mixer.project, parts - 2, parts - 1)[0])
 
 
 def _append_rows(r: Float[Tensor, "h k M"], rows: Float[Tensor, "h n M"]) -> Tensor:

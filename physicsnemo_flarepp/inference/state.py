@@ -15,7 +15,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from ..files import replace_file
-from ..models import MixerBackbone
+from ..models import TokenModel
 
 _FORMAT = "flarepp-latent-state-2"
 # Arguments that change how a model starts and is trained, not what it computes (with noise nothing
@@ -38,14 +38,14 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[object, str]] = WeakKeyDictionary()
 
 
-def model_fingerprint(model: MixerBackbone) -> str:
+def model_fingerprint(model: TokenModel) -> str:
     """Hash of all that determines what a model computes: its settings and weights.
 
     Weights are read on the host once, and again after they changed.
 
     Parameters
     ----------
-    model : MixerBackbone
+    model : TokenModel
         On any device.
 
     Returns
@@ -59,7 +59,7 @@ def model_fingerprint(model: MixerBackbone) -> str:
     >>> model_fingerprint(model) == model_fingerprint(model.eval())
     True
     """
-    settings = {k: v for k, v in model._args["__args__"].items() if k not in _NOT_IN_FINGERPRINT}
+    settings = {k: v for k, v in model.settings.items() if k not in _NOT_IN_FINGERPRINT}
     settings["revision"] = _REVISION
     settings["mixers"] = [type(block.mixer).__name__ for block in model.blocks]
     described = json.dumps(settings, sort_keys=True, default=list)
@@ -142,7 +142,7 @@ class LatentState:
         time = None if self.time is None else self.time.to(device)
         return LatentState(latents, self.fingerprint, time)
 
-    def check_model(self, model: MixerBackbone) -> None:
+    def check_model(self, model: TokenModel) -> None:
         """Raise unless ``model`` is the one that made this state."""
         found = model_fingerprint(model)
         if found != self.fingerprint:

@@ -11,9 +11,9 @@ from typing import TypeVar
 import psutil
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..models import MixerBackbone
+from ..models import TokenModel
 
 Range = tuple[int, int]
 
@@ -50,7 +50,7 @@ def token_ranges(n_tokens: int, chunk_size: int) -> list[Range]:
 
 
 def resolve_chunk_size(
-    chunk_size: int | str | None, model: MixerBackbone, batch: int, reserved: int = 0
+    chunk_size: int | str | None, model: TokenModel, batch: int, reserved: int = 0
 ) -> int:
     """Return the tokens per chunk: the caller's number, or what memory allows for "auto" or None.
 
@@ -67,10 +67,10 @@ def resolve_chunk_size(
     return chunk_size
 
 
-def _numbers_per_token(model: MixerBackbone) -> int:
+def _numbers_per_token(model: TokenModel) -> int:
     block = model.blocks[0]
-    slices = block.mixer.heads * model._args["__args__"].get("slice_num", block.mixer.head_dim)
-    widest = max(m.out_features for m in block.modules() if isinstance(m, nn.Linear))
+    slices = block.mixer.heads * (model.settings.get("slice_num") or block.mixer.head_dim)
+    widest = max(getattr(m, "out_features", model.stream_width) for m in block.modules())
     numbers = _HIDDEN_TEMPORARIES * model.stream_width + _SLICE_TEMPORARIES * slices
     return numbers + _WIDEST_TEMPORARIES * widest
 

@@ -1,10 +1,9 @@
 """Full self-attention, the unrestricted reference."""
 
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from ..ops import encode
-from .base import Mixer, TokenWeights
+from .base import Mixer, Tokens, TokenWeights
 
 
 class AttentionMixer(Mixer):
@@ -22,9 +21,7 @@ class AttentionMixer(Mixer):
         self.out = nn.Linear(dim, dim)
         self.reset_parameters()
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Let every token attend to every real token."""
-        q, k, v = self.project_heads(x, self.project)
+        q, k, v = self.project_heads(x, self.project, 3)
         return self.out(self.merge_heads(encode(q, k, v, key_weights=token_weights)))

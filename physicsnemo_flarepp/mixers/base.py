@@ -1,19 +1,28 @@
-"""What every token mixer shares."""
+"""What every token mixer shares, and the two ways in which tokens meet in one."""
 
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..ops import split_linear
-from ..ops.attention import TokenWeights
+from ..ops import attention_with_lse, merge_over_group, merge_partials, sum_over_group
+from ..ops.attention import TokenWeights, attention_of_part
+from .linear import apply_in_parts
 
 # Of the first weights: ours, and the published runs'.
 INITS = ("balanced", "paper")
 # What a balanced residual projection adds to the identity, over what it would be without it.
 _RESIDUAL_SHARE = 0.25
+Tokens = Float[Tensor, "B N C"]
+# A gather over tokens, (B, H, M, E), and what it weighs, (B, H, M).
+Gathered = tuple[Tensor, Tensor]
+Latents = tuple[Tensor, ...]
+# Queries (B, H, M, D), keys (B, H, N, D) and values (B, H, N, E).
+AttentionInputs = tuple[Tensor, Tensor, Tensor]
 
 
 class Mixer(nn.Module, ABC):
@@ -22,13 +31,14 @@ class Mixer(nn.Module, ABC):
     Subclasses implement :meth:`forward`, call :meth:`reset_parameters` at the end of their
     constructor, and extend it where weights need more than :func:`draw_weights`.
 
-    A mixer in which tokens meet only in sums over tokens can also be run in stages, on any part
-    of the tokens at a time: ``n_gathers`` times :meth:`gather` over all parts, merged by
-    :func:`~physicsnemo_flarepp.ops.merge_partials` and finished by :meth:`close`; then
-    :meth:`scatter` on each part alone. Streaming and stored latents are built on these three. All
-    four agree: ``forward(x) == scatter(x, latents)`` up to rounding. Token weights enter the
-    gathers only; mixers take them as they are, and the model scales them
-    (:mod:`~physicsnemo_flarepp.models.weights`).
+    A mixer in which tokens meet only in gathers over tokens can also be run in stages, on any part
+    of the tokens at a time: ``n_gathers`` times :meth:`gather` over all parts, joined by
+    :meth:`merge` and turned into a latent by :meth:`finish`; then :meth:`scatter` on each part
+    alone. Streaming and stored latents are built on these. All agree:
+    ``forward(x) == scatter(x, latents)`` up to rounding. A gather is a softmax over tokens
+    (:class:`SoftmaxMixer`) or a sum (:class:`SumMixer`). Token weights enter the gathers only;
+    mixers take them as they are, and the model scales them
+    (:mod:`~physicsnemo_flarepp.models.token_weights`).
 
     Parameters
     ----------
@@ -45,10 +55,13 @@ class Mixer(nn.Module, ABC):
     n_gathers : int
         Gathers over all tokens that :meth:`scatter` needs; 0 if tokens meet in other ways, and the
         mixer has no stages and cannot be sharded.
+    weight_of_nothing : float
+        What a gather weighs that saw no token.
     """
 
     context_group: str | None = None
     n_gathers: int = 0
+    weight_of_nothing: float = 0.0
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -59,14 +72,16 @@ class Mixer(nn.Module, ABC):
         self.head_dim = dim // heads
 
     @abstractmethod
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Mix the tokens of each sample; tokens of weight 0 or False influence no other token."""
 
     def reset_parameters(self, init: str = "paper") -> None:
         """Draw the initial weights; see :func:`draw_weights`."""
         draw_weights(self, init)
+
+    def set_context_group(self, name: str | None) -> None:
+        """Gather over the tokens of all ranks of a group, or with None over those given alone."""
+        self.context_group = name
 
     @property
     def output(self) -> nn.Linear:
@@ -78,12 +93,14 @@ class Mixer(nn.Module, ABC):
         """Whether two calls on the same tokens give different results."""
         return False
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters."""
+        return next(self.parameters()).dtype
+
     def gather(
-        self,
-        x: Float[Tensor, "B N C"],
-        latents: tuple[Tensor, ...],
-        token_weights: TokenWeights | None = None,
-    ) -> tuple[Float[Tensor, "B H M E"], Float[Tensor, "B H M"]]:
+        self, x: Float[Tensor, "B N C"], latents: Latents, token_weights: TokenWeights | None = None
+    ) -> Gathered:
         r"""Gather some of the tokens: the partial result number ``len(latents)``.
 
         Parameters
@@ -91,30 +108,49 @@ class Mixer(nn.Module, ABC):
         x : torch.Tensor
             Any of the tokens, shape :math:`(B, N, C)`; N may be 0.
         latents : tuple of torch.Tensor
-            Results of :meth:`close` for the gathers before this one.
+            Results of :meth:`finish` for the gathers before this one.
         token_weights : torch.Tensor, optional
             Weights :math:`(B, N)` of these tokens, or a mask.
 
         Returns
         -------
         tuple[torch.Tensor, torch.Tensor]
-            Weighted mean over these tokens and the logarithm of its weight, fp32 or fp64: a pair
-            that ``merge_partials`` merges with those of other tokens, weighted alike.
+            What was gathered, :math:`(B, H, M, E)`, and what it weighs, :math:`(B, H, M)` in fp32
+            or fp64: a pair that :meth:`merge` joins with those of other tokens.
         """
         raise self._has_no_stages()
 
-    def close(
+    def gather_again(
         self,
-        out: Float[Tensor, "B H M E"],
-        lse: Float[Tensor, "B H M"],
-        latents: tuple[Tensor, ...],
-    ) -> Float[Tensor, "B H M D"]:
-        """Turn the merged gather number ``len(latents)`` into the latent that later stages use."""
-        return out
+        x: Float[Tensor, "B N C"],
+        latents: Latents,
+        token_weights: TokenWeights | None,
+        whole: Gathered,
+    ) -> Gathered:
+        """Return a pair whose gradients, if they are those of ``whole``, are right for ``x``.
 
-    def scatter(
-        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
-    ) -> Float[Tensor, "B N C"]:
+        ``whole`` is the merged gather over all tokens, of which ``x`` are some.
+        """
+        raise self._has_no_stages()
+
+    def merge(self, parts: Sequence[Gathered]) -> Gathered:
+        """Join gathers over disjoint tokens."""
+        raise self._has_no_stages()
+
+    def merge_ranks(self, part: Gathered) -> Gathered:
+        """Join the gathers of all ranks of the context group, without derivatives."""
+        raise self._has_no_stages()
+
+    def finish(self, gathered: Gathered, latents: Latents) -> Float[Tensor, "B H M D"]:
+        """Turn the merged gather number ``len(latents)`` into the latent that later stages use."""
+        return gathered[0]
+
+    def close(self, out: Tensor, lse: Tensor, latents: Latents) -> Tensor:
+        """Do what :meth:`finish` does, by its name up to 0.3, which goes in the next release."""
+        warnings.warn("Mixer.close is now Mixer.finish", DeprecationWarning, stacklevel=2)
+        return self.finish((out, lse), latents)
+
+    def scatter(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Return each token's mixer output from all ``n_gathers`` latents and itself alone."""
         raise self._has_no_stages()
 
@@ -130,19 +166,94 @@ class Mixer(nn.Module, ABC):
         return x.transpose(1, 2).flatten(2)
 
     def project_heads(
-        self, x: Float[Tensor, "B N C"], linear: nn.Linear
+        self,
+        x: Float[Tensor, "B N C"],
+        layer: nn.Module,
+        parts: int,
+        start: int = 0,
+        stop: int | None = None,
     ) -> list[Float[Tensor, "B H N D"]]:
-        """Apply a Linear of several times ``dim`` rows; one tensor per ``dim`` rows, in heads."""
-        parts = linear.out_features // self.dim
-        return [self.split_heads(y) for y in split_linear(x, linear.weight, linear.bias, parts)]
+        """Return some of the ``parts`` projections that one Linear holds, each in heads."""
+        return [self.split_heads(y) for y in apply_in_parts(layer, x, parts, start, stop)]
 
-    def project_some_heads(
-        self, x: Float[Tensor, "B N C"], linear: nn.Linear, start: int, stop: int
-    ) -> list[Float[Tensor, "B H N D"]]:
-        """Return the tensors ``start:stop`` of :meth:`project_heads` at their share of the cost."""
-        rows = slice(start * self.dim, stop * self.dim)
-        parts = split_linear(x, linear.weight[rows], linear.bias[rows], stop - start)
-        return [self.split_heads(y) for y in parts]
+
+class SoftmaxMixer(Mixer):
+    r"""A mixer whose gathers are softmaxes over tokens: pairs :math:`(O, L)`, the log-weight last.
+
+    Subclasses say what attends to what (:meth:`attention_inputs`).
+
+    Attributes
+    ----------
+    scale : float or None
+        Factor on the scores; None for :math:`D^{-1/2}`.
+    """
+
+    scale: float | None = None
+    weight_of_nothing = -torch.inf
+
+    @abstractmethod
+    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
+        """Return the queries of gather number ``len(latents)``, and keys and values of tokens."""
+
+    def gather(
+        self, x: Float[Tensor, "B N C"], latents: Latents, token_weights: TokenWeights | None = None
+    ) -> Gathered:
+        """Gather these tokens into output and log-normaliser."""
+        inputs = self.attention_inputs(x, latents)
+        return attention_with_lse(*inputs, scale=self.scale, key_weights=token_weights)
+
+    def gather_again(
+        self,
+        x: Float[Tensor, "B N C"],
+        latents: Latents,
+        token_weights: TokenWeights | None,
+        whole: Gathered,
+    ) -> Gathered:
+        """Return the whole gather, with the gradients that these tokens have in it."""
+        inputs = self.attention_inputs(x, latents)
+        return attention_of_part(*inputs, whole, scale=self.scale, key_weights=token_weights)
+
+    def merge(self, parts: Sequence[Gathered]) -> Gathered:
+        """Merge by log-normalisers."""
+        return merge_partials(*zip(*parts, strict=True))
+
+    def merge_ranks(self, part: Gathered) -> Gathered:
+        """Merge by log-normalisers over the context group."""
+        return merge_over_group(*part, self.context_group)
+
+    def queries_like(
+        self, queries: Float[Tensor, "#one H M D"], k: Float[Tensor, "B H N D"]
+    ) -> Float[Tensor, "B H M D"]:
+        """Return learned queries in the batch size and dtype of keys."""
+        return queries.to(k.dtype).expand(k.shape[0], -1, -1, -1)
+
+
+class SumMixer(Mixer):
+    r"""A mixer whose gathers are weighted sums over tokens: pairs :math:`(S, W)`, sum and weight.
+
+    Divided at the end only (:meth:`finish`): the weight of a part may be next to nothing, where a
+    mean and a logarithm have no derivatives.
+    """
+
+    def gather_again(
+        self,
+        x: Float[Tensor, "B N C"],
+        latents: Latents,
+        token_weights: TokenWeights | None,
+        whole: Gathered,
+    ) -> Gathered:
+        """Sum these tokens: a summand has the gradient of the sum."""
+        return self.gather(x, latents, token_weights)
+
+    def merge(self, parts: Sequence[Gathered]) -> Gathered:
+        """Add up."""
+        sums, weights = zip(*parts, strict=True)
+        return torch.stack(sums).sum(0), torch.stack(weights).sum(0)
+
+    def merge_ranks(self, part: Gathered) -> Gathered:
+        """Add up over the context group, differentiably and in one collective."""
+        joined = sum_over_group(torch.cat((part[0], part[1][..., None]), -1), self.context_group)
+        return joined[..., :-1], joined[..., -1]
 
 
 def check_init(init: str) -> None:

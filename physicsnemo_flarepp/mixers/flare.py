@@ -4,11 +4,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..ops import attention_with_lse, decode, encode
-from .base import Mixer, TokenWeights, add_identity
+from ..ops import decode, encode
+from .base import AttentionInputs, Latents, SoftmaxMixer, Tokens, TokenWeights, add_identity
 
 
-class FlareMixer(Mixer):
+class FlareMixer(SoftmaxMixer):
     r"""Low-rank attention through M learned queries per head (paper, "fixed-query routing").
 
     .. math::
@@ -48,33 +48,23 @@ class FlareMixer(Mixer):
         if self.residual_projections:
             add_identity(self.project, self.dim, init)
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Gather the tokens into M latents per head and return them."""
-        k, v = self.project_heads(x, self.project)
-        q = self.queries_for(k)
+        q, k, v = self.attention_inputs(x, ())
         z = encode(q, k, v, key_weights=token_weights, group=self.context_group)
         return self.out(self.merge_heads(decode(k, q, z)))
 
-    def gather(
-        self,
-        x: Float[Tensor, "B N C"],
-        latents: tuple[Tensor, ...],
-        token_weights: TokenWeights | None = None,
-    ) -> tuple[Float[Tensor, "B H M D"], Float[Tensor, "B H M"]]:
-        """Gather these tokens into the latents z."""
-        k, v = self.project_heads(x, self.project)
-        return attention_with_lse(self.queries_for(k), k, v, key_weights=token_weights)
+    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
+        """Return the learned queries, and keys and values of the tokens."""
+        k, v = self.project_heads(x, self.project, 2)
+        return self.queries_like(self.queries[None], k), k, v
 
-    def scatter(
-        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
-    ) -> Float[Tensor, "B N C"]:
+    def routing_keys(self, x: Float[Tensor, "B N C"]) -> Float[Tensor, "B H N D"]:
+        """Return the keys of the tokens."""
+        return self.project_heads(x, self.project, 2, 0, 1)[0]
+
+    def scatter(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Return z to each token through its key."""
-        (k,) = self.project_some_heads(x, self.project, 0, 1)
-        y = decode(k, self.queries_for(k), latents[0].to(k.dtype))
+        k = self.routing_keys(x)
+        y = decode(k, self.queries_like(self.queries[None], k), latents[0].to(k.dtype))
         return self.out(self.merge_heads(y))
-
-    def queries_for(self, k: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H M D"]:
-        """Return the learned queries in the batch size and dtype of the keys."""
-        return self.queries.to(k.dtype).expand(k.shape[0], -1, -1, -1)

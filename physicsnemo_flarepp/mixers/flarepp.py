@@ -6,15 +6,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..ops import attention_with_lse, decode, encode
-from .base import Mixer, TokenWeights, add_identity
+from ..ops import decode, encode
+from .base import (
+    AttentionInputs,
+    Gathered,
+    Latents,
+    SoftmaxMixer,
+    Tokens,
+    TokenWeights,
+    add_identity,
+)
 from .norms import make_norm, normalize_rows
 
 # Standard deviation of the scores of balanced seeds.
 SEED_SHARPNESS = 2.0
 
 
-class FlarePPMixer(Mixer):
+class FlarePPMixer(SoftmaxMixer):
     r"""Low-rank attention whose M routing queries per head are gathered from the tokens.
 
     .. math::
@@ -70,7 +78,8 @@ class FlarePPMixer(Mixer):
         width = self.head_dim
         self.seeds = nn.Parameter(torch.empty(heads, slice_num, width))
         synthesis = 0 if shared_projections else 1 if anchored_queries else 2
-        self.project = nn.Linear(dim, (synthesis + 2) * dim)
+        self.n_projections = synthesis + 2
+        self.project = nn.Linear(dim, self.n_projections * dim)
         self.out = nn.Linear(dim, dim)
         self.seed_norm = make_norm(norm, width) if seed_norm else nn.Identity()
         if seed_norm and not anchored_queries:
@@ -99,8 +108,8 @@ class FlarePPMixer(Mixer):
 
     def project_tokens(self, x: Float[Tensor, "B N C"]) -> tuple[Float[Tensor, "B H N D"], ...]:
         r"""Return :math:`\tilde k, \tilde v, k, v`, each of shape :math:`(B, H, N, D)`."""
-        parts = self.project_heads(x, self.project)
-        return *self.synthesis_pair(parts), self.routing_key(parts[-2]), parts[-1]
+        parts = self.project_heads(x, self.project, self.n_projections)
+        return *self.synthesis_pair(parts), self.normalize_key(parts[-2]), parts[-1]
 
     def synthesis_pair(
         self, parts: Sequence[Float[Tensor, "B H N D"]]
@@ -109,7 +118,7 @@ class FlarePPMixer(Mixer):
         key = normalize_rows(self.norm, parts[0]) if self.normalize_source else parts[0]
         return key, key if self.anchored_queries else parts[1]
 
-    def routing_key(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
+    def normalize_key(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
         """Return :math:`k` from its projection."""
         # Under CUDA's autocast LayerNorm returns fp32.
         return self.key_norm(key).to(key.dtype) if self.anchored_queries else key
@@ -119,7 +128,7 @@ class FlarePPMixer(Mixer):
         seeds = self.seed_norm(self.seeds)
         if hasattr(self, "source_weight"):
             seeds = seeds * self.source_weight
-        return seeds.to(like.dtype).expand(like.shape[0], -1, -1, -1)
+        return self.queries_like(seeds[None], like)
 
     def anchor(self, q: Float[Tensor, "B H M D"]) -> Float[Tensor, "B H M D"]:
         """Turn gathered queries into routing queries: themselves, or tied to the fixed ones."""
@@ -128,48 +137,36 @@ class FlarePPMixer(Mixer):
         anchors = normalize_rows(self.norm, self.anchors[None])
         return (anchors + self.gate.sigmoid() * q).to(q.dtype)
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Synthesise the queries, gather the tokens into M latents per head, return them."""
         source_key, source_value, k, v = self.project_tokens(x)
-        seeds = self.seed_queries(source_key)
-        group = self.context_group
+        seeds, group = self.seed_queries(source_key), self.context_group
         q = encode(seeds, source_key, source_value, key_weights=token_weights, group=group)
         q = self.anchor(q)
         z = encode(q, k, v, key_weights=token_weights, group=group)
         return self.out(self.merge_heads(decode(k, q, z)))
 
-    def gather(
-        self,
-        x: Float[Tensor, "B N C"],
-        latents: tuple[Tensor, ...],
-        token_weights: TokenWeights | None = None,
-    ) -> tuple[Float[Tensor, "B H M D"], Float[Tensor, "B H M"]]:
-        """Gather these tokens: first into the dynamic queries, then into the latents z."""
+    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
+        """Return what gathers the dynamic queries, then what gathers the latents z."""
+        n = self.n_projections
         if not latents:
             needed = 1 if self.anchored_queries else 2
-            k, v = self.synthesis_pair(self.project_some_heads(x, self.project, 0, needed))
-            return attention_with_lse(self.seed_queries(k), k, v, key_weights=token_weights)
-        parts = self.project.out_features // self.dim
-        k, v = self.project_some_heads(x, self.project, parts - 2, parts)
-        q = latents[0].to(k.dtype)
-        return attention_with_lse(q, self.routing_key(k), v, key_weights=token_weights)
+            k, v = self.synthesis_pair(self.project_heads(x, self.project, n, 0, needed))
+            return self.seed_queries(k), k, v
+        k, v = self.project_heads(x, self.project, n, n - 2)
+        return latents[0].to(k.dtype), self.normalize_key(k), v
 
-    def close(
-        self,
-        out: Float[Tensor, "B H M D"],
-        lse: Float[Tensor, "B H M"],
-        latents: tuple[Tensor, ...],
-    ) -> Float[Tensor, "B H M D"]:
+    def routing_keys(self, x: Float[Tensor, "B N C"]) -> Float[Tensor, "B H N D"]:
+        """Return the keys k of the tokens."""
+        n = self.n_projections
+        return self.normalize_key(self.project_heads(x, self.project, n, n - 2, n - 1)[0])
+
+    def finish(self, gathered: Gathered, latents: Latents) -> Float[Tensor, "B H M D"]:
         """Anchor the gathered queries; the latents z are the gather itself."""
-        return out if latents else self.anchor(out)
+        return gathered[0] if latents else self.anchor(gathered[0])
 
-    def scatter(
-        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
-    ) -> Float[Tensor, "B N C"]:
+    def scatter(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Return z to each token through its key."""
-        parts = self.project.out_features // self.dim
-        (k,) = self.project_some_heads(x, self.project, parts - 2, parts - 1)
+        k = self.routing_keys(x)
         q, z = (latent.to(k.dtype) for latent in latents)
-        return self.out(self.merge_heads(decode(self.routing_key(k), q, z)))
+        return self.out(self.merge_heads(decode(k, q, z)))

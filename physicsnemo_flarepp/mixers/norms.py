@@ -37,12 +37,6 @@ def normalize_rows(kind: str, x: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H
     """Normalise the rows of each head as :func:`make_norm` does, without affine weights.
 
     Works in the projections' own layout, heads innermost, so nothing is copied.
-
-    Examples
-    --------
-    >>> import torch
-    >>> normalize_rows("rms", torch.tensor([[[[3.0, 3.0]]]]))
-    tensor([[[[1.0000, 1.0000]]]])
     """
     rows = unit_scale(x.transpose(1, 2), EPSILON[kind], center=kind == "layer")
     return rows.transpose(1, 2)

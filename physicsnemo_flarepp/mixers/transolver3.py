@@ -5,11 +5,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .base import Mixer, TokenWeights
-from .slices import average_over_group, average_tokens, damp_average
+from ..ops import encode
+from .base import Gathered, Latents, SumMixer, Tokens, TokenWeights
+from .linear import affine_map
+from .sums import sum_tokens
 
 
-class Transolver3Mixer(Mixer):
+class Transolver3Mixer(SumMixer):
     r"""Physics attention that never forms the :math:`N \times C` token projections.
 
     The slice logits come from the product of the slice and address weights,
@@ -23,7 +25,8 @@ class Transolver3Mixer(Mixer):
         y = \sum_h w_h \big(\mathrm{SDPA}(s_h)\, W_{\mathrm{out},h}\big) + b_\mathrm{out}
 
     Unlike the unfused layer the value bias is not damped by the normaliser's 1e-5. The parameters
-    are those of the unfused layer, so weights can be copied between the two.
+    are those of the unfused layer, so weights can be copied between the two. Adapters and hooks on
+    the projections see the axes of their inputs, never the tokens.
 
     Parameters
     ----------
@@ -62,61 +65,51 @@ class Transolver3Mixer(Mixer):
         """Return each token's distribution over the slices from one (C, H G) projection."""
         by_head = (self.heads, self.head_dim)
         tau = self.temperature  # not clamped, unlike Transolver's
-        weight = self.slice.weight @ self.address.weight.unflatten(0, by_head)  # (H, G, C)
-        bias = self.address.bias.unflatten(0, by_head) @ self.slice.weight.T + self.slice.bias
+        address, address_bias = affine_map(self.address, self.dim)
+        slices, slice_bias = affine_map(self.slice, self.head_dim)
+        weight = slices @ address.unflatten(0, by_head)  # (H, G, C)
+        bias = address_bias.unflatten(0, by_head) @ slices.T + slice_bias
         logits = F.linear(x, (weight / tau).flatten(0, 1), (bias / tau[..., 0]).flatten())
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return F.softmax(logits.unflatten(-1, (self.heads, -1)), -1)
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Average tokens into slices, project and attend there, spread the results."""
         weights = self.slice_weights(x)
-        raw = average_over_group(
-            weights, x, token_weights, "bnhg,bnc->bhgc", self.epsilon, self.context_group
-        )
-        return self.spread(weights, self.attend_slices(raw))
+        gathered = self.merge_ranks(sum_tokens(weights, x, token_weights))
+        return self.spread(weights, self.attend_slices(gathered))
 
-    def attend_slices(self, raw: Float[Tensor, "B H G C"]) -> Float[Tensor, "B H G D"]:
+    def attend_slices(self, gathered: Gathered) -> Float[Tensor, "B H G D"]:
         """Project the averaged tokens to values and let the slices attend to each other."""
-        by_head = (self.heads, self.head_dim)
-        value = self.value.weight.unflatten(0, by_head)  # (H, D, C)
-        slices = torch.einsum("bhgc,hdc->bhgd", raw, value)
-        slices = slices + self.value.bias.unflatten(0, by_head)[:, None]
+        total, weight = gathered
+        raw = (total / (weight + self.epsilon)[..., None]).to(self.dtype)
+        value, bias = (
+            t.unflatten(0, (self.heads, self.head_dim)) for t in affine_map(self.value, self.dim)
+        )
+        slices = torch.einsum("bhgc,hdc->bhgd", raw, value) + bias[:, None]
         q, k, v = self.attend(slices).chunk(3, -1)
-        return F.scaled_dot_product_attention(q, k, v)
+        return encode(q, k, v)
 
     def spread(
         self, weights: Float[Tensor, "B N H G"], slices: Float[Tensor, "B H G D"]
     ) -> Float[Tensor, "B N C"]:
         """Project the attended slices to outputs and spread them to the tokens."""
-        out = self.out.weight.unflatten(1, (self.heads, self.head_dim))  # (C, H, D)
+        out, bias = affine_map(self.out, self.dim)
+        out = out.unflatten(1, (self.heads, self.head_dim))  # (C, H, D)
         spread = torch.einsum("bhgd,chd->bhgc", slices, out)
         # One (H G)-wide product sums over heads and slices at once.
-        y = weights.flatten(2).to(spread.dtype) @ spread.flatten(1, 2)
-        return y + self.out.bias
+        return weights.flatten(2).to(spread.dtype) @ spread.flatten(1, 2) + bias
 
     def gather(
-        self,
-        x: Float[Tensor, "B N C"],
-        latents: tuple[Tensor, ...],
-        token_weights: TokenWeights | None = None,
-    ) -> tuple[Float[Tensor, "B H G C"], Float[Tensor, "B H G"]]:
-        """Average these tokens, unprojected, into the slices."""
-        return average_tokens(self.slice_weights(x), x, token_weights, "bnhg,bnc->bhgc")
+        self, x: Float[Tensor, "B N C"], latents: Latents, token_weights: TokenWeights | None = None
+    ) -> Gathered:
+        """Sum these tokens, unprojected, into the slices."""
+        return sum_tokens(self.slice_weights(x), x, token_weights)
 
-    def close(
-        self,
-        out: Float[Tensor, "B H G C"],
-        lse: Float[Tensor, "B H G"],
-        latents: tuple[Tensor, ...],
-    ) -> Float[Tensor, "B H G D"]:
-        """Project the averages and let the slices attend to each other."""
-        return self.attend_slices(damp_average(out, lse, self.epsilon)).to(out.dtype)
+    def finish(self, gathered: Gathered, latents: Latents) -> Float[Tensor, "B H G D"]:
+        """Average, project, and let the slices attend to each other."""
+        return self.attend_slices(gathered).to(gathered[0].dtype)
 
-    def scatter(
-        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
-    ) -> Float[Tensor, "B N C"]:
+    def scatter(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Spread the attended slices to each token."""
-        return self.spread(self.slice_weights(x), latents[0])
+        return self.spread(self.slice_weights(x), latents[0].to(self.dtype))

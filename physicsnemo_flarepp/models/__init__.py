@@ -1,13 +1,15 @@
 """Models under PhysicsNeMo's ``Module`` contract."""
 
+from . import lora as lora
 from .backbone import MixerBackbone
 from .conversion import from_physicsnemo, to_physicsnemo
 from .flarepp import FlarePP
 from .gnot import GNOT
 from .lno import LNO
 from .perceiver_io import PerceiverIO
-from .served import serve
+from .physicsnemo_view import serve, view_physicsnemo
 from .set_transformer import SetTransformer
+from .token_model import TokenModel
 
 __all__ = [
     "GNOT",
@@ -16,7 +18,9 @@ __all__ = [
     "MixerBackbone",
     "PerceiverIO",
     "SetTransformer",
+    "TokenModel",
     "from_physicsnemo",
     "serve",
     "to_physicsnemo",
+    "view_physicsnemo",
 ]

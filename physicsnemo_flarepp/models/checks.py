@@ -1,6 +1,6 @@
 """Checks of constructor arguments and of what ``forward`` is called with."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -8,46 +8,31 @@ from torch import Tensor
 from ..ops.checks import check_mask
 
 
-def check_integers(least: int, values: dict[str, int]) -> None:
+def check_integers(least: int, values: Mapping[str, int | None]) -> None:
     """Raise unless every named value is an integer of at least ``least``."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
-def check_ratios(mlp_ratio: float, dropout: float) -> None:
-    """Raise unless the feed-forward has a width and dropout is a probability below 1."""
-    if not isinstance(mlp_ratio, int | float) or not mlp_ratio > 0:
-        raise ValueError(f"mlp_ratio must be positive, got {mlp_ratio!r}")
-    if not isinstance(dropout, int | float) or not 0.0 <= dropout < 1.0:
-        raise ValueError(f"dropout must lie in [0, 1), got {dropout!r}")
-
-
-def check_architecture(
-    n_hidden: int, n_head: int, mixer: str | None = None, mixers: Sequence[str] = ()
+def check_sizes(
+    n_layers: int,
+    n_hidden: int,
+    n_head: int,
+    others: Mapping[str, int | None],
+    mlp_ratio: float,
+    dropout: float = 0.0,
 ) -> None:
-    """Raise on heads that do not divide the width, and on a mixer that is not among ``mixers``."""
+    """Raise unless sizes are positive integers, heads divide the width, and ratios are ratios."""
+    check_integers(1, {"n_layers": n_layers, "n_hidden": n_hidden, "n_head": n_head, **others})
     if n_hidden % n_head:
         raise ValueError(
             f"n_hidden must be divisible by n_head, got n_hidden={n_hidden}, n_head={n_head}"
         )
-    if mixer is not None and mixer not in mixers:
-        raise ValueError(f"mixer must be one of {sorted(mixers)}, got {mixer!r}")
-
-
-def check_grid(structured_shape: Sequence[int] | None, unified_pos: bool) -> None:
-    """Raise unless the grid is absent, 2-D or 3-D, and present where positions are made from it."""
-    if structured_shape is None:
-        if unified_pos:
-            raise ValueError(
-                "unified_pos=True needs structured_shape, got None; "
-                "pass the grid's shape, or embedding_dim and an embedding"
-            )
-        return
-    if len(structured_shape) not in (2, 3) or any(int(s) != s or s <= 0 for s in structured_shape):
-        raise ValueError(
-            f"structured_shape must be 2 or 3 positive integers, got {tuple(structured_shape)}"
-        )
+    if not isinstance(mlp_ratio, int | float) or not mlp_ratio > 0:
+        raise ValueError(f"mlp_ratio must be positive, got {mlp_ratio!r}")
+    if not isinstance(dropout, int | float) or not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout must lie in [0, 1), got {dropout!r}")
 
 
 def check_tokens(name: str, value: Tensor, width: int, batch: int, rows: tuple[int, ...]) -> None:

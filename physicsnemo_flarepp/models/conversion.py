@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ..mixers import FlareMixer, FlarePPMixer
-from ..mixers.served import FlarePlusPlusStages, FlareStages
+from ..mixers.physicsnemo_layers import FlarePlusPlusStages, FlareStages
 from .backbone import MixerBackbone
 from .flarepp import FlarePP
-from .served import serve
+from .physicsnemo_view import view_physicsnemo
 
 # Arguments that both have, with the same meaning.
 _SHARED = (
@@ -40,8 +40,9 @@ _EXACT_GELU = "gelu_exact"
 def from_physicsnemo(model: nn.Module) -> MixerBackbone:
     """Return PhysicsNeMo's FLARE or FLAREPlusPlus as a model of ours that computes the same.
 
-    Use :func:`~physicsnemo_flarepp.models.serve` for masks, weights, shards and streaming on the
-    model as it is; convert it to go on with ours in configs, checkpoints and routing figures.
+    Use :func:`~physicsnemo_flarepp.models.view_physicsnemo` for masks, weights, shards and
+    streaming on the model as it is; convert it to use ours in configs, checkpoints and routing
+    figures.
 
     Parameters
     ----------
@@ -62,22 +63,22 @@ def from_physicsnemo(model: nn.Module) -> MixerBackbone:
     >>> torch.allclose(from_physicsnemo(theirs)(fx, x), theirs(fx, x), atol=1e-5)
     True
     """
-    view = serve(model)
+    view = view_physicsnemo(model)
     mixer = view.blocks[0].mixer
-    given = view._args["__args__"]
+    given = view.settings
     if isinstance(view, FlarePP) or not isinstance(mixer, FlareStages | FlarePlusPlusStages):
         raise ValueError(
             f"{type(model).__name__} computes no function of ours (PhysicsNeMo's Transolver clamps "
             "its temperatures at 0.5 and adds 0.01 to the weight of a slice, ours 0.1 and 1e-5); "
-            "expected PhysicsNeMo's FLARE or FLAREPlusPlus. serve(model) uses it as it is"
+            "expected PhysicsNeMo's FLARE or FLAREPlusPlus. view_physicsnemo uses it as it is"
         )
     _check_options(given, {"dropout": 0.0}, "FlarePP drops from both branches of a block")
     arguments = {name: given[name] for name in _SHARED}
     arguments["act"] = _EXACT_GELU if given["act"].lower() == "gelu" else given["act"]
-    arguments |= {"plain_projections": True, "residual_projections": False, "seed_norm": False}
-    if view.unified_pos:
-        arguments["embedding_dim"] = None
+    arguments |= {"plain_projections": True, "residual_projections": False}
+    del arguments["embedding_dim" if view.unified_pos else "ref"]
     is_flare = isinstance(mixer, FlareStages)
+    arguments |= {} if is_flare else {"seed_norm": False}
     ours = MixerBackbone(**arguments, mixer="flare") if is_flare else FlarePP(**arguments)
     ours = ours.to(next(model.parameters()))
     convert: Callable[[Any], dict[str, Tensor]] = _flare_from if is_flare else _flarepp_from
@@ -117,7 +118,7 @@ def to_physicsnemo(model: MixerBackbone) -> nn.Module:
     """
     if type(model) not in (MixerBackbone, FlarePP):
         raise ValueError(f"PhysicsNeMo has no model for {type(model).__name__}")
-    given = model._args["__args__"]
+    given = model.settings
     mixer = given["mixer"]
     if mixer not in ("flare", "flarepp"):
         raise ValueError(f"PhysicsNeMo has no model for mixer={mixer!r}, only for flare, flarepp")
@@ -138,10 +139,10 @@ def to_physicsnemo(model: MixerBackbone) -> nn.Module:
     if model.unified_pos and len(model.structured_shape or ()) != 2:
         raise ValueError("PhysicsNeMo has unified_pos on 2-D grids only")
     arguments = {name: given[name] for name in _SHARED}
-    arguments |= {"act": "gelu" if act == _EXACT_GELU else act}
+    arguments["act"] = "gelu" if act == _EXACT_GELU else act
     arguments["mlp_ratio"] = int(given["mlp_ratio"])
     theirs = _upstream_class(mixer)(**arguments).to(next(model.parameters()))
-    view = serve(theirs)
+    view = view_physicsnemo(theirs)
     convert: Callable[[Any, Any], dict[str, Tensor]] = (
         _flare_to if mixer == "flare" else _flarepp_to
     )
@@ -152,7 +153,7 @@ def to_physicsnemo(model: MixerBackbone) -> nn.Module:
         if ".mixer." not in name
     }
     for number, (block, target) in enumerate(zip(model.blocks, view.blocks, strict=True)):
-        state |= _below(f"blocks.{number}.mixer", convert(block.mixer, target.mixer.scale))
+        state |= _below(f"blocks.{number}.mixer.layer", convert(block.mixer, target.mixer.scale))
     view.load_state_dict(state)
     return theirs.train(model.training)
 
@@ -181,17 +182,17 @@ def _linear(name: str, linear: nn.Linear) -> dict[str, Tensor]:
     return _below(name, {"weight": linear.weight.detach(), "bias": linear.bias.detach()})
 
 
-def _flarepp_from(layer: FlarePlusPlusStages) -> dict[str, Tensor]:
+def _flarepp_from(stages: FlarePlusPlusStages) -> dict[str, Tensor]:
     """Fold the scale into the seeds and, for the queries, into the synthesis values."""
-    factor = layer.scale * layer.head_dim**0.5
-    rows = torch.ones(4, layer.dim, dtype=torch.float64, device=layer.q_seed.device)
+    factor = stages.scale * stages.head_dim**0.5
+    rows = torch.ones(4, stages.dim, dtype=torch.float64, device=stages.layer.q_seed.device)
     rows[1] = factor
-    rows = rows.flatten().to(layer.q_seed.dtype)
+    rows = rows.flatten().to(stages.layer.q_seed.dtype)
     return {
-        "seeds": layer.q_seed.detach()[0] * factor,
-        "project.weight": layer.in_projection.weight.detach() * rows[:, None],
-        "project.bias": layer.in_projection.bias.detach() * rows,
-        **_linear("out", layer.out_linear),
+        "seeds": stages.layer.q_seed.detach()[0] * factor,
+        "project.weight": stages.layer.in_projection.weight.detach() * rows[:, None],
+        "project.bias": stages.layer.in_projection.bias.detach() * rows,
+        **_linear("out", stages.layer.out_linear),
     }
 
 
@@ -209,21 +210,21 @@ def _flarepp_to(mixer: FlarePPMixer, scale: float) -> dict[str, Tensor]:
     }
 
 
-def _flare_from(layer: FlareStages) -> dict[str, Tensor]:
+def _flare_from(stages: FlareStages) -> dict[str, Tensor]:
     """Multiply FLARE's projection with its per-head maps, and fold the scale into the queries."""
-    by_head = (layer.heads, layer.head_dim)
-    weight = layer.in_project_x.weight.detach().double().unflatten(0, by_head)
-    bias = layer.in_project_x.bias.detach().double().unflatten(0, by_head)
+    by_head = (stages.heads, stages.head_dim)
+    weight = stages.layer.in_project_x.weight.detach().double().unflatten(0, by_head)
+    bias = stages.layer.in_project_x.bias.detach().double().unflatten(0, by_head)
     weights, biases = [], []
-    for head_map in (layer.self_k, layer.self_v):
+    for head_map in (stages.layer.self_k, stages.layer.self_v):
         matrix = head_map.weight.detach().double()
         weights.append((matrix @ weight).flatten(0, 1))
         biases.append((bias @ matrix.T + head_map.bias.detach()).flatten())
     return {
-        "queries": layer.q_global.detach()[0] * layer.scale * layer.head_dim**0.5,
+        "queries": stages.layer.q_global.detach()[0] * stages.scale * stages.head_dim**0.5,
         "project.weight": torch.cat(weights),
         "project.bias": torch.cat(biases),
-        **_linear("out", layer.out_linear),
+        **_linear("out", stages.layer.out_linear),
     }
 
 

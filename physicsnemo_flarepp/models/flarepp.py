@@ -71,13 +71,17 @@ class FlarePP(MixerBackbone):
     activation_checkpointing : bool, optional, default=False
         PhysicsNeMo's name for ``checkpoint_blocks``; either turns it on.
     mixer : str, optional, default="flarepp"
-        Only "flarepp"; :class:`~physicsnemo_flarepp.models.MixerBackbone` has the others, and the
-        two options that follow are theirs.
+        Only "flarepp": :class:`~physicsnemo_flarepp.models.MixerBackbone` has others.
+    orthogonal_slices, noise_at_evaluation : bool, optional, default=False
+        Only False: options of other mixers.
     plain_projections : bool, optional, default=False
-        Project inputs and outputs as PhysicsNeMo's FLARE does; ``io_layers`` is not used then.
+        Project inputs and outputs as PhysicsNeMo's FLARE does: Linear(in, 2C), act, Linear(2C, C),
+        and norm, Linear(C, out). There are no ``io_layers`` then.
     init : str, optional, default="balanced"
-        How the first weights are drawn: "balanced" starts to learn at once, "paper" is N(0, 0.02)
-        everywhere, as published.
+        How the first weights are drawn. "balanced" keeps the scale of unit inputs through every
+        layer and lets all branches together add less to the stream than it has, so that training
+        starts at once, for any number of channels and blocks. "paper" draws every weight from
+        N(0, 0.02), as published. Checkpoints hold their weights, so this concerns new models only.
 
     Forward
     -------
@@ -86,7 +90,7 @@ class FlarePP(MixerBackbone):
         :math:`(B, 1, F)`, one row for all tokens, such as an inflow.
     embedding : torch.Tensor, optional
         Where the tokens are, shape :math:`(B, N, E)` or :math:`(B, *\mathrm{grid}, E)`. Not used
-        with ``unified_pos``.
+        with ``unified_pos``, where one that does not fit the grid raises.
     time : torch.Tensor, optional
         Shape :math:`(B,)`, required with ``time_input``.
     token_mask : torch.Tensor, optional
@@ -95,7 +99,10 @@ class FlarePP(MixerBackbone):
     token_weights : torch.Tensor, optional
         Floating :math:`(B, N)`, at least 0: the length, area or volume a token stands for. With
         them the prediction does not depend on how the mesh is refined. Only ratios within a sample
-        matter; 0 is a masked token. No gradient flows to them.
+        matter; 0 is a masked token. No gradient flows to them. Negative, NaN or infinite weights
+        and a sample of zeros raise on the host; on CUDA, where reading them would wait for the
+        device, they fail an assertion there. Compiled models check nothing: all but zeros gives
+        NaN.
 
     Outputs
     -------

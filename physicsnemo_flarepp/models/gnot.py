@@ -7,12 +7,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..mixers import Mixer, make_norm
-from ..mixers.base import TokenWeights
-from ..mixers.slices import average_tokens, weighted_sum
-from ..ops import sum_over_group
-from .complete import CompleteModel
+from ..mixers import make_norm
+from ..mixers.base import Gathered, Latents, SumMixer, TokenWeights
+from ..mixers.sums import sum_tokens
+from .checks import check_sizes
 from .layers import BareBlock, join_inputs, linear_chain, stack_blocks
+from .positions import grid_positions
+from .token_model import TokenModel
 
 
 class LinearAttention(nn.Module):
@@ -23,13 +24,8 @@ class LinearAttention(nn.Module):
         y = \frac{q \sum_n k_n^\top v_n}{q \cdot \sum_n k_n} + q
 
     per head, with q and k softmaxed over their D features. Token n enters with weight
-    :math:`k_{nd}` in feature d, so the sums are D weighted means and their weights: the *context*,
-    of shape :math:`(B, H, D, D + 1)`. Only ratios of weights matter; they are kept summing to 1.
-
-    Parameters
-    ----------
-    dim, heads : int
-        Channels C and heads H.
+    :math:`k_{nd}` in feature d, so what a query reads are D weighted sums and their weights: the
+    *context*, of shape :math:`(B, H, D, D + 1)`. Only ratios matter; weights are made to sum to 1.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -40,27 +36,15 @@ class LinearAttention(nn.Module):
         self.value = nn.Linear(dim, dim)
         self.out = nn.Linear(dim, dim)
 
-    def weights_and_values(
-        self, x: Float[Tensor, "B N C"]
-    ) -> tuple[Float[Tensor, "B N H D"], Float[Tensor, "B N H D"]]:
-        """Return the weights of the tokens in fp32 or better, and their values."""
+    def gather(
+        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None
+    ) -> tuple[Float[Tensor, "B H D D"], Float[Tensor, "B H D"]]:
+        """Sum the values of the tokens, and their keys, in fp32 or better."""
         keys = self.key(x).unflatten(-1, self.by_head)
         keys = keys.to(torch.promote_types(keys.dtype, torch.float32))
-        return F.softmax(keys, -1), self.value(x).unflatten(-1, self.by_head)
-
-    def context(
-        self,
-        x: Float[Tensor, "B N C"],
-        token_weights: TokenWeights | None,
-        group: str | None,
-    ) -> Float[Tensor, "B H D E"]:
-        """Sum over the tokens of all ranks, differentiably."""
-        weights, values = self.weights_and_values(x)
-        if token_weights is not None:
-            weights = weights * token_weights[:, :, None, None]
-        values = F.pad(values.to(weights.dtype), (0, 1), value=1.0)
-        sums = sum_over_group(weighted_sum(weights, values, "bnhd,bnhe->bhde"), group)
-        return sums / sums[..., -1:].sum(-2, keepdim=True)
+        return sum_tokens(
+            F.softmax(keys, -1), self.value(x).unflatten(-1, self.by_head), token_weights
+        )
 
     def forward(
         self, x: Float[Tensor, "B N C"], context: Float[Tensor, "B H D E"]
@@ -90,25 +74,12 @@ class GatedExperts(nn.Module):
         return self.norm(sum(share * expert(x) for share, expert in parts))
 
 
-class GNOTLayer(Mixer):
+class GNOTLayer(SumMixer):
     r"""Cross-attention to the function, gated experts, self-attention, gated experts.
 
     The state of a token is :math:`(e, f, p)` side by side: the embedding e of its coordinates and
     its raw channels p, which stay, and the function f. As in the study every layer starts again
     from e: its queries are e, it attends to f, and what it gives becomes the next layer's f.
-
-    Parameters
-    ----------
-    dim, heads : int
-        Channels C of e and of f, and heads H.
-    gate_dim : int
-        Raw channels.
-    hidden : int
-        Hidden width of experts and gate.
-    n_experts : int
-        Experts of each of the two mixtures.
-    act : str
-        Name of the activation.
     """
 
     n_gathers = 2
@@ -131,11 +102,10 @@ class GNOTLayer(Mixer):
         self, x: Float[Tensor, "B N W"], token_weights: TokenWeights | None = None
     ) -> Float[Tensor, "B N W"]:
         """Return the state with the next function in it."""
-        group = self.context_group
-        _, function, _ = x.split(self.widths, -1)
-        h = self._cross(x, self.cross.context(self.norm_function(function), token_weights, group))
-        context = self.attend.context(self.norm_self(h), token_weights, group)
-        return self._finish(x, h, context)
+        latent = self.finish(self.merge_ranks(self.gather(x, (), token_weights)), ())
+        h = self._cross(x, latent)
+        sums = self.attend.gather(self.norm_self(h), token_weights)
+        return self._finish(x, h, self.finish(self.merge_ranks(sums), (latent,)))
 
     def _gates(self, x: Tensor) -> Tensor:
         return F.softmax(self.gate(x.split(self.widths, -1)[2]), -1)
@@ -154,33 +124,20 @@ class GNOTLayer(Mixer):
         return torch.cat((embedding, h.to(x.dtype), raw), -1)
 
     def gather(
-        self,
-        x: Float[Tensor, "B N W"],
-        latents: tuple[Tensor, ...],
-        token_weights: TokenWeights | None = None,
-    ) -> tuple[Float[Tensor, "B H D D"], Float[Tensor, "B H D"]]:
-        """Average the function of these tokens first, then their own features."""
+        self, x: Float[Tensor, "B N W"], latents: Latents, token_weights: TokenWeights | None = None
+    ) -> Gathered:
+        """Sum the function of these tokens first, then their own features."""
         if latents:
-            h = self.norm_self(self._cross(x, latents[0]))
-            weights, values = self.attend.weights_and_values(h)
-        else:
-            function = self.norm_function(x.split(self.widths, -1)[1])
-            weights, values = self.cross.weights_and_values(function)
-        return average_tokens(weights, values, token_weights, "bnhg,bnhd->bhgd")
+            return self.attend.gather(self.norm_self(self._cross(x, latents[0])), token_weights)
+        function = self.norm_function(x.split(self.widths, -1)[1])
+        return self.cross.gather(function, token_weights)
 
-    def close(
-        self,
-        out: Float[Tensor, "B H D D"],
-        lse: Float[Tensor, "B H D"],
-        latents: tuple[Tensor, ...],
-    ) -> Float[Tensor, "B H D E"]:
-        """Put means and weights together to the context."""
-        share = F.softmax(lse, -1)[..., None].to(out.dtype)
-        return torch.cat((share * out, share), -1)
+    def finish(self, gathered: Gathered, latents: Latents) -> Float[Tensor, "B H D E"]:
+        """Put sums and weights together to the context."""
+        total, weight = gathered
+        return torch.cat((total, weight[..., None]), -1) / weight.sum(-1)[..., None, None]
 
-    def scatter(
-        self, x: Float[Tensor, "B N W"], latents: tuple[Tensor, ...]
-    ) -> Float[Tensor, "B N W"]:
+    def scatter(self, x: Float[Tensor, "B N W"], latents: Latents) -> Float[Tensor, "B N W"]:
         """Return the next state of these tokens."""
         return self._finish(x, self._cross(x, latents[0]), latents[1])
 
@@ -221,7 +178,7 @@ class FunctionHead(nn.Sequential):
         return super().forward(x[..., self.dim : 2 * self.dim])
 
 
-class GNOT(CompleteModel):
+class GNOT(TokenModel):
     r"""General Neural Operator Transformer as configured in the FLARE study (Hao et al., 2023).
 
     Both attentions of a layer are normalised sums over tokens, so masks, token shards, streaming
@@ -234,7 +191,7 @@ class GNOT(CompleteModel):
     Parameters
     ----------
     functional_dim, out_dim, embedding_dim
-        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     n_layers, n_hidden, n_head : int, optional
         Layers, channels C and heads H. Defaults 8, 128 and 8.
     n_experts : int, optional, default=3
@@ -244,17 +201,17 @@ class GNOT(CompleteModel):
     act : str, optional, default="gelu_exact"
         Activation.
     structured_shape, ref, checkpoint_blocks
-        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     unified_pos : bool, optional, default=False
         Embed positions in the grid instead of the inputs (needs ``structured_shape``).
 
     Forward
     -------
-    As :class:`~physicsnemo_flarepp.models.MixerBackbone`, without ``time``.
+    As :class:`~physicsnemo_flarepp.models.FlarePP`, without ``time``.
 
     Outputs
     -------
-    As :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+    As :class:`~physicsnemo_flarepp.models.FlarePP`.
 
     Examples
     --------
@@ -281,7 +238,12 @@ class GNOT(CompleteModel):
         ref: int = 8,
         checkpoint_blocks: bool = False,
     ) -> None:
-        super().__init__(locals())
+        check_sizes(n_layers, n_hidden, n_head, {"n_experts": n_experts}, mlp_ratio)
+        super().__init__(
+            *(functional_dim, out_dim, embedding_dim, structured_shape),
+            positions=grid_positions(structured_shape, unified_pos, ref, embedding_dim),
+            checkpoint_blocks=checkpoint_blocks,
+        )
         raw = functional_dim if unified_pos else self.token_width
         seen = self.token_width - functional_dim if unified_pos else raw
         hidden = round(n_hidden * mlp_ratio)

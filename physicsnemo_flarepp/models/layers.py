@@ -11,7 +11,9 @@ from physicsnemo.nn import get_activation
 from torch import Tensor, nn
 
 from ..mixers import Mixer, make_norm
-from ..mixers.base import TokenWeights
+from ..mixers.base import Latents, Tokens, TokenWeights
+from ..mixers.linear import is_bare
+from ..ops import encode
 
 # The published runs use the approximation everywhere in the backbone.
 _GELUS = {"gelu": "tanh", "gelu_exact": "none"}
@@ -20,13 +22,7 @@ _FIRST_PREDICTION = 0.1
 
 
 def make_activation(act: str) -> nn.Module:
-    """Build an activation: "gelu" (tanh approximation), "gelu_exact", or a name of PhysicsNeMo's.
-
-    Examples
-    --------
-    >>> make_activation("gelu"), make_activation("gelu_exact"), make_activation("silu")
-    (GELU(approximate='tanh'), GELU(approximate='none'), SiLU())
-    """
+    """Build an activation: "gelu" (tanh), "gelu_exact", or one by PhysicsNeMo's name."""
     name = act.lower() if isinstance(act, str) else act
     if name in _GELUS:
         return nn.GELU(_GELUS[name])
@@ -51,19 +47,7 @@ class ResidualLayer(nn.Module):
 
 
 class InProjection(nn.Module):
-    """Lift per-token inputs to the hidden width (Linear, act, residual layers, Linear).
-
-    Parameters
-    ----------
-    embedding_dim, functional_dim : int
-        Widths of the two inputs; the embedding's may be 0.
-    dim : int
-        Hidden width C.
-    n_layers : int
-        Residual layers between the first and the last Linear.
-    act : str
-        Name of the activation.
-    """
+    """Lift per-token inputs to the hidden width (Linear, act, residual layers, Linear)."""
 
     def __init__(
         self, embedding_dim: int, functional_dim: int, dim: int, n_layers: int, act: str
@@ -81,8 +65,8 @@ class InProjection(nn.Module):
         """Project ``embedding`` next to ``fx``; a single row of ``fx`` is projected once."""
         if embedding is None:
             x = self.first(fx)
-        elif fx.shape[1] == embedding.shape[1]:
-            x = self.first(torch.cat((embedding, fx), -1))
+        elif fx.shape[1] == embedding.shape[1] or not is_bare(self.first):
+            x = self.first(join_inputs(fx, embedding))
         else:
             weight_embedding = self.first.weight[:, : self.embedding_dim]
             weight_fx = self.first.weight[:, self.embedding_dim :]
@@ -111,44 +95,41 @@ class FeedForward(nn.Sequential):
 
 
 class Block(nn.Module):
-    """Residual block ``x + mixer(norm x)``, then ``x + ffn(norm x)``.
+    """Residual block ``x + mixer(norm x)``, then ``x + ffn(norm x)``, with dropout on both."""
 
-    Parameters
-    ----------
-    mixer : Mixer
-        The token mixer.
-    mlp_ratio : float
-        Hidden width of the feed-forward over the mixer's width.
-    act, norm : str
-        Names of the activation and the normalisation.
-    dropout : float
-        Dropout on both branches.
-    """
-
-    def __init__(self, mixer: Mixer, mlp_ratio: float, act: str, norm: str, dropout: float) -> None:
+    def __init__(
+        self,
+        norm_mixer: nn.Module,
+        mixer: Mixer,
+        norm_ffn: nn.Module,
+        ffn: nn.Module,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.norm_mixer = make_norm(norm, mixer.dim)
+        self.norm_mixer = norm_mixer
         self.mixer = mixer
-        self.norm_ffn = make_norm(norm, mixer.dim)
-        self.ffn = FeedForward(mixer.dim, mlp_ratio, act)
+        self.norm_ffn = norm_ffn
+        self.ffn = ffn
         self.dropout = nn.Dropout(dropout)
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Mix across tokens, then transform each."""
         x = x + self.dropout(self.mixer(self.norm_mixer(x), token_weights))
         return x + self.dropout(self.ffn(self.norm_ffn(x)))
 
-    def update(
-        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
-    ) -> Float[Tensor, "B N C"]:
+    def update(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Return the block's output for some tokens from what its mixer gathered from all.
 
         Dropout is left out: streaming refuses models that have it switched on.
         """
         x = x + self.mixer.scatter(self.norm_mixer(x), latents)
         return x + self.ffn(self.norm_ffn(x))
+
+
+def make_block(mixer: Mixer, mlp_ratio: float, act: str, norm: str, dropout: float = 0.0) -> Block:
+    """Build a block around a mixer, its feed-forward ``mlp_ratio`` times as wide."""
+    norms = [make_norm(norm, mixer.dim) for _ in range(2)]
+    return Block(norms[0], mixer, norms[1], FeedForward(mixer.dim, mlp_ratio, act), dropout)
 
 
 class BareBlock(nn.Module):
@@ -159,15 +140,11 @@ class BareBlock(nn.Module):
         self.norm_mixer = nn.Identity()
         self.mixer = mixer
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Run the mixer."""
         return self.mixer(x, token_weights)
 
-    def update(
-        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
-    ) -> Float[Tensor, "B N C"]:
+    def update(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Run the last stage of the mixer."""
         return self.mixer.scatter(x, latents)
 
@@ -186,7 +163,7 @@ def balance_outputs(blocks: Sequence[AnyBlock], out_projection: nn.Module) -> No
         for block in blocks:
             block.mixer.output.weight *= share
             if isinstance(block, Block):
-                cast(nn.Linear, block.ffn[-1]).weight *= share
+                cast(nn.Linear, cast(nn.Sequential, block.ffn)[-1]).weight *= share
         last = cast(nn.Sequential, out_projection)[-1]
         cast(nn.Linear, last).weight *= _FIRST_PREDICTION
 
@@ -197,19 +174,7 @@ def stack_blocks(blocks: Iterable[AnyBlock]) -> Sequence[AnyBlock]:
 
 
 class LatentBlock(nn.Module):
-    """Pre-norm transformer block on latents: self-attention among them, then a feed-forward.
-
-    Parameters
-    ----------
-    dim, heads : int
-        Channels C and heads H.
-    mlp_ratio : float
-        Hidden width of the feed-forward over C.
-    act : str
-        Name of its activation.
-    bias : bool
-        Whether the projections to queries, keys and values have one.
-    """
+    """Pre-norm transformer block on latents: self-attention among them, then a feed-forward."""
 
     def __init__(self, dim: int, heads: int, mlp_ratio: float, act: str, bias: bool) -> None:
         super().__init__()
@@ -224,18 +189,12 @@ class LatentBlock(nn.Module):
         """Let every latent attend to all, then transform each."""
         projected = self.project(self.norm_attention(z)).unflatten(-1, (3 * self.heads, -1))
         q, k, v = projected.transpose(1, 2).chunk(3, 1)
-        z = z + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        z = z + self.out(encode(q, k, v).transpose(1, 2).flatten(2))
         return z + self.ffn(self.norm_ffn(z))
 
 
 def linear_chain(widths: Sequence[int], act: str) -> nn.Sequential:
-    """Build Linear layers from width to width with activations between them.
-
-    Examples
-    --------
-    >>> [type(layer).__name__ for layer in linear_chain((2, 8, 1), "gelu")]
-    ['Linear', 'GELU', 'Linear']
-    """
+    """Build Linear layers from width to width with activations between them."""
     first, *others = itertools.starmap(nn.Linear, itertools.pairwise(widths))
     return nn.Sequential(
         first, *(layer for linear in others for layer in (make_activation(act), linear))
@@ -245,13 +204,7 @@ def linear_chain(widths: Sequence[int], act: str) -> nn.Sequential:
 def join_inputs(
     fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None
 ) -> Float[Tensor, "B N W"]:
-    """Put ``embedding`` and ``fx`` side by side, a single row of ``fx`` at every token.
-
-    Examples
-    --------
-    >>> join_inputs(torch.ones(1, 1, 2), torch.zeros(1, 5, 3)).shape
-    torch.Size([1, 5, 5])
-    """
+    """Put ``embedding`` and ``fx`` side by side, a single row of ``fx`` at every token."""
     if embedding is None:
         return fx
     return torch.cat((embedding, fx.expand(-1, embedding.shape[1], -1)), -1)

@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .complete import CompleteModel, OneGatherMixer
+from ..mixers.base import AttentionInputs, Latents
+from ..mixers.linear import affine_map
+from .checks import check_integers, check_sizes
 from .layers import (
     BareBlock,
     LatentBlock,
@@ -16,6 +18,9 @@ from .layers import (
     make_activation,
     stack_blocks,
 )
+from .one_gather import OneGatherMixer
+from .positions import grid_positions
+from .token_model import TokenModel
 
 
 def residual_layers(in_dim: int, dim: int, n_layers: int, act: str) -> list[nn.Module]:
@@ -52,19 +57,6 @@ class ModesMixer(OneGatherMixer):
 
     Both softmaxes are of the same scores :math:`s = h W^\top + b`, with the features h of a token.
     The bias adds the same number to all scores of a mode, so it cancels in the gather.
-
-    Parameters
-    ----------
-    dim, heads : int
-        Channels C, and heads H of the blocks.
-    slice_num : int
-        Modes M.
-    n_layers : int
-        Blocks on the modes.
-    mlp_ratio : float
-        Hidden width of their feed-forwards over C.
-    act : str
-        Name of their activation.
     """
 
     scale = 1.0
@@ -78,29 +70,23 @@ class ModesMixer(OneGatherMixer):
             *(LatentBlock(dim, heads, mlp_ratio, act, bias=True) for _ in range(n_layers))
         )
 
-    def project_tokens(self, x: Float[Tensor, "B N W"]) -> tuple[Tensor, Tensor, Tensor]:
+    def attention_inputs(self, x: Float[Tensor, "B N W"], latents: Latents) -> AttentionInputs:
         """Return the modes' weights as queries, features as keys and the values, in one head."""
         features, values = x[:, None].chunk(2, -1)
-        return self.modes.weight.to(x.dtype).expand(x.shape[0], 1, -1, -1), features, values
+        weight, _ = affine_map(self.modes, features.shape[-1])
+        return self.queries_like(weight[None, None], features), features, values
 
-    def close(
-        self,
-        out: Float[Tensor, "B 1 M C"],
-        lse: Float[Tensor, "B 1 M"] | None,
-        latents: tuple[Tensor, ...],
-    ) -> Float[Tensor, "B 1 M C"]:
+    def transform(self, z: Float[Tensor, "B 1 M C"]) -> Float[Tensor, "B 1 M C"]:
         """Run the blocks on the modes."""
-        return self.blocks(out[:, 0].to(self.modes.weight.dtype))[:, None].to(out.dtype)
+        return self.blocks(z[:, 0].to(self.dtype))[:, None].to(z.dtype)
 
-    def scatter(
-        self, x: Float[Tensor, "B N W"], latents: tuple[Tensor, ...]
-    ) -> Float[Tensor, "B N C"]:
+    def scatter(self, x: Float[Tensor, "B N W"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Return the modes to each token, weighted by its softmax over them."""
         weights = F.softmax(self.modes(x.chunk(2, -1)[0]), -1)
         return weights @ latents[0][:, 0].to(weights.dtype)
 
 
-class LNO(CompleteModel):
+class LNO(TokenModel):
     r"""Latent Neural Operator as configured in the FLARE study (Wang and Wang, 2024).
 
     Trunk and branch MLPs on the tokens, one gather into modes, ``n_layers`` transformer blocks on
@@ -110,7 +96,7 @@ class LNO(CompleteModel):
     Parameters
     ----------
     functional_dim, out_dim, embedding_dim
-        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     n_layers : int, optional, default=4
         Blocks on the modes.
     n_hidden, n_head : int, optional
@@ -124,15 +110,15 @@ class LNO(CompleteModel):
     io_layers : int, optional, default=2
         Residual layers of each MLP.
     structured_shape, unified_pos, ref, checkpoint_blocks
-        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
 
     Forward
     -------
-    As :class:`~physicsnemo_flarepp.models.MixerBackbone`, without ``time``.
+    As :class:`~physicsnemo_flarepp.models.FlarePP`, without ``time``.
 
     Outputs
     -------
-    As :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+    As :class:`~physicsnemo_flarepp.models.FlarePP`.
 
     Examples
     --------
@@ -158,7 +144,13 @@ class LNO(CompleteModel):
         ref: int = 8,
         checkpoint_blocks: bool = False,
     ) -> None:
-        super().__init__(locals())
+        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio)
+        check_integers(0, {"io_layers": io_layers})
+        super().__init__(
+            *(functional_dim, out_dim, embedding_dim, structured_shape),
+            positions=grid_positions(structured_shape, unified_pos, ref, embedding_dim),
+            checkpoint_blocks=checkpoint_blocks,
+        )
         self.in_projection = TrunkAndBranch(self.token_width, n_hidden, io_layers, act)
         mixer = ModesMixer(n_hidden, n_head, slice_num, n_layers, mlp_ratio, act)
         self.blocks = stack_blocks([BareBlock(mixer)])

@@ -6,10 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..mixers import draw_weights, make_norm
+from ..mixers import make_norm
+from ..mixers.base import AttentionInputs, Latents
 from ..ops import decode
-from .complete import CompleteModel, OneGatherMixer, keys_and_values
+from .checks import check_integers, check_sizes
 from .layers import BareBlock, InProjection, LatentBlock, OutProjection, stack_blocks
+from .one_gather import OneGatherMixer, keys_and_values
+from .positions import grid_positions
+from .token_model import TokenModel
 
 
 class PerceiverMixer(OneGatherMixer):
@@ -17,19 +21,6 @@ class PerceiverMixer(OneGatherMixer):
 
     The latents are the queries of the gather themselves. Neither cross-attention has a residual
     path or a feed-forward; each ends in a Linear.
-
-    Parameters
-    ----------
-    dim, heads : int
-        Channels C and heads H.
-    slice_num : int
-        Latents M.
-    n_layers : int
-        Self-attention blocks.
-    mlp_ratio : float
-        Hidden width of their feed-forwards over C.
-    act : str
-        Name of their activation.
     """
 
     def __init__(
@@ -55,31 +46,24 @@ class PerceiverMixer(OneGatherMixer):
         super().reset_parameters(init)
         nn.init.normal_(self.latents)
 
-    def project_tokens(self, x: Float[Tensor, "B N C"]) -> tuple[Tensor, Tensor, Tensor]:
+    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return the latents as queries, and keys and values of the normalised tokens."""
-        k, v = self.project_heads(self.norm_gather(x), self.project)
-        return self.latents.to(k.dtype).expand(x.shape[0], -1, -1, -1), k, v
+        k, v = self.project_heads(self.norm_gather(x), self.project, 2)
+        return self.queries_like(self.latents[None], k), k, v
 
-    def close(
-        self,
-        out: Float[Tensor, "B H M D"],
-        lse: Float[Tensor, "B H M"] | None,
-        latents: tuple[Tensor, ...],
-    ) -> Float[Tensor, "B H M E"]:
+    def transform(self, z: Float[Tensor, "B H M D"]) -> Float[Tensor, "B H M E"]:
         """Run the self-attention blocks; give keys and values of the latents side by side."""
-        z = self.blocks(self.gathered(self.merge_heads(out).to(self.gathered.weight.dtype)))
-        return keys_and_values(self, self.norm_latents(z), self.project_latents).to(out.dtype)
+        latents = self.blocks(self.gathered(self.merge_heads(z).to(self.dtype)))
+        return keys_and_values(self, self.norm_latents(latents), self.project_latents).to(z.dtype)
 
-    def scatter(
-        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
-    ) -> Float[Tensor, "B N C"]:
+    def scatter(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Let each token attend to the latents."""
         q = self.split_heads(self.query(self.norm_read(x)))
         k, v = latents[0].to(q.dtype).chunk(2, -1)
         return self.out(self.merge_heads(decode(q, k, v)))
 
 
-class PerceiverIO(CompleteModel):
+class PerceiverIO(TokenModel):
     r"""PerceiverIO as configured in the FLARE study (Jaegle et al., 2021).
 
     In-projection, cross-attention of learned latents to the tokens, ``n_layers`` self-attention
@@ -89,7 +73,7 @@ class PerceiverIO(CompleteModel):
     Parameters
     ----------
     functional_dim, out_dim, embedding_dim
-        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     n_layers : int, optional, default=8
         Self-attention blocks on the latents.
     n_hidden, n_head : int, optional
@@ -101,15 +85,15 @@ class PerceiverIO(CompleteModel):
     act : str, optional, default="gelu"
         Activation; "gelu" is the tanh approximation.
     structured_shape, unified_pos, ref, io_layers, checkpoint_blocks
-        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
 
     Forward
     -------
-    As :class:`~physicsnemo_flarepp.models.MixerBackbone`, without ``time``.
+    As :class:`~physicsnemo_flarepp.models.FlarePP`, without ``time``.
 
     Outputs
     -------
-    As :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+    As :class:`~physicsnemo_flarepp.models.FlarePP`.
 
     Examples
     --------
@@ -135,7 +119,13 @@ class PerceiverIO(CompleteModel):
         io_layers: int = 2,
         checkpoint_blocks: bool = False,
     ) -> None:
-        super().__init__(locals())
+        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio)
+        check_integers(0, {"io_layers": io_layers})
+        super().__init__(
+            *(functional_dim, out_dim, embedding_dim, structured_shape),
+            positions=grid_positions(structured_shape, unified_pos, ref, embedding_dim),
+            checkpoint_blocks=checkpoint_blocks,
+        )
         self.in_projection = InProjection(
             self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
         )
@@ -143,8 +133,3 @@ class PerceiverIO(CompleteModel):
         self.blocks = stack_blocks([BareBlock(mixer)])
         self.out_projection = OutProjection(n_hidden, out_dim, io_layers, act, "layer")
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw every Linear from N(0, 0.02) with zero bias, and the latents from N(0, 1)."""
-        draw_weights(self)
-        self.blocks[0].mixer.reset_parameters()

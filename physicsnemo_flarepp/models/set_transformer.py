@@ -7,9 +7,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..mixers import make_norm
+from ..mixers.base import AttentionInputs, Latents
 from ..ops import decode
-from .complete import CompleteModel, OneGatherMixer, keys_and_values
-from .layers import Block, InProjection, OutProjection, make_activation, stack_blocks
+from .checks import check_integers, check_sizes
+from .layers import InProjection, OutProjection, make_activation, make_block, stack_blocks
+from .one_gather import OneGatherMixer, keys_and_values
+from .positions import grid_positions
+from .token_model import TokenModel
 
 
 class AttentionRest(nn.Module):
@@ -41,15 +45,6 @@ class InducedSetMixer(OneGatherMixer):
     r"""Induced set attention: :math:`\mathrm{MAB}(x, \mathrm{MAB}(I, x))`, :math:`I` learned.
 
     The scores of both attentions are scaled by :math:`C^{-1/2}`.
-
-    Parameters
-    ----------
-    dim, heads : int
-        Channels C and heads H.
-    slice_num : int
-        Inducing points M.
-    act : str
-        Name of the activation.
     """
 
     def __init__(self, dim: int, heads: int, slice_num: int, act: str) -> None:
@@ -69,26 +64,18 @@ class InducedSetMixer(OneGatherMixer):
         super().reset_parameters(init)
         nn.init.xavier_uniform_(self.inducing)
 
-    def project_tokens(self, x: Float[Tensor, "B N C"]) -> tuple[Tensor, Tensor, Tensor]:
+    def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return the inducing points as queries, and keys and values of the tokens."""
-        k, v = self.project_heads(x, self.project)
-        q = self.split_heads(self.query_inducing(self.inducing))
-        return q.to(k.dtype).expand(x.shape[0], -1, -1, -1), k, v
+        k, v = self.project_heads(x, self.project, 2)
+        return self.queries_like(self.split_heads(self.query_inducing(self.inducing)), k), k, v
 
-    def close(
-        self,
-        out: Float[Tensor, "B H M D"],
-        lse: Float[Tensor, "B H M"] | None,
-        latents: tuple[Tensor, ...],
-    ) -> Float[Tensor, "B H M E"]:
+    def transform(self, z: Float[Tensor, "B H M D"]) -> Float[Tensor, "B H M E"]:
         """Finish the first block; give keys and values of its result side by side."""
-        gathered = self.merge_heads(out).to(self.query.weight.dtype)
-        z = self.rest_inducing(self.query_inducing(self.inducing), gathered)
-        return keys_and_values(self, z, self.project_latents).to(out.dtype)
+        gathered = self.merge_heads(z).to(self.dtype)
+        latents = self.rest_inducing(self.query_inducing(self.inducing), gathered)
+        return keys_and_values(self, latents, self.project_latents).to(z.dtype)
 
-    def scatter(
-        self, x: Float[Tensor, "B N C"], latents: tuple[Tensor, ...]
-    ) -> Float[Tensor, "B N C"]:
+    def scatter(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Run the second block, with the tokens for queries."""
         projected = self.query(x)
         q = self.split_heads(projected)
@@ -96,7 +83,7 @@ class InducedSetMixer(OneGatherMixer):
         return self.rest(projected, self.merge_heads(decode(q, k, v, scale=self.scale)))
 
 
-class SetTransformer(CompleteModel):
+class SetTransformer(TokenModel):
     r"""Set Transformer as configured in the FLARE study (Lee et al., 2019).
 
     In-projection, ``n_layers`` blocks ``x + ISAB(norm x)``, ``x + ffn(norm x)``, out-projection.
@@ -106,7 +93,7 @@ class SetTransformer(CompleteModel):
     Parameters
     ----------
     functional_dim, out_dim, embedding_dim
-        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     n_layers, n_hidden, n_head : int, optional
         Blocks, channels C and heads H. Defaults 8, 128 and 8.
     slice_num : int, optional, default=64
@@ -118,15 +105,15 @@ class SetTransformer(CompleteModel):
     attention_act : str, optional, default="gelu_exact"
         Activation inside the attention blocks.
     structured_shape, unified_pos, ref, io_layers, checkpoint_blocks
-        As in :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
 
     Forward
     -------
-    As :class:`~physicsnemo_flarepp.models.MixerBackbone`, without ``time``.
+    As :class:`~physicsnemo_flarepp.models.FlarePP`, without ``time``.
 
     Outputs
     -------
-    As :class:`~physicsnemo_flarepp.models.MixerBackbone`.
+    As :class:`~physicsnemo_flarepp.models.FlarePP`.
 
     Examples
     --------
@@ -153,19 +140,21 @@ class SetTransformer(CompleteModel):
         io_layers: int = 2,
         checkpoint_blocks: bool = False,
     ) -> None:
-        super().__init__(locals())
+        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio)
+        check_integers(0, {"io_layers": io_layers})
+        super().__init__(
+            *(functional_dim, out_dim, embedding_dim, structured_shape),
+            positions=grid_positions(structured_shape, unified_pos, ref, embedding_dim),
+            checkpoint_blocks=checkpoint_blocks,
+        )
         self.in_projection = InProjection(
             self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
         )
         self.blocks = stack_blocks(
-            Block(
-                InducedSetMixer(n_hidden, n_head, slice_num, attention_act),
-                mlp_ratio,
-                act,
-                "layer",
-                dropout=0.0,
+            make_block(mixer, mlp_ratio, act, "layer")
+            for mixer in (
+                InducedSetMixer(n_hidden, n_head, slice_num, attention_act) for _ in range(n_layers)
             )
-            for _ in range(n_layers)
         )
         self.out_projection = OutProjection(n_hidden, out_dim, io_layers, act, "layer")
         self.reset_parameters()

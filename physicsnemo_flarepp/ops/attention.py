@@ -10,8 +10,6 @@ parts as fill the device (:mod:`physicsnemo_flarepp.ops.splits`).
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -111,80 +109,39 @@ def attention_with_lse(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if is_plain():
         return _attend(q, k, v, weights, scale, "math")
-    if _known is not None:
-        return _known.gather(q, k, v, weights, scale, splits)
     return _attention(q, k, v, weights, scale, splits)
 
 
-class KnownGather:
-    """The gather over a whole key set, of which a part is to be differentiated again.
+def attention_of_part(
+    q: Float[Tensor, "B H M D"],
+    k: Float[Tensor, "B H N D"],
+    v: Float[Tensor, "B H N E"],
+    whole: tuple[Float[Tensor, "B H M E"], Float[Tensor, "B H M"]],
+    *,
+    scale: float | None = None,
+    key_weights: TokenWeights | None = None,
+) -> tuple[Float[Tensor, "B H M E"], Float[Tensor, "B H M"]]:
+    """Return the known attention over a key set, to be differentiated with respect to a part of it.
 
-    Parameters
-    ----------
-    out, lse : torch.Tensor
-        Output :math:`(B, H, M, E)` and log-normaliser :math:`(B, H, M)` of the whole set.
-    """
-
-    def __init__(self, out: Float[Tensor, "B H M E"], lse: Float[Tensor, "B H M"]) -> None:
-        self.pair = out, lse
-        self.given: tuple[Tensor, Tensor] | None = None
-
-    def gather(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        weights: TokenWeights | None,
-        scale: float,
-        splits: int | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the whole gather, with the gradients that the part has in it."""
-        self.given = _PartOfKnown.apply(q, k, v, weights, scale, splits, *self.pair)
-        return self.given
-
-
-_known: KnownGather | None = None
-
-
-@contextmanager
-def known_gather(
-    out: Float[Tensor, "B H M E"], lse: Float[Tensor, "B H M"]
-) -> Iterator[KnownGather]:
-    """Let :func:`attention_with_lse` give a known result instead of computing that of its keys.
-
-    Its keys must be part of those behind the known result. What it returns is that result, and
-    gradients of it reach the part as they would in the attention over all keys: one fused backward
-    pass, and no forward pass.
-
-    Parameters
-    ----------
-    out, lse : torch.Tensor
-        What the attention over all keys returned, or the merged pair of its parts.
-
-    Yields
-    ------
-    KnownGather
-        Its ``given`` is what was returned, None if no attention was asked for.
+    Gradients of the result reach ``q``, ``k`` and ``v`` as they would in the attention over all
+    keys: one fused backward pass, and no forward pass.
 
     Examples
     --------
     >>> q, k, v = torch.rand(3, 1, 1, 6, 8)
     >>> whole = attention_with_lse(q, k, v)
     >>> part = v[:, :, :2].clone().requires_grad_()
-    >>> with known_gather(*whole):
-    ...     out, lse = attention_with_lse(q, k[:, :, :2], part)
+    >>> out, lse = attention_of_part(q, k[:, :, :2], part, whole)
     >>> torch.equal(out, whole[0])
     True
     >>> out.sum().backward()
     >>> bool(part.grad.sum() < 6 * 8)  # the other keys have their share
     True
     """
-    global _known
-    before, _known = _known, KnownGather(out, lse)
-    try:
-        yield _known
-    finally:
-        _known = before
+    if not torch.compiler.is_compiling():
+        check_attention(q, k, v, scale, key_weights=key_weights)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return _PartOfKnown.apply(q, k, v, key_weights, scale, None, *whole)
 
 
 class _PartOfKnown(torch.autograd.Function):

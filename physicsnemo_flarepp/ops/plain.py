@@ -6,28 +6,29 @@ mode raise.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-_plain = False
+# Read in forward passes only: the backward pass may run in a thread that does not see it.
+_plain: ContextVar[bool] = ContextVar("plain_operators", default=False)
 
 
 def is_plain() -> bool:
     """Return whether operators are built from differentiable operations of torch at present."""
-    return _plain
+    return _plain.get()
 
 
 @contextmanager
 def plain_operators() -> Iterator[None]:
     """Build every operator from operations that torch differentiates again and in forward mode.
 
-    For ``torch.func``, Hessians and losses with derivatives of the prediction, as those of
+    For ``torch.func``, Hessians and losses with derivatives of the prediction, as in
     physics-informed training. Same values and gradients up to rounding. Attention scores are then
     stored, M numbers per token and head, and steps are slower. Derivatives over the ranks of a
     context group stay first ones.
 
-    The forward pass must run inside. So must the backward pass of a model with
-    ``checkpoint_blocks``, which runs blocks again. The choice holds for all threads of the process.
+    The forward pass must run inside; the backward pass may run anywhere. The choice holds for
+    models of this package, and for PhysicsNeMo's through
+    :func:`~physicsnemo_flarepp.models.serve`, in the calling thread only.
 
     Examples
     --------
@@ -40,10 +41,8 @@ def plain_operators() -> Iterator[None]:
     >>> (du,) = torch.autograd.grad(u.sum(), x, create_graph=True)
     >>> du.square().sum().backward()  # a loss on derivatives
     """
-    global _plain
-    before, _plain = _plain, True
+    token = _plain.set(True)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
+        yield
     finally:
-        _plain = before
+        _plain.reset(token)

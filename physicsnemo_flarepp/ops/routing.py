@@ -125,8 +125,8 @@ def decode(
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float | None, splits: int | None) -> Tensor:
-    """Attend with torch's own operator, or with ours where the tokens are to be split."""
-    if is_plain() or not may_split(q, k, v, splits):
+    """Attend with torch's own operator, or with ours where tokens are split or it must be plain."""
+    if not (is_plain() or may_split(q, k, v, splits)):
         return F.scaled_dot_product_attention(q, k, v, scale=scale)
     kind = q.device.type
     if q.dtype == torch.float32 and torch.is_autocast_enabled(kind):  # as torch's own does

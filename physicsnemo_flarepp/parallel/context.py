@@ -8,8 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from ..mixers import Mixer
-from ..mixers.served import served_layers
+from ..mixers.physicsnemo_layers import find_mixers
 
 DEBUG_VARIABLE = "FLAREPP_DEBUG_CONTEXT"
 _PENDING = "_pending_comparison"
@@ -46,8 +45,7 @@ def enable_context_parallel(
     torch.nn.Module
         The same model.
     """
-    served_layers(model)
-    mixers = [module for module in model.modules() if isinstance(module, Mixer)]
+    mixers = find_mixers(model)
     if not mixers:
         raise ValueError(
             f"{type(model).__name__} has no token mixer that is known here, so nothing can be "
@@ -67,7 +65,7 @@ def enable_context_parallel(
             "models.positions.unified_positions"
         )
     for mixer in mixers:
-        mixer.context_group = None if group is None else group.group_name
+        mixer.set_context_group(None if group is None else group.group_name)
     _stop_comparing(model)
     if debug is None:
         debug = os.environ.get(DEBUG_VARIABLE, "0") != "0"
@@ -101,7 +99,7 @@ def _stop_comparing(model: nn.Module) -> None:
 
 def _signature(model: nn.Module, tensors: Sequence[Tensor]) -> dict[str, object]:
     """Collect what must be equal on all ranks of a context group."""
-    mixers = [module for module in model.modules() if isinstance(module, Mixer)]
+    mixers = find_mixers(model)
     parameters = list(model.parameters())
     total = sum(p.detach().double().sum().item() for p in parameters)
     autocast = torch.get_autocast_dtype(tensors[0].device.type)

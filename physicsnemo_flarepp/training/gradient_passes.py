@@ -5,16 +5,9 @@ beside the latents. The backward pass goes through the blocks from the last to t
 each of them over the chunks:
 
 1. the update of the tokens: gives the gradient of the chunk, and summands of those of the latents;
-2. once these are complete, the gathers, last one first. With the *whole* gather :math:`(O, L)` a
-   chunk with the partial gather :math:`(O_c, L_c)` has the gradients
-
-   .. math::
-
-       \bar O_c = e^{L_c - L} \bar O, \qquad
-       \bar L_c = e^{L_c - L} \big(\langle \bar O, O_c - O \rangle + \bar L\big)
-
-   which fused attention takes in one backward kernel
-   (:func:`~physicsnemo_flarepp.ops.attention.known_gather`).
+2. once these are complete, the gathers, last one first. A chunk is given the gradients of the
+   *whole* gather: a summand has those of the sum, and a part of a softmax has its share in one
+   fused backward kernel (:meth:`~physicsnemo_flarepp.mixers.Mixer.gather_again`).
 
 The first gather of a block and the update of the block before visit a chunk together, so a block
 costs as many passes backwards as forwards. The loss is a function of sums over tokens: its gradient
@@ -30,10 +23,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..inference.inputs import TokenArray
-from ..inference.passes import Gathered, Latents, TokenPasses, fail_together
+from ..inference.passes import TokenPasses, fail_together
+from ..mixers.base import Gathered, Latents
 from ..models.layers import AnyBlock
 from ..ops import all_reduce, group_size
-from ..ops.attention import known_gather
 from ..ops.kernels import accumulation_dtype
 from .losses import LossOverSums
 
@@ -42,24 +35,7 @@ Loaded = tuple[Tensor | None, ...]
 
 
 class GradientPasses:
-    """One forward and backward pass over all tokens, with gradients in fp64 of its own.
-
-    Parameters
-    ----------
-    passes : TokenPasses
-        Those forwards, with a stream for each block and one more for the gradient.
-    targets : TokenArray
-        What the loss compares with.
-    loss : LossOverSums
-        Of prediction and targets.
-    parameters : list of torch.nn.Parameter
-        Whose gradients are wanted.
-
-    Attributes
-    ----------
-    gradients : list of torch.Tensor
-        Those of `parameters` after :meth:`run`.
-    """
+    """One forward and backward pass over all tokens, with gradients in fp64 of its own."""
 
     def __init__(
         self,
@@ -171,20 +147,20 @@ class GradientPasses:
         Takes the gradients of the latents of this block, and gives those of the block before.
         """
         for position in reversed(range(1, len(grads))):
-            pair = self._differentiate_close(number, position, grads)
+            pair = self._differentiate_finish(number, position, grads)
             self._differentiate_gather(number, position, pair, grads)
-        pair = self._differentiate_close(number, 0, grads)
+        pair = self._differentiate_finish(number, 0, grads)
         self.states[number].release()
         return self._differentiate_entry(number, pair)
 
-    def _differentiate_close(
+    def _differentiate_finish(
         self, number: int, position: int, grads: list[Tensor]
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradients of a whole gather; adds those of the latents before it."""
         gathered = _leaves(self.gathered[number][position])
         before = _leaves(self.latents[number][:position])
         with torch.enable_grad(), self._autocast():
-            latent = self.model.blocks[number].mixer.close(*gathered, before)
+            latent = self.model.blocks[number].mixer.finish((gathered[0], gathered[1]), before)
         grad = grads[position].to(latent.dtype)
         found = self._backward([(latent, grad)], [*gathered, *before])
         _add(grads, found[2:])
@@ -265,18 +241,9 @@ class GradientPasses:
         grads: tuple[Tensor | None, Tensor | None],
     ) -> list[tuple[Tensor, Tensor | None]]:
         """Return a chunk's gather and the gradients that arrive at it."""
-
-        def gather() -> Gathered:
-            return block.mixer.gather(block.norm_mixer(x), before, weights)
-
         with torch.enable_grad(), self._autocast():
-            with known_gather(*gathered) as known:
-                found = gather()
-            if known.given is not None and found[0] is known.given[0]:
-                return list(zip(found, grads, strict=True))
-            if known.given is not None:  # the mixer went on from it
-                found = gather()
-        return list(zip(found, _grads_of_part(found, gathered, grads), strict=True))
+            found = block.mixer.gather_again(block.norm_mixer(x), before, weights, gathered)
+        return list(zip(found, grads, strict=True))
 
     # Tools ---------------------------------------------------------------------------------
 
@@ -312,19 +279,6 @@ class GradientPasses:
             )
         _add(self.gradients, found[len(wanted) :])
         return list(found[: len(wanted)])
-
-
-def _grads_of_part(
-    part: Gathered, whole: Gathered, grads: tuple[Tensor | None, Tensor | None]
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of a partial gather from those of the whole one."""
-    out, lse = (tensor.detach().to(of.dtype) for tensor, of in zip(part, whole, strict=True))
-    grad_out = torch.zeros_like(out) if grads[0] is None else grads[0]
-    share = torch.exp(lse - whole[1]).masked_fill(lse == -torch.inf, 0.0)
-    grad_lse = (grad_out * (out - whole[0])).sum(-1)
-    if grads[1] is not None:
-        grad_lse = grad_lse + grads[1]
-    return share[..., None] * grad_out, share * grad_lse
 
 
 def _leaves(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -7,7 +7,7 @@ from physicsnemo.models.transolver import Transolver
 
 from physicsnemo_flarepp import GNOT, LNO, MixerBackbone, PerceiverIO, SetTransformer
 from physicsnemo_flarepp.inference import predict
-from physicsnemo_flarepp.models import serve
+from physicsnemo_flarepp.models import view_physicsnemo
 from physicsnemo_flarepp.parallel import enable_context_parallel
 from physicsnemo_flarepp.parallel.gradients import sum_in_buckets
 from physicsnemo_flarepp.training.streamed import streamed_step
@@ -204,10 +204,10 @@ def relative_l2_gradients(model, inputs, target) -> list[torch.Tensor]:
 def served_errors(rank, name, edges, kind, group) -> dict[str, float]:
     """Errors of output, gradients and streamed output against the model in one process.
 
-    Whole clouds go through the model's own forward, weighted ones through what serve gives.
+    Whole clouds go through the model's own forward, weighted ones through a view of it.
     """
     model = make_served(name)
-    callee = serve(model) if kind == "weighted" else model
+    callee = view_physicsnemo(model) if kind == "weighted" else model
     inputs = make_inputs(torch.float64, kind=kind)
     del inputs["time"]
     # A token-wise fx, which PhysicsNeMo's forward needs; its gradient is of the shared row.

@@ -16,7 +16,7 @@ from cases_model import (
 from physicsnemo.domain_parallel import ShardTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
-from physicsnemo_flarepp.models import serve
+from physicsnemo_flarepp.models import view_physicsnemo
 from physicsnemo_flarepp.parallel import make_mesh
 
 
@@ -85,7 +85,7 @@ def served(rank: int) -> dict[str, float]:
         expected = [p.grad.clone() for p in model.parameters()]
         model.zero_grad()
         embedding, _ = shard(inputs["embedding"], mesh, edges, rank)
-        out = serve(model)(inputs["fx"], embedding).to_local()
+        out = view_physicsnemo(model)(inputs["fx"], embedding).to_local()
         out.square().sum().backward()
         error = (out - y[:, edges[rank] : edges[rank + 1]]).norm() / y.norm()
         total = max(g.norm() for g in expected)

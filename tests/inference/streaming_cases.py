@@ -28,6 +28,8 @@ MODELS = {
 def make_model(name: str = "flarepp", dtype: torch.dtype = torch.float64, **options):
     torch.manual_seed(0)
     sizes = {"n_layers": 2, "n_hidden": 32, "n_head": 4, "slice_num": 5, "embedding_dim": 3}
+    if name == "attention":
+        del sizes["slice_num"]
     options = {**sizes, **MODELS.get(name, {}), **options, "mixer": name.split("-")[0]}
     model = MixerBackbone(4, 2, **options)
     for parameter in model.parameters():  # away from the zeros and ones of the initialisation

@@ -5,7 +5,6 @@ import torch
 from streaming_cases import BATCH, MODELS, TOKENS, make_model, make_weights, relative_error
 
 from physicsnemo_flarepp.mixers import AttentionMixer
-from physicsnemo_flarepp.ops import merge_partials
 
 
 def in_stages(mixer, x, weights, bounds):
@@ -16,8 +15,7 @@ def in_stages(mixer, x, weights, bounds):
             mixer.gather(x[:, p], latents, None if weights is None else weights[:, p])
             for p in parts
         ]
-        out, lse = merge_partials(*zip(*partials, strict=True))
-        latents += (mixer.close(out, lse, latents),)
+        latents += (mixer.finish(mixer.merge(partials), latents),)
     return torch.cat([mixer.scatter(x[:, p], latents) for p in parts], 1)
 
 

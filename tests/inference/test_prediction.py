@@ -72,10 +72,8 @@ def test_weights_are_read_from_arrays_and_without_a_batch(tmp_path):
 @pytest.mark.parametrize("grid", [(7, 9), (3, 4, 5)])
 @pytest.mark.parametrize("unified_pos", [False, True])
 def test_grids_come_back_as_grids(grid, unified_pos):
-    embedding_dim = None if unified_pos else 3
-    model = make_model(
-        structured_shape=grid, unified_pos=unified_pos, ref=2, embedding_dim=embedding_dim
-    )
+    options = {"unified_pos": True, "ref": 2, "embedding_dim": None} if unified_pos else {}
+    model = make_model(structured_shape=grid, **options)
     fx = torch.randn(BATCH, *grid, 4).double()
     embedding = None if unified_pos else torch.randn(BATCH, *grid, 3).double()
     got = predict(model, fx, embedding, chunk_size=10)

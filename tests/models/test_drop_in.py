@@ -72,7 +72,7 @@ def test_unstructured_and_timed_outputs_have_flares_shape():
 
 
 @pytest.mark.parametrize("fx_on_grid", [False, True])
-@pytest.mark.parametrize("shape", [(2, 12, 4), (2, 3, 4, 5), (2, 7, 1)])
+@pytest.mark.parametrize("shape", [(2, 12, 4), (2, 3, 4, 5)])
 def test_embedding_beside_unified_positions_is_ignored_as_by_flare(fx_on_grid, shape):
     models = both(3, 2, structured_shape=(3, 4), unified_pos=True, ref=2, **SIZES)
     fx = torch.randn(2, 3, 4, 3)
@@ -81,6 +81,14 @@ def test_embedding_beside_unified_positions_is_ignored_as_by_flare(fx_on_grid, s
     assert torch.equal(*theirs) and torch.equal(*ours)
     assert ours[0].shape == theirs[0].shape
     assert torch.equal(predict(models[1], fx, torch.randn(shape)), predict(models[1], fx))
+
+
+@pytest.mark.parametrize("shape", [(2, 7, 1), (1, 12, 4), (2, 4, 3, 2), (2, 12)])
+def test_embedding_beside_unified_positions_that_does_not_fit_the_grid_raises(shape):
+    model = FlarePP(3, 2, structured_shape=(3, 4), unified_pos=True, ref=2, **SIZES)
+    for run in (model, lambda *inputs: predict(model, *inputs)):
+        with pytest.raises(ValueError, match="does not even fit it: expected a batch of 2 and"):
+            run(torch.randn(2, 12, 3), torch.randn(shape))
 
 
 def test_defaults_that_differ_are_those_the_readme_lists():

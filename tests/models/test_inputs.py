@@ -1,9 +1,12 @@
 """Bad input gives an error that names the argument, the value and what was expected."""
 
+import inspect
+
 import pytest
 import torch
 
 from physicsnemo_flarepp import FlarePP, MixerBackbone
+from physicsnemo_flarepp.mixers import MIXERS
 
 SMALL = {"n_layers": 1, "n_hidden": 16, "n_head": 2, "slice_num": 4}
 
@@ -20,6 +23,12 @@ SMALL = {"n_layers": 1, "n_hidden": 16, "n_head": 2, "slice_num": 4}
         ({"mlp_ratio": 0.0}, "mlp_ratio must be positive, got 0.0"),
         ({"io_layers": -1}, "io_layers must be an integer of at least 0, got -1"),
         ({"n_layers": 2.5}, "n_layers must be an integer of at least 1, got 2.5"),
+        ({"ref": 4}, "ref=4 has no effect without unified_pos=True"),
+        (
+            {"structured_shape": (3, 4), "unified_pos": True, "ref": 2, "embedding_dim": 3},
+            r"embedding_dim=3 has no effect with unified_pos=True, .* ref\*\*2 = 4 channels",
+        ),
+        ({"plain_projections": True, "io_layers": 1}, "io_layers=1 has no effect with plain_proj"),
         ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
         ({"act": "gelux"}, "act='gelux' is not an activation"),
         ({"norm": "batch"}, "norm must be one of .*'layer', 'rms'.*, got 'batch'"),
@@ -84,3 +93,35 @@ def test_grid_of_another_size():
         model(torch.randn(1, 4, 5, 3))
     with pytest.raises(ValueError, match="16 rows"):
         model(torch.randn(1, 15, 3))
+
+
+OPTIONS = {
+    "seed_norm": (False, {"flarepp"}),
+    "shared_projections": (True, {"flarepp"}),
+    "anchored_queries": (True, {"flarepp"}),
+    "residual_projections": (False, {"flarepp", "flare"}),
+    "orthogonal_slices": (True, {"transolver", "transolver_plus", "transolver3"}),
+    "noise_at_evaluation": (True, {"transolver_plus"}),
+    "slice_num": (4, set(MIXERS) - {"attention"}),
+}
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_acts_on_the_mixers_that_have_it_and_raises_on_others(mixer, option):
+    value, having = OPTIONS[option]
+    options = {"n_layers": 1, "n_hidden": 16, "n_head": 2, "mixer": mixer}
+    if mixer in having:
+        assert MixerBackbone(3, 2, **options, **{option: value}).settings[option] == value
+        return
+    with pytest.raises(ValueError, match=f"{option}={value} has no effect with mixer='{mixer}'"):
+        MixerBackbone(3, 2, **options, **{option: value})
+    default = inspect.signature(MixerBackbone).parameters[option].default
+    for nothing in (default, None):  # as configs of all mixers pass it
+        MixerBackbone(3, 2, **options, **{option: nothing})
+
+
+def test_options_of_other_mixers_raise_on_flarepp():
+    for option in ("orthogonal_slices", "noise_at_evaluation"):
+        with pytest.raises(ValueError, match=f"{option}=True has no effect with mixer='flarepp'"):
+            FlarePP(3, 2, **SMALL, **{option: True})

@@ -14,6 +14,7 @@ SMALL = {"n_layers": 2, "n_hidden": 32, "n_head": 4, "slice_num": 6, "embedding_
 N = 23
 VARIANTS = {
     **{name: {"mixer": name} for name in MIXERS},
+    "attention": {"mixer": "attention", "slice_num": None},
     "anchored": {"anchored_queries": True},
     "shared": {"shared_projections": True},
     "rms": {"norm": "rms"},

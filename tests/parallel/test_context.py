@@ -20,7 +20,7 @@ def group():
 
 def test_full_attention_is_refused(group):
     with pytest.raises(ValueError, match="AttentionMixer cannot be sharded over tokens"):
-        enable_context_parallel(MixerBackbone(2, 1, mixer="attention", **SIZES), group)
+        enable_context_parallel(MixerBackbone(2, 1, mixer="attention", n_hidden=16), group)
 
 
 def test_models_without_a_mixer_are_refused(group):

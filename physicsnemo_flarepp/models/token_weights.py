@@ -29,22 +29,7 @@ def weigh_tokens(
     dtype: torch.dtype,
     group: str | None = None,
 ) -> TokenWeights | None:
-    """Return what mixers take as the weights of tokens: a mask as it is, weights on their scale.
-
-    Parameters
-    ----------
-    token_mask, token_weights : torch.Tensor or None
-        As in the model's ``forward``.
-    dtype : torch.dtype
-        Of the model's inputs.
-    group : str, optional
-        Name of the context group whose ranks hold the other tokens.
-
-    Examples
-    --------
-    >>> weigh_tokens(None, torch.tensor([[2.0, 6.0, 0.0]]), torch.float32)
-    tensor([[2500., 7500., 0.]])
-    """
+    """Return what mixers take as the weights of tokens: a mask as it is, weights on their scale."""
     weights = join_weights(token_mask, token_weights)
     if weights is None or token_weights is None:
         return weights

@@ -10,8 +10,8 @@ from physicsnemo.models.flare import FLARE
 from physicsnemo.models.transolver import Transolver
 
 from physicsnemo_flarepp.inference import decode_state, encode_state, predict
-from physicsnemo_flarepp.mixers import Mixer
-from physicsnemo_flarepp.models import serve
+from physicsnemo_flarepp.mixers.physicsnemo_layers import find_mixers
+from physicsnemo_flarepp.models import serve, view_physicsnemo
 from physicsnemo_flarepp.parallel import enable_context_parallel
 from physicsnemo_flarepp.training import streamed_step
 from tests.restated_flarepp import FLARE_PLUS_PLUS
@@ -64,7 +64,7 @@ def test_the_stages_compute_what_the_model_does_with_the_same_gradients(make):
     x = cloud()
     expected = theirs(*x)
     expected.square().sum().backward()
-    got = serve(ours)(*x, token_mask=torch.ones(2, 31, dtype=torch.bool))
+    got = view_physicsnemo(ours)(*x, token_mask=torch.ones(2, 31, dtype=torch.bool))
     got.square().sum().backward()
     assert close(got, expected)
     for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
@@ -79,7 +79,7 @@ def test_streaming_is_the_models_own_forward(make):
     state = encode_state(model, *x, chunk_size=10)
     some = [value[:, 5:9] for value in x]
     assert close(decode_state(model, *some, state), expected[:, 5:9])
-    state.check_model(serve(make()))
+    state.check_model(view_physicsnemo(make()))
     with pytest.raises(ValueError, match="made by another model"):
         decode_state(make(slice_num=4), *some, state)
 
@@ -107,20 +107,35 @@ def test_masked_tokens_influence_nothing(make):
     for value in x:
         value[:, 20:] = torch.nan
     model = make()
-    assert close(serve(model)(*x, token_mask=mask)[:, :20], expected)
+    assert close(view_physicsnemo(model)(*x, token_mask=mask)[:, :20], expected)
     assert close(predict(model, *x, chunk_size=7, token_mask=mask)[:, :20], expected)
 
 
 def test_a_token_split_in_two_of_half_its_weight_changes_nothing(make):
     x, weights = cloud(), torch.rand(2, 31, dtype=torch.float64)
-    expected = serve(make())(*x, token_weights=weights)
+    expected = view_physicsnemo(make())(*x, token_weights=weights)
     weights[:, 0] /= 2
     split = [torch.cat((value, value[:, :1]), 1) for value in x]
     weights = torch.cat((weights, weights[:, :1]), 1)
     model = make()
-    assert close(serve(model)(*split, token_weights=weights)[:, :31], expected)
+    assert close(view_physicsnemo(model)(*split, token_weights=weights)[:, :31], expected)
     got = predict(model, *split, chunk_size=7, token_weights=weights)
     assert close(got[:, :31], expected)
+
+
+def test_a_group_changes_the_forward_of_the_model_itself_and_nothing_else(make):
+    model, x = make(), cloud()
+    expected, names = make()(*x), list(model.state_dict())
+    mixers = find_mixers(model)
+    for mixer in mixers:
+        mixer.set_context_group("a group that is not there")
+    assert view_physicsnemo(model).context_group == mixers[0].context_group
+    for one in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        with pytest.raises((RuntimeError, ValueError)):  # gathers over the group
+            one(*x)
+        assert list(one.state_dict()) == names
+    enable_context_parallel(model, None)
+    assert torch.equal(model(*x), expected)
 
 
 def test_one_row_of_fx_is_that_of_every_token(make):
@@ -129,27 +144,30 @@ def test_one_row_of_fx_is_that_of_every_token(make):
     assert close(predict(make(), fx[:, :1], embedding, chunk_size=7), expected)
 
 
-def test_a_served_model_stays_the_model(make, tmp_path):
+def test_a_model_with_a_view_stays_the_model(make, tmp_path):
     theirs, ours, x = make(), make(), cloud()
-    view = serve(ours)
-    assert isinstance(ours.blocks[0].Attn, Mixer) and serve(view) is view
+    own = type(ours.blocks[0].Attn), set(vars(ours.blocks[0].Attn))
+    view = view_physicsnemo(ours)
+    predict(ours, *x, chunk_size=7)
+    assert (type(ours.blocks[0].Attn), set(vars(ours.blocks[0].Attn))) == own
+    assert view_physicsnemo(view) is view
+    with pytest.warns(DeprecationWarning, match="view_physicsnemo"):
+        assert serve(view) is view
     assert torch.equal(ours(*x), theirs(*x)) and torch.equal(view(*x), theirs(*x))
     assert list(ours.state_dict()) == list(theirs.state_dict())
     assert {p.data_ptr() for p in view.parameters()} == {p.data_ptr() for p in ours.parameters()}
-    for again in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
-        assert isinstance(again.blocks[0].Attn, Mixer)
+    for again in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours)), copy.deepcopy(view)):
         assert close(predict(again, *x, chunk_size=7), theirs(*x))
     ours.save(str(tmp_path / "model.mdlus"))
     if type(ours).__module__.startswith("physicsnemo."):
         loaded = Module.from_checkpoint(str(tmp_path / "model.mdlus")).double().eval()
-        assert not isinstance(loaded.blocks[0].Attn, Mixer)
         assert close(loaded(*x), theirs(*x), 1e-6)
     with pytest.raises(TypeError, match="save that model instead"):
         view.save(str(tmp_path / "view.mdlus"))
 
 
 @pytest.mark.parametrize("unified", [False, True])
-def test_flare_of_a_grid_is_served(unified):
+def test_flare_of_a_grid_is_viewed(unified):
     torch.manual_seed(0)
     grid = {"structured_shape": (5, 6), "unified_pos": unified, "ref": 2}
     options = {**SIZES, **grid, "embedding_dim": None if unified else 3}
@@ -166,7 +184,7 @@ def test_options_under_which_tokens_meet_elsewhere_are_refused_by_name():
     engine.blocks[0].Attn.use_te = True
     noisy = Transolver(2, 1, plus=True, use_te=False, **SIZES).eval()
     for model, words in ((grid, "structured_shape=None"), (engine, "use_te=True")):
-        for use in (serve, lambda model: predict(model, *cloud())):
+        for use in (view_physicsnemo, lambda model: predict(model, *cloud())):
             with pytest.raises(ValueError, match=words):
                 use(model)
         with pytest.raises(ValueError, match=words):
@@ -181,11 +199,11 @@ def test_classes_that_may_compute_something_else_are_refused():
 
     for model in (Changed(2, 1, **SIZES), torch.nn.Linear(2, 2)):
         with pytest.raises(TypeError, match=f"got {type(model).__name__}"):
-            serve(model)
+            view_physicsnemo(model)
     model = FLARE(2, 1, **SIZES)
     model.blocks[1].Attn = torch.nn.Linear(16, 16)
-    with pytest.raises(TypeError, match="Linear cannot be given stages; known are FLARE"):
-        serve(model)
+    with pytest.raises(TypeError, match="Linear is not an attention layer with stages; known are"):
+        view_physicsnemo(model)
 
 
 def test_noise_of_transolver_plus_is_drawn_in_the_stages_too(monkeypatch):
@@ -195,4 +213,5 @@ def test_noise_of_transolver_plus_is_drawn_in_the_stages_too(monkeypatch):
     torch.manual_seed(2)
     expected = model(*x)
     torch.manual_seed(2)
-    assert close(serve(model)(*x, token_mask=torch.ones(2, 31, dtype=torch.bool)), expected)
+    mask = torch.ones(2, 31, dtype=torch.bool)
+    assert close(view_physicsnemo(model)(*x, token_mask=mask), expected)

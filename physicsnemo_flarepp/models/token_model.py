@@ -1,0 +1,250 @@
+"""What all models share: inputs, checks, the pass through the blocks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from physicsnemo.core import ModelMetaData, Module
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..mixers import draw_weights
+from ..mixers.base import TokenWeights
+from ..ops.checks import check_devices, check_weights
+from ..ops.plain import is_plain, plain_operators
+from .checks import check_integers, check_token_mask, check_tokens
+from .layers import AnyBlock, balance_outputs
+from .token_weights import weigh_tokens
+
+
+@dataclass
+class MetaData(ModelMetaData):
+    """What PhysicsNeMo may do with these models."""
+
+    amp: bool = True
+    bf16: bool = True
+
+
+class TokenModel(Module):
+    r"""A model of tokens that meet only in the mixers of its blocks.
+
+    Subclasses set ``in_projection``, ``blocks`` and ``out_projection``, and ``time_embedding`` and
+    ``time_projection`` with ``time_input``. Masks, weights, grids, checkpointing, context
+    parallelism, streaming and ShardTensors then work alike for all:
+    :class:`~physicsnemo_flarepp.models.MixerBackbone` and FlarePP, the complete architectures
+    PerceiverIO, SetTransformer, GNOT and LNO, and views of PhysicsNeMo's models. ``forward`` is
+    described in :class:`~physicsnemo_flarepp.models.FlarePP`.
+
+    Parameters
+    ----------
+    functional_dim, out_dim, embedding_dim, structured_shape, time_input, checkpoint_blocks
+        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
+    positions : torch.Tensor, optional
+        Embedding of every token of the grid, shape :math:`(N, E)`, in place of one that is given.
+    meta : physicsnemo.core.ModelMetaData, optional
+        What PhysicsNeMo may do with the model.
+    """
+
+    in_projection: nn.Module
+    blocks: Sequence[AnyBlock]
+    out_projection: nn.Module
+    positions: Tensor
+
+    def __init__(
+        self,
+        functional_dim: int,
+        out_dim: int,
+        embedding_dim: int | None = None,
+        structured_shape: Sequence[int] | None = None,
+        positions: Float[Tensor, "N E"] | None = None,
+        time_input: bool = False,
+        checkpoint_blocks: bool = False,
+        meta: ModelMetaData | None = None,
+    ) -> None:
+        super().__init__(meta=meta or MetaData())
+        check_integers(1, {"functional_dim": functional_dim, "out_dim": out_dim})
+        check_integers(1, {"embedding_dim": 1 if embedding_dim is None else embedding_dim})
+        self.functional_dim = functional_dim
+        self.out_dim = out_dim
+        self.structured_shape = None if structured_shape is None else tuple(structured_shape)
+        self.unified_pos = positions is not None
+        if positions is not None:
+            # Rebuilt from the arguments, so it need not travel in checkpoints.
+            self.register_buffer("positions", positions, persistent=False)
+            embedding_dim = positions.shape[-1]
+        self.embedding_dim = embedding_dim
+        self.time_input = time_input
+        self.checkpoint_blocks = checkpoint_blocks
+        self.init = "paper"  # of those that have no such argument
+
+    def reset_parameters(self) -> None:
+        """Draw the first weights as ``init`` says, then let the mixers set their own."""
+        draw_weights(self, self.init)
+        for block in self.blocks:
+            block.mixer.reset_parameters(self.init)
+        if self.init == "balanced":
+            balance_outputs(self.blocks, self.out_projection)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments that the model was built with, by name."""
+        return self._args["__args__"]
+
+    @property
+    def token_width(self) -> int:
+        """Channels of a token as it comes in, ``embedding`` and ``fx`` together."""
+        return self.functional_dim + (self.embedding_dim or 0)
+
+    @property
+    def context_group(self) -> str | None:
+        """Name of the group over which the tokens are spread; None when they are all here."""
+        return self.blocks[0].mixer.context_group
+
+    @property
+    def stream_width(self) -> int:
+        """Channels of the hidden state that goes from block to block."""
+        return self.blocks[0].mixer.dim
+
+    def forward(
+        self,
+        fx: Float[Tensor, "B *tokens F"],
+        embedding: Float[Tensor, "B *tokens E"] | None = None,
+        time: Float[Tensor, " B"] | None = None,
+        token_mask: Bool[Tensor, "B N"] | None = None,
+        token_weights: Float[Tensor, "B N"] | None = None,
+    ) -> Float[Tensor, "B *tokens out"]:
+        """Predict the fields at the tokens."""
+        if any(hasattr(value, "_spec") for value in (fx, embedding)):
+            # Upwards and late: only callers that hold PhysicsNeMo's ShardTensors get here.
+            from ..parallel.shard_tensor import forward_shards
+
+            return forward_shards(self, fx, embedding, time, token_mask, token_weights)
+        if self.unified_pos and embedding is not None:
+            self.check_replaced(fx.shape[0], tuple(embedding.shape))
+            embedding = None
+        one_row = fx.ndim == 3 and fx.shape[1] == 1 and embedding is not None
+        layout = fx if embedding is None or not one_row else embedding
+        on_grid = self.structured_shape is not None and layout.ndim != 3
+        fx, embedding = self._as_tokens(fx, embedding)
+        if not torch.compiler.is_compiling():
+            self.check_inputs(fx, embedding, time, token_mask, token_weights)
+        weights = weigh_tokens(token_mask, token_weights, fx.dtype, self.context_group)
+        x = self.embed(fx, embedding, time, weights)
+        for block in self.blocks:
+            if self.checkpoint_blocks and torch.is_grad_enabled():
+                x = _checkpoint(block, x, weights)
+            else:
+                x = block(x, weights)
+        y = self.read_out(x, weights)
+        return y.unflatten(1, self.structured_shape) if on_grid else y
+
+    def embed(
+        self,
+        fx: Float[Tensor, "B _N F"],
+        embedding: Float[Tensor, "B N E"] | None = None,
+        time: Float[Tensor, " B"] | None = None,
+        weights: TokenWeights | None = None,
+    ) -> Float[Tensor, "B N C"]:
+        """Return the hidden state of the tokens before the first block."""
+        if weights is not None:
+            # 0 * NaN is NaN in every product below, so padding is cleared at the source.
+            padding = weights[..., None] == 0
+            if fx.shape[1] == weights.shape[1]:
+                fx = fx.masked_fill(padding, 0.0)
+            embedding = None if embedding is None else embedding.masked_fill(padding, 0.0)
+        x = self.in_projection(fx, embedding)
+        if time is not None:
+            x = x + self.time_projection(self.time_embedding(time).to(x.dtype))[:, None]
+        return x
+
+    def read_out(
+        self, x: Float[Tensor, "B N C"], weights: TokenWeights | None = None
+    ) -> Float[Tensor, "B N out"]:
+        """Return the outputs of the tokens after the last block; those of weight 0 give 0."""
+        y = self.out_projection(x)
+        return y if weights is None else y.masked_fill(weights[..., None] == 0, 0.0)
+
+    def _as_tokens(self, fx: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Flatten grids to tokens and supply the unified positions."""
+        if self.structured_shape is not None:
+            fx = self._flatten_grid(fx)
+            embedding = None if embedding is None else self._flatten_grid(embedding)
+        if self.unified_pos:
+            embedding = self.positions.to(fx.dtype).expand(fx.shape[0], -1, -1)
+        return fx, embedding
+
+    def _flatten_grid(self, value: Tensor) -> Tensor:
+        is_grid = tuple(value.shape[1:-1]) == self.structured_shape
+        return value.flatten(1, -2) if is_grid and value.ndim > 3 else value
+
+    def check_replaced(self, batch: int, shape: tuple[int, ...]) -> None:
+        """Raise on an embedding that is replaced by positions and does not even fit the grid."""
+        grid = tuple(self.structured_shape or ())
+        if shape[0] != batch or shape[1:-1] not in (grid, (torch.Size(grid).numel(),)):
+            raise ValueError(
+                "with unified_pos=True the embedding is made from the grid and one that is given "
+                f"is not used; this one does not even fit it: expected a batch of {batch} "
+                f"and the grid {grid}, got the shape {shape}; leave it out"
+            )
+
+    def check_inputs(
+        self,
+        fx: Tensor,
+        embedding: Tensor | None,
+        time: Tensor | None,
+        token_mask: Tensor | None = None,
+        token_weights: Tensor | None = None,
+    ) -> None:
+        """Raise on tokens, times, masks or weights that do not fit the model or each other."""
+        for name, value in (("fx", fx), ("embedding", embedding)):
+            if value is not None and not value.is_floating_point():
+                raise TypeError(f"{name} must be a floating tensor, got {value.dtype}")
+        check_tokens("fx", fx, self.functional_dim, fx.shape[0], ())
+        width = self.embedding_dim
+        if width is not None and embedding is None:
+            raise ValueError(
+                f"embedding is missing: the model was built with embedding_dim={width}; "
+                f"pass a tensor of shape (B, N, {width})"
+            )
+        if width is None and embedding is not None:
+            raise ValueError(
+                "the model takes no embedding (embedding_dim=None), "
+                f"got one of shape {tuple(embedding.shape)}; build it with embedding_dim"
+            )
+        batch = fx.shape[0]
+        grid: tuple[int, ...] = ()
+        if self.structured_shape is not None and self.context_group is None:
+            grid = (torch.Size(self.structured_shape).numel(),)
+        if embedding is None or width is None:
+            check_tokens("fx", fx, self.functional_dim, batch, grid)
+            n_tokens = fx.shape[1]
+        else:
+            check_tokens("embedding", embedding, width, batch, grid)
+            n_tokens = embedding.shape[1]
+            check_tokens("fx", fx, self.functional_dim, batch, (n_tokens, 1))
+        if self.time_input != (time is not None):
+            raise ValueError(
+                f"time must be given exactly when time_input is set: time_input="
+                f"{self.time_input}, time={'given' if time is not None else None}"
+            )
+        if time is not None and time.shape != (batch,):
+            raise ValueError(f"time must have shape (B,) = {(batch,)}, got {tuple(time.shape)}")
+        if token_mask is not None:
+            check_token_mask(token_mask, batch, n_tokens, whole=self.context_group is None)
+        if token_weights is not None:
+            check_devices(fx=fx, token_weights=token_weights)
+            check_weights("token_weights", token_weights, (batch, n_tokens), token_mask)
+
+
+def _checkpoint(block: nn.Module, x: Tensor, weights: TokenWeights | None) -> Tensor:
+    """Run a block that is run again in the backward pass, whose thread may be another one."""
+    if not is_plain():
+        return checkpoint(block, x, weights, use_reentrant=False)
+
+    def plain_block(x: Tensor, weights: TokenWeights | None) -> Tensor:
+        with plain_operators():
+            return block(x, weights)
+
+    return checkpoint(plain_block, x, weights, use_reentrant=False)
