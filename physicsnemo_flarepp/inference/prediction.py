@@ -88,6 +88,7 @@ def predict(
 
     Examples
     --------
+    >>> from physicsnemo_flarepp import MixerBackbone
     >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4)
     >>> x = torch.rand(1, 1000, 3)
     >>> torch.allclose(predict(model, x, chunk_size=300), model(x), atol=1e-5)
@@ -138,6 +139,7 @@ def encode_state(
 
     Examples
     --------
+    >>> from physicsnemo_flarepp import MixerBackbone
     >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4, slice_num=16)
     >>> encode_state(model, torch.rand(1, 1000, 3)).shapes[0]
     ((1, 4, 16, 8), (1, 4, 16, 8))
@@ -188,6 +190,7 @@ def decode_state(
 
     Examples
     --------
+    >>> from physicsnemo_flarepp import MixerBackbone
     >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4)
     >>> state = encode_state(model, torch.rand(1, 1000, 3))
     >>> probe = torch.rand(1, 5, 3, requires_grad=True)

@@ -95,6 +95,7 @@ def routing_weights(
 
     Examples
     --------
+    >>> from physicsnemo_flarepp import MixerBackbone
     >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4, slice_num=16)
     >>> weights = routing_weights(model, torch.rand(1, 500, 3), block=1, head=0, routes=4)
     >>> weights.encode.shape, [round(float(row.sum()), 3) for row in weights.encode]
@@ -162,6 +163,7 @@ def routing_spectra(
 
     Examples
     --------
+    >>> from physicsnemo_flarepp import MixerBackbone
     >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4, slice_num=16)
     >>> routing_spectra(model, torch.rand(1, 500, 3)).shape
     torch.Size([2, 4, 16])
@@ -200,6 +202,7 @@ def routing_queries(
 
     Examples
     --------
+    >>> from physicsnemo_flarepp import MixerBackbone
     >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4, slice_num=16)
     >>> routing_queries(model, torch.rand(1, 500, 3)).shape
     torch.Size([2, 4, 16, 8])

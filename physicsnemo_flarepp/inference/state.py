@@ -55,6 +55,7 @@ def model_fingerprint(model: TokenModel) -> str:
 
     Examples
     --------
+    >>> from physicsnemo_flarepp import MixerBackbone
     >>> model = MixerBackbone(3, 1, n_layers=1, n_hidden=32, n_head=4)
     >>> model_fingerprint(model) == model_fingerprint(model.eval())
     True
