@@ -20,7 +20,7 @@ from ..visualization import (
     plot_spectrum,
 )
 from ..visualization.cameras import ALL_AROUND
-from ..visualization.curves import effective_rank
+from ..visualization.spectrum import effective_rank
 from .figures import figure_paths, preset_of
 from .predictions import find_case, read_case
 

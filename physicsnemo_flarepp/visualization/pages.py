@@ -130,6 +130,7 @@ class Page:
         )
         self.rectangles: dict[tuple, Rectangle] = {}
         self._pictures: list[tuple[tuple, Pixels, int, int, bool]] = []
+        self._lines: list[Text] = []  # above and below all axes, from the left of the first
 
     def picture(
         self, key: tuple, picture: Pixels, row: int, column: int, *, low: bool = False
@@ -174,12 +175,14 @@ class Page:
     def title(self, words: str | None) -> None:
         """Write the first line of the page."""
         if words is not None:
-            self.fit(self.figure.suptitle(words, ha="left"), sum(self.widths))
+            self._lines.append(self.figure.suptitle(words, ha="left"))
+            self.fit(self._lines[-1], sum(self.widths))
 
     def note(self, words: str) -> None:
         """Write the last lines of the page."""
         size = self.theme.font_size - 1
-        self.fit(self.figure.supxlabel(words, ha="left", size=size), sum(self.widths))
+        self._lines.append(self.figure.supxlabel(words, ha="left", size=size))
+        self.fit(self._lines[-1], sum(self.widths))
 
     def key(self, lines: Mapping[str, Mapping[str, Any]], title: str | None) -> None:
         """Write the title and, a line each, names with samples of their curves above all axes."""
@@ -248,9 +251,8 @@ class Page:
             box = axis.get_window_extent()
             size = self.widths[column], self.heights[row]
             axis.set_position((*(np.round([box.x0, box.y0]) / page), *(size / page)))
-        for text in (figure._suptitle, figure._supxlabel):
-            if text is not None:
-                text.set_x(self.axes[0, 0].get_position().x0)
+        for line in self._lines:
+            line.set_x(self.axes[0, 0].get_position().x0)
 
     def _place(self, page_height: int) -> None:
         for key, picture, row, column, low in self._pictures:
