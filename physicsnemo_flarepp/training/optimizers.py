@@ -111,7 +111,9 @@ def residual_weights(model: nn.Module) -> list[Tensor]:
     return [
         mixer.project.weight
         for mixer in model.modules()
-        if isinstance(mixer, Mixer) and getattr(mixer, "residual_projections", False)
+        if isinstance(mixer, Mixer)
+        and getattr(mixer, "residual_projections", False)
+        and isinstance(mixer.project, nn.Linear)  # an adapter keeps it frozen
     ]
 
 
@@ -297,7 +299,7 @@ def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.Op
     mixers = [module for module in model.modules() if isinstance(module, Mixer)]
     muon = ResidualMuon(
         matrices,
-        [mixer.project.weight for mixer in mixers if hasattr(mixer, "project")],
+        [m.project.weight for m in mixers if isinstance(getattr(m, "project", None), nn.Linear)],
         residual,
         lr=settings.muon_learning_rate,
         weight_decay=settings.weight_decay,

@@ -14,8 +14,8 @@ DESIGN = {
         ("all_reduce", 2, 2 * ROWS * WIDTH),
     ),
     "flare": (("all_gather_into_tensor", 1, ROWS * (WIDTH + 1)), ("all_reduce", 1, ROWS * WIDTH)),
-    "transolver": (("all_reduce", 2, ROWS * (WIDTH + 1)),) * 2,
-    "transolver3": (("all_reduce", 2, ROWS * (CHANNELS + 1)),) * 2,
+    "transolver": (("all_reduce", 1, ROWS * (WIDTH + 1)),) * 2,
+    "transolver3": (("all_reduce", 1, ROWS * (CHANNELS + 1)),) * 2,
 }
 
 
