@@ -1,5 +1,7 @@
 """Which errors a user is told of in one line, and the exit code of each."""
 
+from ..texts import printable
+
 WRONG_USE = 2
 FAILED = 1
 
@@ -54,4 +56,4 @@ def one_line(error: Exception) -> str:
         texts.append(str(cause))
     lines = [line.strip() for text in texts for line in text.splitlines()]
     words = " ".join(line for line in lines if not line.startswith(_ABOUT_THE_PROGRAM))
-    return " ".join(words.split()) or type(error).__name__
+    return printable(" ".join(words.split())) or type(error).__name__

@@ -1,8 +1,6 @@
 """The directory of a run: whose it is, and what it is begun and ended with."""
 
-import csv
 import fcntl
-import io
 import json
 import os
 import re
@@ -21,6 +19,7 @@ from ..datapipes.channels import FILE_NAME as CHANNELS
 from ..datapipes.channels import Channels
 from ..datapipes.normalization import Normalizer
 from ..files import fingerprint, make_folder, replace_text, temporaries
+from ..texts import csv_text
 from .checkpoints.model_files import save_module
 from .checkpoints.store import CheckpointStore
 from .config import RunConfig
@@ -277,11 +276,8 @@ class RunDirectory:
         files = {n: entry for n, entry in self._manifest.files.items() if n not in RESULT}
         self._manifest = replace(self._manifest, files=files).write()
         written = save_module(model, self.path / MODEL)
-        text = io.StringIO(newline="")
-        writer = csv.writer(text)
-        writer.writerow(["case", *fields])
-        writer.writerows([case, *row] for case, row in zip(case_ids, errors, strict=True))
-        replace_text(self.path / "errors.csv", text.getvalue())
+        rows = ([case, *row] for case, row in zip(case_ids, errors, strict=True))
+        replace_text(self.path / "errors.csv", csv_text([["case", *fields], *rows]))
         replace_text(self.path / "table.md", table)
         chosen = json.dumps(dict(selection), indent=2) + "\n"
         result = {MODEL: written, SELECTED: replace_text(self.path / SELECTED, chosen)}
