@@ -22,6 +22,7 @@ from .failures import FAILED, WRONG_USE, exit_code, one_line
 
 _SIGNALLED = 128  # plus the number of the signal, as shells have it
 _HELP = {"-h", "--help"}
+_SAFE_PATH = "PYTHONSAFEPATH"
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"flarepp: there is no verb {name!r}; {hint}", file=sys.stderr)
         return WRONG_USE
     try:
-        with _interrupts_kept():
+        with _safe_children(), _interrupts_kept():
             _run(name, arguments[1:])
     except KeyboardInterrupt as reason:
         print(f"flarepp {name}: interrupted {reason}".rstrip(), file=sys.stderr)
@@ -116,6 +117,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"flarepp {name}: {one_line(error)}", file=sys.stderr)
         return FAILED if code is None else code
     return 0
+
+
+@contextmanager
+def _safe_children() -> Iterator[None]:
+    """Let helper processes, started as `python -c`, import nothing from the working directory."""
+    given = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = given
 
 
 @contextmanager
