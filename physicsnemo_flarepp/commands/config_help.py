@@ -80,27 +80,28 @@ def describe_entry(verb: str, entry: str, summary: str, everything: bool = False
     )
 
 
-def _option_files(group: Path) -> dict[str, Path]:
-    """Return the files of the options that users choose, without parts of other files."""
-    files = sorted(path for path in group.rglob("*.yaml") if not path.name.startswith("_"))
-    return {str(path.relative_to(group).with_suffix("")): path for path in files}
+def _explained(group: Path) -> dict[str, str]:
+    """Return the options that users choose, each with the first comment of its file."""
+    texts = {}
+    for path in sorted(group.rglob("*.yaml")):
+        if not path.name.startswith("_"):
+            comments = re.findall(r"^# (?!@package)(.*)", path.read_text(), re.MULTILINE)
+            texts[str(path.relative_to(group).with_suffix(""))] = next(iter(comments), "")
+    return texts
 
 
 def _option_names(group: Path, chosen: str) -> list[str]:
     """Return the names of a group's options, wrapped."""
-    names = " ".join(f"{name}*" if name == chosen else name for name in _option_files(group))
+    names = " ".join(f"{name}*" if name == chosen else name for name in _explained(group))
     lines = textwrap.wrap(names, _WIDTH - 15, break_on_hyphens=False)
     return [f"  {group.name if i == 0 else '':13}{line}" for i, line in enumerate(lines)]
 
 
 def _options(group: Path, chosen: str) -> Iterator[str]:
-    """Return a line for each option of a group, with the first comment of its file."""
-    for option, path in _option_files(group).items():
-        mark = "*" if option == chosen else " "
-        comments = [line for line in path.read_text().splitlines() if line.startswith("# ")]
-        texts = [line[2:] for line in comments if not line.startswith("# @package")]
+    """Return a line for each option of a group."""
+    for option, text in _explained(group).items():
         name = f"{group.name}={option}"
-        yield f"{mark} {name:{_COLUMN}}{texts[0] if texts else ''}".rstrip()
+        yield f"{'*' if option == chosen else ' '} {name:{_COLUMN}}{text}".rstrip()
 
 
 def _all_values(root: Path) -> Iterator[str]:

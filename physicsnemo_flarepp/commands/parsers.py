@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .arguments import add_force_options, add_run_options
 
+_UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 FIGURE_NAMES = ("comparison", "gallery", "parity", "routing", "spectrum", "training")
 
 
@@ -103,21 +104,27 @@ def plan(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("overrides", nargs="*", help="GROUP=OPTION and KEY=VALUE of flarepp train")
     add("--tokens", type=int, nargs="+", required=True, help="points of a case")
-    add("--memory", type=_bytes, help="of a GPU, e.g. 80GB; default: this one's")
-    add("--host-memory", type=_bytes, help="of its host; default: this one's")
+    add("--memory", type=parse_bytes, help="of a GPU, e.g. 80GB; default: this one's")
+    add("--host-memory", type=parse_bytes, help="of its host; default: this one's")
     add("--ranks", type=int, nargs="+", default=[2, 4, 8], help="sizes of context groups")
     add("--device", default="auto", help="where steps are timed")
     add("--inputs", type=int, default=6, help="input channels of a point; matters little")
     add("--outputs", type=int, default=4, help="predicted channels")
 
 
-def _bytes(text: str) -> float:
-    from ..training.planning import parse_bytes
+def parse_bytes(text: str) -> float:
+    """Return a number of bytes.
 
+    >>> parse_bytes("80GB"), parse_bytes("1 GiB")
+    (80000000000.0, 1073741824.0)
+    """
+    number = text.rstrip("kKMGTiB")
     try:
-        return parse_bytes(text)
-    except ValueError as reason:
-        raise argparse.ArgumentTypeError(str(reason)) from reason
+        return float(number) * _UNITS[text.removeprefix(number)]
+    except (KeyError, ValueError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an amount of memory; give a number and one of {', '.join(_UNITS)}"
+        ) from error
 
 
 def download(parser: argparse.ArgumentParser) -> None:

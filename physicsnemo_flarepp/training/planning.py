@@ -35,7 +35,6 @@ _MOST_CHUNK = {"cuda": 2**18, "cpu": 2**12}
 _FEWEST_CHUNK = 2**8
 # Of the weights: themselves, AdamW's two moments and the moving average.
 _COPIES = 4
-_UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 @dataclass(frozen=True)
@@ -239,25 +238,6 @@ def total_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     return psutil.virtual_memory().total
-
-
-def parse_bytes(text: str) -> float:
-    """Return the bytes of a text such as 80GB or 512MiB.
-
-    Examples
-    --------
-    >>> parse_bytes("80GB"), parse_bytes("1 GiB")
-    (80000000000.0, 1073741824.0)
-    """
-    for unit, size in _UNITS.items():
-        if text.endswith(unit):
-            try:
-                return float(text.removesuffix(unit)) * size
-            except ValueError:
-                break
-    raise ValueError(
-        f"{text!r} is no amount of memory; give a number and one of {', '.join(_UNITS)}"
-    )
 
 
 class LiveBytes(TorchDispatchMode):

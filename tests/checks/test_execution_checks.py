@@ -77,7 +77,7 @@ def test_costs_say_what_they_are_and_compare_every_mixer_with_flare(monkeypatch)
 
     monkeypatch.setattr(costs.time, "perf_counter", now)
     head, *rows = costs.cost_findings(CPU)
-    assert "2 blocks, C=128, H=8, M=64" in head.figures and "times that of flare" in head.figures
+    assert "2 blocks, C=128, H=8, M=64" in head.figures and "multiples of flare" in head.figures
     assert f"{torch.get_num_threads()} threads" in head.figures
     assert {row.status for row in rows} == {NOTED}
     found = {row.name: row.figures.split() for row in rows}

@@ -114,6 +114,13 @@ def test_flags_stand_anywhere(arguments, expected):
         assert (len(value) if isinstance(value, list) else value) == count
 
 
+@pytest.mark.parametrize("text", ["80", "GB", "-", "8 GiBs"])
+def test_memory_without_a_number_or_a_unit_is_refused(text, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        parse_options("plan", ["--tokens", "5", f"--memory={text}"])
+    assert "is not an amount of memory; give a number and one of kB, MB" in capsys.readouterr().err
+
+
 def test_wrong_words_are_answered_with_the_right_ones(capsys):
     assert main([]) == 2
     assert "usage: flarepp VERB" in capsys.readouterr().err
