@@ -13,8 +13,10 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from ctypes.util import find_library
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 
 from .. import __version__
 from . import parsers
@@ -165,7 +167,7 @@ def _run(name: str, arguments: list[str]) -> None:
     verb = VERBS[name]
     if verb.entry is None:
         options = parse_options(name, arguments)
-        import_module(f".{name}", __package__).run(options)
+        _module(name).run(options)
         return
     if _HELP & set(arguments):
         chosen = argparse.ArgumentParser(add_help=False)
@@ -176,10 +178,30 @@ def _run(name: str, arguments: list[str]) -> None:
         return
 
     def task(cfg: object) -> None:  # a wrong override is reported before torch is imported
-        import_module(f".{name}", __package__).run(cfg)
+        _module(name).run(cfg)
 
     configs = import_module(".configs", __package__)
     configs.run_composed(verb.entry, task, arguments, verb.directory)
+
+
+def _module(name: str) -> ModuleType:
+    """Import the module of a verb, without Warp's warning about the driver of a GPU that is absent.
+
+    PhysicsNeMo, which most verbs need, starts Warp, whose library writes straight to the terminal.
+    """
+    if name != "download" and find_library("cuda") is None:
+        import warp
+
+        warp.config.log_level = warp.LOG_WARNING  # no greeting
+        terminal = os.dup(2)
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        try:
+            warp.init()
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+    return import_module(f".{name}", __package__)
 
 
 def parse_options(name: str, arguments: Sequence[str]) -> argparse.Namespace:

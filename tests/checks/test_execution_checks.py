@@ -111,7 +111,7 @@ def test_a_mixer_that_does_not_fit_is_told_and_the_others_are_timed(monkeypatch)
 
     monkeypatch.setattr(costs, "make_step", make)
     found = {row.name: row.figures for row in costs.cost_findings(CPU)}
-    assert found["cost, N=1,000 flare"] == "does not fit into the memory of the device"
+    assert found["cost, N=1,000 flare"] == "does not fit in the device's memory"
     assert found["cost, N=1,000 flarepp"].endswith(" s")
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from ctypes.util import find_library
 from importlib import import_module
 from pathlib import Path
 
@@ -112,6 +113,16 @@ def test_flags_stand_anywhere(arguments, expected):
     for name, count in expected.items():
         value = getattr(options, name)
         assert (len(value) if isinstance(value, list) else value) == count
+
+
+@pytest.mark.slow
+def test_warp_is_silent_where_there_is_no_gpu(tmp_path):
+    if find_library("cuda"):
+        pytest.skip("there is a driver")
+    command = [sys.executable, "-m", "physicsnemo_flarepp", "evaluate", str(tmp_path / "none")]
+    done = subprocess.run(command, capture_output=True, text=True, env=PYTHON, cwd=tmp_path)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("flarepp evaluate: ") and "none" in line and done.stdout == ""
 
 
 @pytest.mark.parametrize("text", ["80", "GB", "-", "8 GiBs"])

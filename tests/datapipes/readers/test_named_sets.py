@@ -203,4 +203,4 @@ def test_a_manifest_is_written_for_the_runs_that_are_there(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps(mine))
     assert "left as it is" in write_manifest("drivaerml_raw", tmp_path)
     assert json.loads((tmp_path / "manifest.json").read_text()) == mine
-    assert len(published_manifest("drivaerml_raw")["splits"]["train"]) == 400
+    assert len(published_manifest("drivaerml_raw")["splits"]["train"]) == 399
