@@ -1,7 +1,4 @@
-"""Train several models on one set and tabulate error, size, step time and optimisation.
-
-python examples/compare.py experiment=quick/darcy 'compare.models=[flare,flarepp]'
-"""
+"""Train several models on one set and tabulate them: ``flarepp compare``."""
 
 import sys
 

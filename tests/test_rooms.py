@@ -9,10 +9,11 @@ import physicsnemo_flarepp
 
 ROOT = Path(physicsnemo_flarepp.__file__).parent
 # What each room may import; itself and the version of the package go without saying.
-BASE = {"files", "progress"}
+BASE = {"files", "progress", "texts"}
 ALLOWED = {
     "files": set(),
     "progress": set(),
+    "texts": set(),
     "ops": set(),
     "mixers": {"ops"},
     "parallel": {"ops", "mixers"},

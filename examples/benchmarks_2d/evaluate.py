@@ -1,7 +1,4 @@
-"""Errors of trained runs on 2D benchmarks: ``flarepp evaluate``.
-
-python examples/benchmarks_2d/evaluate.py outputs/darcy-flarepp-seed0 outputs/darcy-flare-seed0
-"""
+"""Errors of trained runs on 2D benchmarks: ``flarepp evaluate``."""
 
 import sys
 

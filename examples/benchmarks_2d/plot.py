@@ -1,7 +1,4 @@
-"""Figures of trained runs on 2D benchmarks: ``flarepp plot``.
-
-python examples/benchmarks_2d/plot.py outputs/darcy-flarepp-seed0 outputs/darcy-flare-seed0
-"""
+"""Figures of runs on 2D benchmarks: ``flarepp plot``."""
 
 import sys
 

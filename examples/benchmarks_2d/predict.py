@@ -1,8 +1,4 @@
-"""Predicted fields of test cases, or at the points of a file: ``flarepp predict``.
-
-python examples/benchmarks_2d/predict.py outputs/darcy-flarepp-seed0 --cases 0 darcy_test_0007
-python examples/benchmarks_2d/predict.py outputs/pipe-flarepp-seed0 mine.npz
-"""
+"""Predicted fields of test cases, or at the points of a file: ``flarepp predict``."""
 
 import sys
 

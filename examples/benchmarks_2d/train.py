@@ -1,9 +1,4 @@
-"""Train on a 2D benchmark: by default FLARE++ on the built-in Darcy set, in minutes on a CPU.
-
-python examples/benchmarks_2d/train.py experiment=quick/elasticity
-python examples/benchmarks_2d/train.py experiment=darcy data=darcy_published
-python examples/benchmarks_2d/train.py --help
-"""
+"""Train on a 2D benchmark, by default FLARE++ on the built-in Darcy set: ``flarepp train``."""
 
 import sys
 

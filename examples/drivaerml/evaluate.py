@@ -1,7 +1,4 @@
-"""Errors and forces of trained runs on car surfaces: ``flarepp evaluate``.
-
-python examples/drivaerml/evaluate.py outputs/cars-flarepp-seed0 outputs/cars-flare-seed0
-"""
+"""Errors and forces of trained runs on car surfaces: ``flarepp evaluate``."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""Figures of trained runs on car surfaces: ``flarepp plot``.
-
-python examples/drivaerml/plot.py outputs/cars-flarepp-seed0 --case worst
-"""
+"""Figures of runs on car surfaces: ``flarepp plot``."""
 
 import sys
 

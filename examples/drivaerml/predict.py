@@ -1,7 +1,4 @@
-"""Predicted fields and forces on any surface: ``flarepp predict``.
-
-python examples/drivaerml/predict.py outputs/cars-flarepp-seed0 car.stl --output car.vtp
-"""
+"""Predicted fields and forces on any surface: ``flarepp predict``."""
 
 import sys
 

@@ -1,9 +1,4 @@
-"""Train a surrogate for car surfaces: by default FLARE++ on the built-in cars, on any machine.
-
-python examples/drivaerml/train.py                              built-in cars, minutes on a CPU
-python examples/drivaerml/train.py experiment=drivaerml_40k     the paper's run
-python examples/drivaerml/train.py --help                       groups and values
-"""
+"""Train on car surfaces, by default FLARE++ on the built-in cars: ``flarepp train``."""
 
 import sys
 

@@ -15,12 +15,11 @@ import argparse
 import os
 import socket
 import statistics
-import time
 from pathlib import Path
 
 import torch
 import torch.multiprocessing as mp
-from measuring import peak_of, print_row, write_csv
+from measuring import peak_of, print_table, timed, write_csv
 
 COLUMNS = {
     "ranks": "{:d}",
@@ -96,11 +95,11 @@ def measure(rank: int, ranks: int, port: int, options: argparse.Namespace, resul
 
     step(slice(64))  # libraries and optimiser states come with the first step
     memory = peak_of(step, manager.device)
-    seconds = [timed(step, manager.device) for _ in range(options.steps)]
+    seconds = [timed(step, manager.device)[0] for _ in range(options.steps)]
     traces = []
     for _ in range(options.steps):
         with CollectiveCounter(timed=True) as counter:
-            whole = timed(step, manager.device)
+            whole, _ = timed(step, manager.device)
         traces.append((whole, counter.durations))
     results[rank] = {
         "seconds": statistics.median(seconds),
@@ -110,17 +109,6 @@ def measure(rank: int, ranks: int, port: int, options: argparse.Namespace, resul
         "payload": counter.total_bytes,
     }
     manager.cleanup(barrier=True)
-
-
-def timed(function, device: torch.device) -> float:
-    """Return the seconds that a call takes, device included."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    function()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
 
 
 def run(ranks: int, options: argparse.Namespace) -> dict[str, float]:
@@ -189,9 +177,7 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     rows = [run(ranks, options) for ranks in options.ranks]
     add_efficiencies(rows)
-    for row in rows:
-        cells = {name: pattern.format(row[name]) for name, pattern in COLUMNS.items()}
-        print_row(cells, header=row is rows[0])
+    print_table([{name: text.format(row[name]) for name, text in COLUMNS.items()} for row in rows])
     ordered = [{name: row[name] for name in COLUMNS} for row in rows]
     write_csv(ordered, options.output / "context_parallel.csv")
     plot(rows, options.output / "context_parallel.png")

@@ -10,22 +10,20 @@ each and a table of parameters, and read by ``data=own``.
 """
 
 import argparse
-import csv
 import itertools
 from pathlib import Path
 
 import numpy as np
 import pyvista as pv
-from hydra import compose, initialize_config_module
-from learning_curves import DEFAULTS, MODELS, mean_curve
-from measuring import print_row, write_csv
+from learning_curves import DEFAULTS, MODELS, evaluations, mean_curve
+from measuring import print_table, read_csv, slug, write_csv
 from omegaconf import DictConfig
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
 from scipy.stats import qmc
 
+from physicsnemo_flarepp.commands.configs import compose_config
 from physicsnemo_flarepp.progress import progress_bar
-from physicsnemo_flarepp.runs.metrics import read_metrics
 from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
 
 # Lowest and highest value of each parameter.
@@ -150,7 +148,7 @@ def make_set(folder: Path, n_cases: int = N_TRAIN + N_TEST) -> None:
 
 def linear_error(folder: Path) -> float:
     """Return the test error of a regression from the parameters to all displacements."""
-    rows = list(csv.DictReader((folder / "parameters.csv").open()))
+    rows = read_csv(folder / "parameters.csv")
     inputs = np.array([[1.0] + [float(row[name]) for name in RANGES] for row in rows])
     fields = np.stack(
         [pv.read(folder / f"{row['case']}.vtu").point_data["displacement"].ravel() for row in rows]
@@ -162,51 +160,41 @@ def linear_error(folder: Path) -> float:
 
 def config(folder: Path, model: str, defaults: str, seed: int, runs: Path) -> DictConfig:
     """Return the config of one run on the blocks."""
-    name = f"{model.lower().replace('+', 'p').replace(' ', '-')}-{defaults}-seed{seed}"
+    name = f"{slug(model)}-{defaults}-seed{seed}"
     epochs = STEPS * BATCH // N_TRAIN
-    with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
-        return compose(
-            "train",
-            [
-                "data=own",
-                *MODELS[model],
-                *(
-                    f"{key}={NORMALIZATION.get(value, value) if 'data' in key else value}"
-                    for key, value in DEFAULTS[defaults].items()
-                ),
-                f"data.root={folder}",
-                "data.fields=[displacement]",
-                f"data.globals=[{','.join(RANGES)}]",
-                f"data.splits={{train: {folder / 'train.txt'}, test: {folder / 'test.txt'}}}",
-                f"data.n_points={POINTS}",
-                f"data.batch_size={BATCH}",
-                "data.num_workers=0",
-                "threads=1",
-                f"seed={seed}",
-                "label=blocks",
-                f"run_dir={runs / name}",
-                f"training.epochs={epochs}",
-                "training.watch_test=true",  # nothing is chosen by it
-                "training.evaluate_every=2",
-                "training.keep_checkpoints=1",
-            ],
-        )
+    return compose_config(
+        "train",
+        [
+            "data=own",
+            *MODELS[model],
+            *(
+                f"{key}={NORMALIZATION.get(value, value) if 'data' in key else value}"
+                for key, value in DEFAULTS[defaults].items()
+            ),
+            f"data.root={folder}",
+            "data.fields=[displacement]",
+            f"data.globals=[{','.join(RANGES)}]",
+            f"data.splits={{train: {folder / 'train.txt'}, test: {folder / 'test.txt'}}}",
+            f"data.n_points={POINTS}",
+            f"data.batch_size={BATCH}",
+            "data.num_workers=0",
+            "threads=1",
+            f"seed={seed}",
+            "label=blocks",
+            f"run_dir={runs / name}",
+            f"training.epochs={epochs}",
+            "training.watch_test=true",  # nothing is chosen by it
+            "training.evaluate_every=2",
+            "training.keep_checkpoints=1",
+        ],
+    )
 
 
 def curve(folder: Path, model: str, defaults: str, seed: int, runs: Path) -> list[dict]:
     """Train one run and return a row for each of its evaluations."""
     result = train_compared(ComparedRun(model, seed, config(folder, model, defaults, seed, runs)))
     identity = {"set": "blocks", "model": model, "defaults": defaults, "seed": seed}
-    return [
-        identity
-        | {
-            "step": row["step"],
-            "CPU seconds": round(result.step_seconds * row["step"], 2),
-            "test error": row["error"],
-        }
-        for row in read_metrics(result.directory)
-        if row["kind"] == "evaluation" and row["split"] == "test"
-    ]
+    return evaluations(result, identity, result.step_seconds)
 
 
 def main() -> None:
@@ -221,23 +209,22 @@ def main() -> None:
     chosen = parser.parse_args()
     make_set(chosen.set)
     table = chosen.out.with_suffix(".csv")
-    rows = list(csv.DictReader(table.open())) if table.is_file() else []
+    rows = read_csv(table)
     done = {(row["model"], row["defaults"], int(row["seed"])) for row in rows}
     for seed, defaults, model in itertools.product(chosen.seeds, chosen.defaults, chosen.models):
         if (model, defaults, seed) not in done:
             rows += curve(chosen.set, model, defaults, seed, chosen.runs)
             write_csv(rows, table)
     print(f"Linear regression on the parameters: {100 * linear_error(chosen.set):.1f} %")
-    header = True
+    shown = []
     for model, defaults in itertools.product(MODELS, DEFAULTS):
         found = mean_curve(rows, "blocks", model, defaults)
         if found:
-            shown = {"model": model, "defaults": defaults}
+            shown.append({"model": model, "defaults": defaults})
             for step in (200, 400, 600, 800, STEPS):
                 _, mean, spread = found[step]
-                shown[f"{step} steps, %"] = f"{100 * mean:.1f} ± {100 * spread:.1f}"
-            print_row(shown, header)
-            header = False
+                shown[-1][f"{step} steps, %"] = f"{100 * mean:.1f} ± {100 * spread:.1f}"
+    print_table(shown)
 
 
 if __name__ == "__main__":

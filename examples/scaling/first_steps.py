@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from learning_curves import config
 from matplotlib.figure import Figure
-from measuring import write_csv
+from measuring import legend_below, write_csv
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -116,8 +116,7 @@ def draw(rows: list[dict], path: Path) -> None:
         axes.set_title(title, fontsize=9)
         axes.set_xlabel("step")
         axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    legend_below(figure)
     figure.savefig(path)
 
 

@@ -1,29 +1,28 @@
-"""Test error over CPU time and steps: with the defaults of version 0.2 and with those of now.
+"""Test error over CPU time and steps: with the defaults of version 0.2 and with today's.
 
 Between "old" and "new" are "weights", which changes only how the first weights are drawn, and
 "inputs", which also scales the inputs; "new" also changes the optimiser.
 
 Every run is small (2 blocks, C=64, M=32, 300 steps of 2 cases x 128 tokens). A run whose rows are
-in the CSV file is not repeated; one that was stopped goes on.
+in the CSV file is not repeated; one that was stopped resumes.
 
     python examples/scaling/learning_curves.py --seeds 0 1 2 --out learning_curves
 """
 
 import argparse
-import csv
 import itertools
 import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydra import compose, initialize_config_module
 from matplotlib.figure import Figure
-from measuring import print_row, write_csv
+from measuring import legend_below, print_table, read_csv, slug, write_csv
 from omegaconf import DictConfig
 
+from physicsnemo_flarepp.commands.configs import compose_config
 from physicsnemo_flarepp.runs.metrics import read_metrics
-from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
+from physicsnemo_flarepp.training.comparison import ComparedResult, ComparedRun, train_compared
 
 SETS = ("cars", "darcy", "elasticity", "airfoil", "pipe")
 MODELS = {
@@ -60,25 +59,24 @@ def config(
     n_train = 40 if data == "cars" else 100
     epochs = STEPS * 2 // n_train
     sizes = [] if data == "cars" else [f"data.n_train={n_train}", "data.n_test=20"]
-    name = f"{data}-{model.lower().replace('+', 'p').replace(' ', '-')}-{defaults}-seed{seed}"
-    with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
-        return compose(
-            "train",
-            [
-                f"experiment=quick/{data}",
-                *MODELS[model],
-                *(f"{key}={value}" for key, value in DEFAULTS[defaults].items()),
-                *SETTING,
-                *sizes,
-                f"data.n_points={tokens}",
-                f"seed={seed}",
-                f"label={data}",
-                f"run_dir={runs / name}",
-                f"training.epochs={epochs}",
-                f"training.evaluate_every={max(1, epochs // 7)}",
-                f"training.checkpoint_every={STEPS}",
-            ],
-        )
+    name = f"{data}-{slug(model)}-{defaults}-seed{seed}"
+    return compose_config(
+        "train",
+        [
+            f"experiment=quick/{data}",
+            *MODELS[model],
+            *(f"{key}={value}" for key, value in DEFAULTS[defaults].items()),
+            *SETTING,
+            *sizes,
+            f"data.n_points={tokens}",
+            f"seed={seed}",
+            f"label={data}",
+            f"run_dir={runs / name}",
+            f"training.epochs={epochs}",
+            f"training.evaluate_every={max(1, epochs // 7)}",
+            f"training.checkpoint_every={STEPS}",
+        ],
+    )
 
 
 def curve(
@@ -93,14 +91,17 @@ def curve(
     begin = time.process_time()
     result = train_compared(ComparedRun(model, seed, cfg))
     seconds = (time.process_time() - begin) / STEPS
+    identity = {"set": data, "model": model, "defaults": defaults, "seed": seed}
+    return evaluations(result, identity, seconds)
+
+
+def evaluations(result: ComparedResult, identity: dict, step_seconds: float) -> list[dict]:
+    """Return a row for each evaluation of the test set in a run."""
     return [
-        {
-            "set": data,
-            "model": model,
-            "defaults": defaults,
-            "seed": seed,
+        identity
+        | {
             "step": row["step"],
-            "CPU seconds": round(seconds * row["step"], 2),
+            "CPU seconds": round(step_seconds * row["step"], 2),
             "test error": row["error"],
         }
         for row in read_metrics(result.directory)
@@ -144,7 +145,7 @@ def seconds_to_reach(curve: dict[int, tuple], error: float) -> float | None:
 
 def tabulate(rows: Sequence[dict]) -> None:
     """Print final errors in percent, and at which share of the old time new runs reach the old."""
-    header = True
+    table = []
     for data, model in itertools.product(SETS, MODELS):
         curves = {name: mean_curve(rows, data, model, name) for name in DEFAULTS}
         if not curves["new"]:
@@ -158,8 +159,8 @@ def tabulate(rows: Sequence[dict]) -> None:
             seconds, final, _ = list(curves["old"].values())[-1]
             reached = seconds_to_reach(curves["new"], final)
         shown["time to the old error"] = "-" if reached is None else f"{reached / seconds:.2f}"
-        print_row(shown, header)
-        header = False
+        table.append(shown)
+    print_table(table)
 
 
 def draw(rows: Sequence[dict], path: Path) -> None:
@@ -183,8 +184,7 @@ def draw(rows: Sequence[dict], path: Path) -> None:
         axes.set_xlabel("CPU seconds")
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("test error, %")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    legend_below(figure)
     figure.savefig(path)
 
 
@@ -200,7 +200,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("learning_curves"), help="for .csv, .png")
     chosen = parser.parse_args()
     table = chosen.out.with_suffix(".csv")
-    rows = list(csv.DictReader(table.open())) if table.is_file() else []
+    rows = read_csv(table)
     done = {(row["set"], row["model"], row["defaults"], int(row["seed"])) for row in rows}
     for seed, defaults, data, model in itertools.product(
         chosen.seeds, chosen.defaults, chosen.sets, chosen.models

@@ -2,25 +2,24 @@
 
 A model (2 blocks, C=64, M=32) takes 10,000 steps of 2 cases x 128 tokens, in half precision, which
 CPUs are slow at, of one case x 64, and the loss of each is written down. A run whose row is in the
-CSV file is not repeated; one that was stopped goes on.
+CSV file is not repeated; one that was stopped resumes.
 
     python examples/scaling/long_runs.py --models FLARE++ --precisions fp32 bf16 fp16 --seeds 0
 """
 
 import argparse
-import csv
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from hydra import compose, initialize_config_module
 from learning_curves import MODELS, SETS, SETTING
 from matplotlib.figure import Figure
-from measuring import print_row, write_csv
+from measuring import legend_below, print_table, read_csv, slug, write_csv
 from omegaconf import DictConfig
 
+from physicsnemo_flarepp.commands.configs import compose_config
 from physicsnemo_flarepp.runs import CheckpointStore, load_training_state
 from physicsnemo_flarepp.runs.metrics import read_metrics
 from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
@@ -41,8 +40,7 @@ class Run(NamedTuple):
 
     def directory(self, runs: Path) -> Path:
         """Return its place among `runs`."""
-        model = self.model.lower().replace("+", "p").replace(" ", "-")
-        return runs / f"{self.data}-{model}-{self.precision}-seed{self.seed}"
+        return runs / f"{self.data}-{slug(self.model)}-{self.precision}-seed{self.seed}"
 
     def losses(self, runs: Path) -> np.ndarray:
         """Return the loss of every step."""
@@ -56,26 +54,25 @@ def config(run: Run, steps: int, runs: Path) -> DictConfig:
     sizes = [] if run.data == "cars" else [f"data.n_train={n_train}", "data.n_test=20"]
     cases, tokens = PRECISIONS[run.precision]
     epochs = steps * cases // n_train
-    with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
-        return compose(
-            "train",
-            [
-                f"experiment=quick/{run.data}",
-                *MODELS[run.model],
-                *SETTING,
-                *sizes,
-                f"data.batch_size={cases}",
-                f"data.n_points={tokens}",
-                f"seed={run.seed}",
-                f"label={run.data}",
-                f"run_dir={run.directory(runs)}",
-                f"training.precision={run.precision}",
-                f"training.epochs={epochs}",
-                f"training.evaluate_every={epochs}",
-                "training.checkpoint_every=2000",
-                "training.log_every=1",
-            ],
-        )
+    return compose_config(
+        "train",
+        [
+            f"experiment=quick/{run.data}",
+            *MODELS[run.model],
+            *SETTING,
+            *sizes,
+            f"data.batch_size={cases}",
+            f"data.n_points={tokens}",
+            f"seed={run.seed}",
+            f"label={run.data}",
+            f"run_dir={run.directory(runs)}",
+            f"training.precision={run.precision}",
+            f"training.epochs={epochs}",
+            f"training.evaluate_every={epochs}",
+            "training.checkpoint_every=2000",
+            "training.log_every=1",
+        ],
+    )
 
 
 def spikes(losses: np.ndarray) -> dict[str, float]:
@@ -139,8 +136,7 @@ def draw(found: Sequence[Run], runs: Path, path: Path) -> None:
         axes.set_xlabel("steps")
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("loss: median and range")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    legend_below(figure)
     figure.savefig(path)
 
 
@@ -158,7 +154,7 @@ def main() -> None:
     if chosen.steps <= 2 * WINDOW:
         parser.error(f"--steps is {chosen.steps}, expected more than two windows of {WINDOW}")
     table = chosen.out.with_suffix(".csv")
-    rows = list(csv.DictReader(table.open())) if table.is_file() else []
+    rows = read_csv(table)
     done = [Run(row["set"], row["model"], row["precision"], int(row["seed"])) for row in rows]
     for precision, seed, data, model in itertools.product(
         chosen.precisions, chosen.seeds, chosen.sets, chosen.models
@@ -168,8 +164,7 @@ def main() -> None:
             rows.append(measure(run, chosen.steps, chosen.runs))
             done.append(run)
             write_csv(rows, table)
-    for row in rows:
-        print_row(row, header=row is rows[0])
+    print_table(rows)
     draw(done, chosen.runs, chosen.out.with_suffix(".png"))
 
 

@@ -1,14 +1,18 @@
-"""What the measuring scripts share: rows from processes of their own, tables, files."""
+"""What the scripts that measure share: clocks, memory, processes of their own, tables, files."""
 
 import csv
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
+from physicsnemo_flarepp.texts import format_table
 from physicsnemo_flarepp.training.reporting import PeakMemory
 
 
@@ -17,6 +21,21 @@ def measure_in_own_process(script: str, job: dict) -> dict:
     command = [sys.executable, script, "--measure", json.dumps(job)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def wait(device: torch.device) -> None:
+    """Let a GPU finish before the clock is read."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def timed(function: Callable[[], object], device: torch.device) -> tuple[float, Any]:
+    """Return the seconds of a call, device included, and its result."""
+    wait(device)
+    start = time.perf_counter()
+    result = function()
+    wait(device)
+    return time.perf_counter() - start, result
 
 
 def peak_of(function: Callable[[], object], device: torch.device) -> int:
@@ -37,10 +56,34 @@ def peak_bytes() -> int:
 
 
 def print_row(row: dict, header: bool) -> None:
-    """Print one row of a Markdown table, below its header if asked."""
-    if header:
-        print("| " + " | ".join(row) + " |\n" + "|---" * len(row) + "|")
-    print("| " + " | ".join(map(str, row.values())) + " |", flush=True)
+    """Print one row of a Markdown table as soon as it is measured, below its header if asked."""
+    lines = format_table([list(row), list(row.values())], markdown=True).splitlines()
+    print("\n".join(lines if header else lines[2:]), flush=True)
+
+
+def print_table(rows: list[dict]) -> None:
+    """Print rows as a Markdown table, one column per key of the first."""
+    if rows:
+        print(format_table([list(rows[0]), *(list(row.values()) for row in rows)], markdown=True))
+
+
+def slug(model: str) -> str:
+    """Return the name of a model as part of a folder's name."""
+    return model.lower().replace("+", "p").replace(" ", "-")
+
+
+def legend_below(figure: Figure) -> None:
+    """Draw one legend for all panels, below them."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Return the rows that :func:`write_csv` wrote, none without a file."""
+    if not path.is_file():
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def write_csv(rows: list[dict], path: Path) -> None:

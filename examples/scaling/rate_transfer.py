@@ -7,16 +7,15 @@ times 0.3, 1 and 3, for several widths (2 blocks) and depths (64 channels).
 """
 
 import argparse
-import csv
 import itertools
 import statistics
 from pathlib import Path
 
-from hydra import compose, initialize_config_module
 from matplotlib.figure import Figure
-from measuring import print_row, write_csv
+from measuring import print_table, read_csv, write_csv
 from omegaconf import DictConfig
 
+from physicsnemo_flarepp.commands.configs import compose_config
 from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
 from physicsnemo_flarepp.training.config import TrainingConfig
 
@@ -28,27 +27,26 @@ SIZES = {"width": [(2, 64), (2, 128), (2, 256)], "depth": [(2, 64), (4, 64), (8,
 def config(blocks: int, channels: int, factor: float, seed: int, runs: Path) -> DictConfig:
     """Return the config of one run."""
     rates = TrainingConfig()
-    with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
-        return compose(
-            "train",
-            [
-                "experiment=quick/cars",
-                f"model.n_layers={blocks}",
-                f"model.n_hidden={channels}",
-                f"training.learning_rate={factor * rates.learning_rate}",
-                f"training.muon_learning_rate={factor * rates.muon_learning_rate}",
-                "training.epochs=5",
-                "training.evaluate_every=5",
-                "training.keep_checkpoints=1",
-                "data.n_points=256",
-                "data.n_points_test=1024",
-                "data.n_val=0",
-                "data.num_workers=0",
-                "label=cars",
-                f"seed={seed}",
-                f"run_dir={runs / f'blocks{blocks}-channels{channels}-x{factor:g}-seed{seed}'}",
-            ],
-        )
+    return compose_config(
+        "train",
+        [
+            "experiment=quick/cars",
+            f"model.n_layers={blocks}",
+            f"model.n_hidden={channels}",
+            f"training.learning_rate={factor * rates.learning_rate}",
+            f"training.muon_learning_rate={factor * rates.muon_learning_rate}",
+            "training.epochs=5",
+            "training.evaluate_every=5",
+            "training.keep_checkpoints=1",
+            "data.n_points=256",
+            "data.n_points_test=1024",
+            "data.n_val=0",
+            "data.num_workers=0",
+            "label=cars",
+            f"seed={seed}",
+            f"run_dir={runs / f'blocks{blocks}-channels{channels}-x{factor:g}-seed{seed}'}",
+        ],
+    )
 
 
 def errors_of(rows: list[dict], blocks: int, channels: int, factor: float) -> list[float]:
@@ -63,15 +61,15 @@ def errors_of(rows: list[dict], blocks: int, channels: int, factor: float) -> li
 
 def tabulate(rows: list[dict]) -> None:
     """Print the errors, one row per size."""
-    header = True
+    table = []
     for blocks, channels in dict.fromkeys(itertools.chain(*SIZES.values())):
         shown = {"blocks": blocks, "channels": channels}
         for factor in FACTORS:
             errors = errors_of(rows, blocks, channels, factor)
             spread = f" ± {statistics.stdev(errors):.1f}" if len(errors) > 1 else ""
             shown[f"x {factor:g}"] = f"{statistics.mean(errors):.1f}{spread}" if errors else "-"
-        print_row(shown, header)
-        header = False
+        table.append(shown)
+    print_table(table)
 
 
 def draw(rows: list[dict], path: Path) -> None:
@@ -106,7 +104,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("rate_transfer"), help="for .csv, .png")
     chosen = parser.parse_args()
     table = chosen.out.with_suffix(".csv")
-    rows = list(csv.DictReader(table.open())) if table.is_file() else []
+    rows = read_csv(table)
     done = {
         (int(row["blocks"]), int(row["channels"]), float(row["rate factor"]), int(row["seed"]))
         for row in rows

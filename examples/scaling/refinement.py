@@ -18,7 +18,7 @@ import pyvista as pv
 import torch
 import vtk
 from matplotlib.figure import Figure
-from measuring import print_row, write_csv
+from measuring import print_table, write_csv
 
 from physicsnemo_flarepp.evaluation import Case, Run, load_run, read_case, relative_l2
 from physicsnemo_flarepp.evaluation.figures import preset_of
@@ -248,11 +248,12 @@ def main() -> None:
         run = load_run(directory)
         rows[run.name] = measure(run, arguments.cases)
         print(run.name, {key: round(value, 5) for key, value in rows[run.name].items()}, flush=True)
-    groups = by_seeds(rows)
-    for number, (name, found) in enumerate(groups.items()):
+    groups, table = by_seeds(rows), []
+    for name, found in groups.items():
         shown = {key: _mean_and_spread(key, values) for key, values in found.items()}
         worst = np.max([found[change] for change in CHANGES], axis=0) / found[OWN]
-        print_row({"run": name, **shown, "worst / own": f"{worst.max():.3f}"}, header=number == 0)
+        table.append({"run": name, **shown, "worst / own": f"{worst.max():.3f}"})
+    print_table(table)
     write_csv(
         [{"run": name, **row} for name, row in rows.items()], arguments.out.with_suffix(".csv")
     )

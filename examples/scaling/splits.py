@@ -12,11 +12,10 @@ from the rules by which torch launches them.
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
-from measuring import print_row
+from measuring import print_row, print_table, timed
 
 from physicsnemo_flarepp.ops import decode, encode
 from physicsnemo_flarepp.ops.kernels import select_backend
@@ -56,15 +55,6 @@ def make_calls(arguments: argparse.Namespace) -> dict[str, tuple[Callable, tuple
     n, m = arguments.tokens, arguments.latents
     return {"encode": (encode, (rows(m), rows(n), rows(n))),
             "decode": (decode, (rows(n), rows(m), rows(m)))}  # fmt: skip
-
-
-def timed(function: Callable, device: torch.device) -> tuple[float, object]:
-    """Return the seconds of a call, waited for, and its result."""
-    start = time.perf_counter()
-    result = function()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start, result
 
 
 def measure(function: Callable, inputs: tuple, splits: list[int | None], repeats: int) -> dict:
@@ -136,7 +126,7 @@ def flash_key_splits(blocks: int, slots: int, key_blocks: int) -> int:
 
 def print_blocks() -> None:
     """Print thread blocks, whole and in parts, at the sizes of the paper: B=1, H=8, D=16."""
-    header = True
+    table = []
     for tokens, latents in ((40_000, 64), (1_000_000, 64), (1_000_000, 128)):
         for dtype in ("fp16", "fp32"):
             row = {"N": f"{tokens:,}", "M": latents, "dtype": dtype}
@@ -147,8 +137,8 @@ def print_blocks() -> None:
                         pair = thread_blocks(gpu, dtype, call, backward, tokens, latents)
                         cells.append(" -> ".join(f"{n:,}" for n in dict.fromkeys(pair)))
                     row[f"{call} {direction}"] = "; ".join(dict.fromkeys(cells))
-            print_row(row, header)
-            header = False
+            table.append(row)
+    print_table(table)
 
 
 def main() -> None:

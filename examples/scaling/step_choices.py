@@ -7,16 +7,15 @@ plates (2 blocks, C=64, M=32), one thread; the CPU time is that of the whole run
 """
 
 import argparse
-import csv
 import itertools
 import statistics
 from pathlib import Path
 
 import psutil
-from hydra import compose, initialize_config_module
-from measuring import print_row, write_csv
+from measuring import print_table, read_csv, write_csv
 from omegaconf import DictConfig
 
+from physicsnemo_flarepp.commands.configs import compose_config
 from physicsnemo_flarepp.datapipes import build_dataloaders
 from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
 
@@ -46,27 +45,26 @@ def config(data: str, choice: str, seed: int, runs: Path) -> DictConfig:
     """Return the config of one run: a quick experiment with another step."""
     batch, tokens, epochs, further = CHOICES[data][choice]
     name = f"{data}-{choice.replace(' ', '').replace(',', '-')}-seed{seed}"
-    with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
-        return compose(
-            "train",
-            [
-                f"experiment=quick/{data}",
-                *further,
-                "threads=1",
-                f"data.batch_size={batch}",
-                f"data.n_points={tokens}",
-                "data.n_points_test=2048",
-                "data.n_val=0",
-                "data.num_workers=0",
-                f"seed={seed}",
-                f"label={data}",
-                f"run_dir={runs / name}",
-                f"training.epochs={epochs}",
-                f"training.evaluate_every={epochs}",
-                "training.checkpoint_every=100000",
-                "training.keep_checkpoints=1",
-            ],
-        )
+    return compose_config(
+        "train",
+        [
+            f"experiment=quick/{data}",
+            *further,
+            "threads=1",
+            f"data.batch_size={batch}",
+            f"data.n_points={tokens}",
+            "data.n_points_test=2048",
+            "data.n_val=0",
+            "data.num_workers=0",
+            f"seed={seed}",
+            f"label={data}",
+            f"run_dir={runs / name}",
+            f"training.epochs={epochs}",
+            f"training.evaluate_every={epochs}",
+            "training.checkpoint_every=100000",
+            "training.keep_checkpoints=1",
+        ],
+    )
 
 
 def cpu_seconds() -> float:
@@ -111,22 +109,25 @@ def tabulate(rows: list[dict]) -> None:
     groups: dict[tuple[str, str], list[dict]] = {}
     for row in rows:
         groups.setdefault((row["set"], row["cases x tokens"]), []).append(row)
-    for number, ((data, choice), found) in enumerate(groups.items()):
+    table = []
+    for (data, choice), found in groups.items():
         errors = [100 * float(row["test error"]) for row in found]
         spread = f" ± {statistics.stdev(errors):.2f}" if len(errors) > 1 else ""
         seconds, reading = (
             statistics.median(float(row[name]) for row in found)
             for name in ("CPU seconds", "reading")
         )
-        shown = {
-            "set": data,
-            "cases x tokens": choice,
-            "steps": found[0]["steps"],
-            "test error, %": f"{statistics.mean(errors):.2f}{spread}",
-            "CPU seconds": f"{seconds:.0f}",
-            "of these reading": f"{reading:.1%}",
-        }
-        print_row(shown, header=number == 0)
+        table.append(
+            {
+                "set": data,
+                "cases x tokens": choice,
+                "steps": found[0]["steps"],
+                "test error, %": f"{statistics.mean(errors):.2f}{spread}",
+                "CPU seconds": f"{seconds:.0f}",
+                "of these reading": f"{reading:.1%}",
+            }
+        )
+    print_table(table)
 
 
 def main() -> None:
@@ -138,7 +139,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("step_choices"), help="for .csv")
     chosen = parser.parse_args()
     table = chosen.out.with_suffix(".csv")
-    rows = list(csv.DictReader(table.open())) if table.is_file() else []
+    rows = read_csv(table)
     done = {(row["set"], row["cases x tokens"], int(row["seed"])) for row in rows}
     for seed, data in itertools.product(chosen.seeds, chosen.sets):
         for choice in CHOICES[data]:

@@ -1,6 +1,6 @@
 """Streamed training steps against plain ones: time as a ratio, peak memory against the mesh.
 
-The ratios of the first table are those of CPU times of steps that alternate in one process. Every
+The ratios of the first table compare CPU times of steps that alternate in one process. Every
 row of the second comes from a process of its own, so that its peak memory is its own. "Working
 memory" is the peak beyond what must be there: the process before the step with model, moments and
 inputs, and the hidden states that wait.

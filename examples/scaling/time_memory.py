@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from measuring import measure_in_own_process, peak_of, print_row, write_csv
+from measuring import measure_in_own_process, peak_of, print_row, wait, write_csv
 from physicsnemo.models.flare import FLARE
 from physicsnemo.models.transolver import Transolver
 from rich.progress import Progress
@@ -90,12 +90,6 @@ def make_step(model: torch.nn.Module, n_tokens: int, weighted: bool = False):
         wait(like.device)
 
     return step
-
-
-def wait(device: torch.device) -> None:
-    """Let a GPU finish before the clock is read."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def measure_memory(model: str, tokens: int, settings: dict) -> dict:

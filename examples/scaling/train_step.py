@@ -11,14 +11,14 @@ import itertools
 import statistics
 import sys
 import tempfile
-import time
 from collections import Counter
 
 import psutil
 import torch
-from hydra import compose, initialize_config_module
+from measuring import timed
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from physicsnemo_flarepp.commands.configs import compose_config
 from physicsnemo_flarepp.training.assembly import Assembly, assemble, load_data, start_ranks
 from physicsnemo_flarepp.training.config import check_config
 
@@ -42,9 +42,8 @@ class Reads(TorchDispatchMode):
 
 def assemble_run(overrides: list[str], directory: str) -> Assembly:
     """Build the run that a config describes, without training it."""
-    with initialize_config_module("physicsnemo_flarepp.conf", version_base="1.3"):
-        cfg = compose("train", [*overrides, f"run_dir={directory}", "label=profile"])
-    cfg = check_config(cfg)
+    overrides = [*overrides, f"run_dir={directory}", "label=profile"]
+    cfg = check_config(compose_config("train", overrides))
     ranks = start_ranks(cfg)
     return assemble(cfg, ranks, load_data(cfg, ranks))
 
@@ -54,20 +53,17 @@ def shares(run: Assembly, batches: list) -> dict[str, float]:
     step, device = run.step, next(run.model.parameters()).device
     times: dict[str, list[float]] = {}
 
-    def timed(name, function, *arguments):
-        start = time.perf_counter()
-        result = function(*arguments)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        times.setdefault(name, []).append(time.perf_counter() - start)
+    def part(name, function, *arguments):
+        seconds, result = timed(lambda: function(*arguments), device)
+        times.setdefault(name, []).append(seconds)
         return result
 
     for batch in batches:
-        loss = timed("forward and loss", step.loss, batch)
-        timed("backward", loss.backward)
-        timed("clipping", torch.nn.utils.clip_grad_norm_, step.model.parameters(), 1.0)
-        timed("optimiser", step.optimizer.step)
-        timed("moving average", step.average.update_parameters, step.model)
+        loss = part("forward and loss", step.loss, batch)
+        part("backward", loss.backward)
+        part("clipping", torch.nn.utils.clip_grad_norm_, step.model.parameters(), 1.0)
+        part("optimiser", step.optimizer.step)
+        part("moving average", step.average.update_parameters, step.model)
         step.optimizer.zero_grad(set_to_none=True)
     return {name: statistics.median(values) for name, values in times.items()}
 

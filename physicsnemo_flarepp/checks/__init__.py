@@ -1,4 +1,4 @@
-"""Does the package work on this machine? Checks that end in one table."""
+"""Does the package work on this machine?"""
 
 from collections.abc import Iterator
 
@@ -22,15 +22,7 @@ _REPORT = "report the output of `flarepp check --json`"
 
 
 def choose_checks(n_ranks: int = 0, bench: bool = False) -> list[Check]:
-    """Return the checks in their order.
-
-    Parameters
-    ----------
-    n_ranks : int, optional
-        Also start this many ranks, from 2 on.
-    bench : bool, optional
-        Also measure what the mixers cost.
-    """
+    """Return the checks in order; `n_ranks` above 1 also starts ranks, `bench` times mixers."""
     chosen = [
         Check("versions", version_findings, "reinstall what the message names"),
         Check("kernels", kernel_findings, f"no training can be trusted here: {_REPORT}"),
@@ -43,8 +35,8 @@ def choose_checks(n_ranks: int = 0, bench: bool = False) -> list[Check]:
         ),
         Check("parts", split_findings, "set FLAREPP_SPLITS=1 to switch parts off"),
         Check("streaming", streaming_findings, "predict on the CPU, or with offload='device'"),
-        Check("rendering", rendering_findings, "everything but figures works without"),
-        Check("directories", directory_findings, "look at the path that the message names"),
+        Check("rendering", rendering_findings, "only figures need it; everything else works"),
+        Check("directories", directory_findings, "check the path in the message"),
     ]
     if n_ranks > 1:
 
@@ -54,11 +46,11 @@ def choose_checks(n_ranks: int = 0, bench: bool = False) -> list[Check]:
         advice = "NCCL_DEBUG=INFO shows what NCCL does; --device cpu tries gloo"
         chosen.append(Check(f"{n_ranks} ranks", find, advice))
     if bench:
-        chosen.append(Check("cost", cost_findings, "free memory on the device"))
+        chosen.append(Check("cost", cost_findings, "free some memory on the device"))
     return chosen
 
 
 def run_checks(checks: list[Check], device: torch.device) -> Iterator[Finding]:
-    """Yield the findings of checks, one after the other."""
+    """Yield the findings of all checks."""
     for check in checks:
         yield from check.run(device)

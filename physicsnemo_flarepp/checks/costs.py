@@ -1,4 +1,4 @@
-"""What models that differ only in the mixer cost on a device."""
+"""Time and memory of models that differ only in the mixer."""
 
 import statistics
 import time
@@ -17,7 +17,7 @@ _UNIT = "flare"  # the mixer that the others are compared with
 
 
 def cost_findings(device: torch.device) -> Iterator[Finding]:
-    """Yield what is measured, then seconds of a step and its memory per mixer and token count."""
+    """Yield time and memory of a training step per mixer and token count, after a description."""
     on_gpu = device.type == "cuda"
     layers, counts = (8, (1_000, 10_000, 100_000)) if on_gpu else (2, (1_000, 10_000))
     where = "" if on_gpu else f" on {torch.get_num_threads()} threads"
@@ -25,8 +25,8 @@ def cost_findings(device: torch.device) -> Iterator[Finding]:
         "cost of a training step",
         NOTED,
         f"forward and backward of {layers} blocks, C=128, H=8, M=64, N tokens, fp32{where}: "
-        f"median of {_REPEATS}, the mixers in turn; times that of {_UNIT}"
-        + ("; memory at its peak above the weights" if on_gpu else ""),
+        f"median of {_REPEATS}, the mixers in turn; as multiples of {_UNIT}"
+        + ("; peak memory beyond the weights" if on_gpu else ""),
     )
     for n_tokens in counts:
         names = [n for n in MIXERS if n != "attention" or n_tokens <= _ATTENTION_LIMIT]
@@ -35,7 +35,7 @@ def cost_findings(device: torch.device) -> Iterator[Finding]:
         for name in names:
             title = f"cost, N={n_tokens:,} {name}"
             if name not in seconds:
-                yield Finding(title, NOTED, "does not fit into the memory of the device")
+                yield Finding(title, NOTED, "does not fit in the device's memory")
                 continue
             figures = f"{seconds[name]:9.4f} s"
             if _UNIT in seconds:
@@ -46,9 +46,9 @@ def cost_findings(device: torch.device) -> Iterator[Finding]:
 
 
 def median_seconds(steps: dict[str, Callable[[], None]], label: str) -> dict[str, float]:
-    """Return the median time of each step, called in turn, without those that need more memory.
+    """Return the median time of each step; steps that run out of memory are left out.
 
-    In turn, so that whatever else the machine does slows all of them alike.
+    They take turns, so that whatever else the machine does slows all of them equally.
     """
     times: dict[str, list[float]] = {name: [] for name in steps}
     with progress_bar(label, len(steps) * (1 + _REPEATS), wanted=True) as advance:

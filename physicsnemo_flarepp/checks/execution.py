@@ -1,4 +1,4 @@
-"""How whole models run on a device: precisions, one compiled graph, parts of tokens, streaming."""
+"""Checks of whole models: precisions, one compiled graph, splits of tokens, streaming."""
 
 import copy
 import statistics
@@ -19,9 +19,9 @@ from .kernels import short_name
 
 _AUTOCAST_LIMITS = {torch.bfloat16: 0.05, torch.float16: 0.01}
 COMPILER = "inductor"
-# On CPUs inductor sums up to 4096 numbers in another way, and compiles once more below that.
+# On CPUs inductor sums up to 4096 numbers differently, and compiles once more below that.
 _COMPILED_TOKENS = (5003, 6007, 8011)
-_SLOWER = 1.2  # parts that take this much longer than the whole are worth a word
+_SLOWER = 1.2  # splits that take this much longer than the whole deserve a note
 
 
 def small_model(device: torch.device, n_layers: int = 2, norm: str = "layer") -> FlarePP:
@@ -49,10 +49,7 @@ def value_and_gradient(forward: Callable, model: FlarePP, x: Tensor) -> list[Ten
 
 
 def autocast_findings(device: torch.device) -> Iterator[Finding]:
-    """Yield, for each half precision, how far a model under autocast is from fp64.
-
-    With the norm that trainings in mixed precision choose.
-    """
+    """Compare a model under autocast, with the norm of mixed precision, with fp64."""
     model, x = small_model(device, norm="rms"), points(5003, device)  # kernels take parts of them
     exact = copy.deepcopy(model).cpu().double()
     reference = value_and_gradient(exact, exact, x.cpu().double())
@@ -74,7 +71,7 @@ def autocast_findings(device: torch.device) -> Iterator[Finding]:
 
 
 def compile_findings(device: torch.device) -> Iterator[Finding]:
-    """Yield whether one compiled graph serves several token counts, with the results of eager."""
+    """Check that one compiled graph serves several token counts and agrees with eager mode."""
     model = small_model(device, n_layers=1)
     torch._dynamo.reset()
     counter = CompileCounterWithBackend(COMPILER)
@@ -106,7 +103,7 @@ def compile_findings(device: torch.device) -> Iterator[Finding]:
 
 
 def split_findings(device: torch.device) -> Iterator[Finding]:
-    """Yield the time of encode and decode in parts over that of the whole, forward and backward."""
+    """Compare the time of encode and decode in parts with the whole, forward and backward."""
     tokens = 200_000 if device.type == "cuda" else 20_000
     slots = count_slots(device)
     dtypes = (torch.float32, torch.float16) if device.type == "cuda" else (torch.float32,)
@@ -152,7 +149,7 @@ def _alternating_times(call: Callable, inputs: tuple[Tensor, ...], repeats: int 
 
 
 def streaming_findings(device: torch.device) -> Iterator[Finding]:
-    """Yield whether chunks that travel from and to the host give the plain forward, every time."""
+    """Check that chunks moved to and from the host reproduce the plain forward pass, every time."""
     model = small_model(device).eval()
     x = points(20_011, torch.device("cpu"))
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What a check finds, and how it is told to people and to programs."""
+"""What a check finds, as a line for people and a record for programs."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,19 +12,7 @@ PASSED, FAILED, NOTED = "pass", "FAIL", "note"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the table.
-
-    Parameters
-    ----------
-    name : str
-        What was looked at.
-    status : str
-        "pass", "FAIL", or "note" for a figure that cannot fail.
-    figures : str
-        What was measured.
-    advice : str, optional
-        What to do about a failure, or about a figure.
-    """
+    """One line of the table: what was checked, its status, what was measured, and advice."""
 
     name: str
     status: str
@@ -32,10 +20,8 @@ class Finding:
     advice: str = ""
 
     def line(self) -> str:
-        """Return the finding for a terminal, its advice below it.
+        """Return the finding for a terminal, with its advice below.
 
-        Examples
-        --------
         >>> print(Finding("cache", FAILED, "read-only", "choose another").line())
         FAIL  cache                             read-only
                                                 -> choose another
@@ -46,24 +32,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A group of findings.
-
-    Parameters
-    ----------
-    name : str
-        Its name in the table should it end in an error.
-    find : Callable
-        Yields findings for a device.
-    advice : str
-        What to do if it ends in an error.
-    """
+    """A function that yields findings for a device; name and advice are shown if it raises."""
 
     name: str
     find: Callable[[torch.device], Iterator[Finding]]
     advice: str
 
     def run(self, device: torch.device) -> Iterator[Finding]:
-        """Yield the findings; an error is one more of them, and the other checks go on."""
+        """Yield the findings; an error is one more finding, so that other checks still run."""
         try:
             yield from self.find(device)
         except Exception as error:
@@ -78,13 +54,7 @@ def judge(name: str, error: float, limit: float, figures: str, advice: str) -> F
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
-    """Return the norm of the difference over that of ``expected``; infinity for NaN.
-
-    Examples
-    --------
-    >>> relative_error(torch.tensor([1.1]), torch.tensor([1.0])) < 0.11
-    True
-    """
+    """Return the norm of the difference over the norm of `expected`; infinity for NaN."""
     found, expected = found.detach().double().cpu(), expected.detach().double().cpu()
     size = expected.norm().clamp(min=torch.finfo(torch.float64).tiny)
     error = ((found - expected).norm() / size).item()

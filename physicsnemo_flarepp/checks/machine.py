@@ -1,4 +1,4 @@
-"""The machine: versions, devices, pictures without a screen, directories that can be written."""
+"""The machine: versions, devices, off-screen rendering, writable directories."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ _PACKAGES = ("torch", "nvidia-physicsnemo", "numpy", "vtk", "pyvista", "triton")
 
 
 def version_findings(device: torch.device) -> Iterator[Finding]:
-    """Yield versions and what the device is."""
+    """List versions, the machine and the device."""
     packages = [f"{name} {_version(name)}" for name in _PACKAGES]
     yield Finding("versions", NOTED, ", ".join([f"physicsnemo_flarepp {__version__}", *packages]))
     memory = psutil.virtual_memory()
@@ -53,7 +53,7 @@ def _version(package: str) -> str:
 
 
 def rendering_findings(device: torch.device) -> Iterator[Finding]:
-    """Yield whether VTK draws without a screen."""
+    """Check that VTK renders off-screen."""
     try:
         require_rendering()
     except RenderingUnavailable as error:
@@ -63,18 +63,18 @@ def rendering_findings(device: torch.device) -> Iterator[Finding]:
 
 
 def directory_findings(device: torch.device) -> Iterator[Finding]:
-    """Yield whether data, outputs and the cache of built-in sets can be written."""
+    """Check that data, outputs and the cache of built-in sets can be written."""
     places = {
         "data directory": (Path("data"), "run in another directory"),
         "output directory": (Path("outputs"), "run in another directory"),
-        "cache": (cache_root(), f"set {CACHE_VARIABLE} to a directory that can be written"),
+        "cache": (cache_root(), f"set {CACHE_VARIABLE} to a writable directory"),
     }
     for name, (path, advice) in places.items():
         yield _writable(name, path.absolute(), advice)
 
 
 def _writable(name: str, path: Path, advice: str) -> Finding:
-    """Write a file where ``path`` is, or where it would be made."""
+    """Write a file to a directory, or to the nearest existing one above it."""
     there = next(place for place in (path, *path.parents) if place.exists())
     try:
         with tempfile.TemporaryFile(dir=there) as file:
@@ -83,4 +83,4 @@ def _writable(name: str, path: Path, advice: str) -> Finding:
     except OSError as error:
         return Finding(name, FAILED, f"{path}: {error.strerror or error}", advice)
     free = shutil.disk_usage(there).free / 2**30
-    return Finding(name, PASSED, f"{path} can be written, {free:.0f} GiB free")
+    return Finding(name, PASSED, f"{path} is writable, {free:.0f} GiB free")

@@ -1,4 +1,4 @@
-"""One training step on several ranks against one, what travels, and how fast."""
+"""One training step on several ranks against one: errors, traffic, bandwidth."""
 
 import json
 import os
@@ -31,7 +31,7 @@ _WAIT = 90.0  # seconds for a collective
 
 
 def rank_findings(n_ranks: int, device: torch.device) -> Iterator[Finding]:
-    """Yield what ``n_ranks`` processes on this machine find, on NCCL or gloo."""
+    """Start ranks on this machine, on NCCL or gloo, and yield what they find."""
     backend = "NCCL" if device.type == "cuda" else "gloo"
     title = f"{n_ranks} ranks, {backend}"
     if device.type == "cuda" and n_ranks > torch.cuda.device_count():
@@ -60,7 +60,7 @@ def rank_findings(n_ranks: int, device: torch.device) -> Iterator[Finding]:
         0,
         f"{forward:g} forward and {backward:g} backward per encode, "
         f"{results[0]['bytes'] / 1024:.1f} KiB per step without parameters",
-        "more travels than the design says: report the output of `flarepp check --json`",
+        "more data travels than designed: report the output of `flarepp check --json`",
     )
     speed = min(result["bandwidth"] for result in results)
     megabytes = 4 * _PAYLOAD[device.type] / 2**20
@@ -75,7 +75,7 @@ def _start(n_ranks: int, kind: str, directory: Path) -> None:
 
 
 def rank_main(rank: int, n_ranks: int, port: int, kind: str, directory: Path) -> None:
-    """Run the checks of one rank and write what it found to ``directory``."""
+    """Run the checks of one rank and write the results to `directory`."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(n_ranks)}
     if kind == "cpu":
@@ -89,7 +89,7 @@ def rank_main(rank: int, n_ranks: int, port: int, kind: str, directory: Path) ->
 
 
 def compare_step(device: torch.device, n_ranks: int) -> dict[str, float]:
-    """Return the error of a step on this rank's tokens against one on all of them, and traffic."""
+    """Return how a step on this rank's tokens differs from one on all tokens, and the traffic."""
     mesh = make_mesh(n_ranks)
     group = mesh["context"].get_group()
     model, x = small_model(device), points(_TOKENS, device)
@@ -107,7 +107,7 @@ def compare_step(device: torch.device, n_ranks: int) -> dict[str, float]:
         loss.backward()
     sync_gradients(model, mesh)
     found = [loss.detach(), *(p.grad for p in model.parameters())]
-    # Gradients that nearly cancel are compared by the size of all.
+    # Gradients that nearly cancel are measured against the size of all.
     size = torch.cat([t.flatten() for t in expected[1:]]).norm().item()
     scales = [expected[0].norm().item(), *(max(t.norm().item(), 1e-3 * size) for t in expected[1:])]
     encodes = sum(block.mixer.n_gathers for block in model.blocks)
@@ -123,7 +123,7 @@ def compare_step(device: torch.device, n_ranks: int) -> dict[str, float]:
 
 
 def measure_bandwidth(device: torch.device, kind: str) -> float:
-    """Return the gigabytes per second that a sum over the ranks moves on each of them."""
+    """Return the gigabytes per second that a sum over the ranks moves on each rank."""
     payload = torch.ones(_PAYLOAD[kind], device=device)
     world = dist.get_world_size()
     seconds = []

@@ -1,12 +1,4 @@
-"""Find out whether everything works on this machine.
-
-    flarepp check
-    flarepp check --ranks 2 --json > report.json
-
-Every attention kernel against fp64, half precisions, torch.compile, parts of
-tokens, streaming, pictures, directories: one table of pass and FAIL, with what
-to do about each failure. Takes a minute or two; exit code 1 if anything fails.
-"""
+"""Print whether everything works on this machine."""
 
 import argparse
 import json
@@ -18,14 +10,6 @@ from ..checks import FAILED, as_record, choose_checks, run_checks
 
 class ChecksFailed(Exception):
     """Something does not work on this machine; the message names it."""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of :func:`run`."""
-    parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: the first GPU, or cpu)")
-    parser.add_argument("--ranks", type=int, default=0, metavar="R", help="also start R ranks")
-    parser.add_argument("--json", action="store_true", help="print JSON for machines")
-    parser.add_argument("--bench", action="store_true", help="also time the mixers")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,19 +1,17 @@
-"""The configs in ``conf/``: where they are, what they offer, and a verb run on a composed one."""
+"""The configs in ``conf/``: where they are, and how a verb runs on a composed one."""
 
-import dataclasses
+import difflib
 import hashlib
 import os
 import re
 import sys
-import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..datapipes.config import DataConfig
 from ..datapipes.specs import BENCHMARKS
-from ..training.config import ParallelSettings, RunConfig, TrainingConfig
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -32,133 +30,21 @@ REGISTERED = {
 # What a run directory is named after already.
 _IN_NAME = {"data", "label", "model", "seed"}
 _LONGEST_NAME = 100
-# Groups in the order of the help.
-_GROUPS = ("experiment", "model", "data", "training")
-# Whose values it shows: files, with their comments, and classes, with the help of their fields.
-_MODEL_FILES = ("_sizes", "_backbone", "flarepp")
-_CLASSES = {"parallel": ParallelSettings, "data": DataConfig, "training": TrainingConfig}
-_HELP_COLUMN, _HELP_WIDTH = 34, 80
-_HELP = """\
-usage: flarepp {verb} [GROUP=OPTION ...] [KEY=VALUE ...] [-m]
+# Hydra's flags that are followed by a value.
+_WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn",
+               "--config-dir", "-cd", "--experimental-rerun"}  # fmt: skip
 
-{summary}.
 
-The config is composed by Hydra from one option of each group, by default those
-marked *. GROUP=OPTION chooses another, KEY=VALUE changes a value, nested keys
-with dots (training.epochs=50). An experiment changes options and values of the
-other groups.
-
-  -m               one run for every combination of values given as a,b,c, each
-                   in a run directory of its own
-  --cfg job        print the config that the arguments make, and do nothing
-  --config-dir D   look for further options in D, such as D/experiment/mine.yaml
-  --hydra-help     Hydra's other flags
-
-Groups
-{groups}
-
-Values
-{values}"""
+class UnknownKey(ValueError):
+    """An override of a key that no config has; the message names the nearest one."""
 
 
 def config_directory() -> Path:
-    """Return the directory of the configs, in a checkout and in an installed package alike.
+    """Return the directory of the configs, which Hydra knows as ``pkg://physicsnemo_flarepp.conf``.
 
-    It is the package ``physicsnemo_flarepp.conf``, so ``pkg://physicsnemo_flarepp.conf`` names it
-    to Hydra. In a checkout it is a link to ``conf/`` at the top.
-
-    Examples
-    --------
-    >>> (config_directory() / "train.yaml").is_file()
-    True
+    In a checkout it is a link to ``conf/`` at the top.
     """
     return Path(__file__).parents[1] / "conf"
-
-
-def describe_entry(verb: str, entry: str, summary: str) -> str:
-    """Return the help of a verb that Hydra configures: groups, options and values.
-
-    The explanations are the comments in the files, and those of the classes that hold the
-    defaults.
-    """
-    root = config_directory()
-    files = [root / f"{name}.yaml" for name in dict.fromkeys(("train", entry))]
-    chosen = dict(re.findall(r"- (?:override )?(\w+): (\S+)", "".join(map(Path.read_text, files))))
-    groups = [line for group in _GROUPS for line in _options(root / group, chosen[group])]
-    values = [line for path in files for line in _values(path)]
-    values += _defaults(RunConfig, left_out=("label", *_CLASSES))
-    for name, kind in _CLASSES.items():
-        values += [f"{name}:", *(f"  {line}" for line in _defaults(kind))]
-    values.append("model:")
-    for name in _MODEL_FILES:
-        values += [f"  {line}" for line in _values(root / "model" / f"{name}.yaml")]
-    return _HELP.format(
-        verb=verb,
-        summary=summary[0].upper() + summary[1:],
-        groups="\n".join(groups),
-        values="\n".join(f"  {line}" for line in values),
-    )
-
-
-def _options(group: Path, chosen: str) -> Iterator[str]:
-    """Return a line for each option of a group, with the first comment of its file."""
-    told = dict(REGISTERED.get(group.name, {}))
-    for path in group.rglob("*.yaml"):
-        if not path.name.startswith("_"):
-            lines = path.read_text().splitlines()
-            comments = [line[2:] for line in lines if line.startswith("# ") and "@" not in line[:3]]
-            told[str(path.relative_to(group).with_suffix(""))] = next(iter(comments), "")
-    for option, text in sorted(told.items()):
-        mark = "*" if option == chosen else " "
-        yield f"{mark} {f'{group.name}={option}':34}{text}".rstrip()
-
-
-def _values(path: Path) -> Iterator[str]:
-    """Return the lines of a config that a user may change, with their comments."""
-    block = ""
-    for line in path.read_text().splitlines():
-        if line and not line[0].isspace():
-            block = line.partition(":")[0]
-        hidden = block in ("defaults", "hydra", "_target_") or block.startswith("#")
-        if line.strip() and not hidden:
-            yield line
-
-
-def _defaults(kind: type, left_out: Sequence[str] = ()) -> Iterator[str]:
-    r"""Return lines for the defaults of a dataclass, with the help of each field.
-
-    Examples
-    --------
-    >>> print(*_defaults(ParallelSettings), sep="\n")
-    context: 1                      # Ranks that share the tokens of a case; the
-                                    # rest of the ranks share the cases.
-    """
-    indent = " " * (_HELP_COLUMN - 2) + "# "
-    for field in dataclasses.fields(kind):
-        value = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            value = field.default_factory()
-        if value is dataclasses.MISSING or field.name in left_out:
-            continue
-        shown = f"{field.name}: {_in_yaml(value)}"
-        first, *others = textwrap.wrap(
-            field.metadata["help"], _HELP_WIDTH, initial_indent=indent, subsequent_indent=indent
-        )
-        yield shown.ljust(_HELP_COLUMN - 3) + " " + first.lstrip()
-        yield from others
-
-
-def _in_yaml(value: object) -> str:
-    """Return a default as YAML has it.
-
-    Examples
-    --------
-    >>> [_in_yaml(value) for value in (None, True, 1e-5, "auto", {})]
-    ['null', 'true', '1e-05', 'auto', '{}']
-    """
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def compose_config(entry: str, overrides: Sequence[str]) -> "DictConfig":
@@ -171,10 +57,80 @@ def compose_config(entry: str, overrides: Sequence[str]) -> "DictConfig":
     overrides : sequence of str
         As on a command line.
     """
+    with _explaining_keys(entry, overrides):
+        return _compose(entry, overrides)
+
+
+def _compose(entry: str, overrides: Sequence[str]) -> "DictConfig":
     from hydra import compose, initialize_config_module
 
     with initialize_config_module(_PACKAGE, version_base="1.3"):
         return compose(entry, list(overrides))
+
+
+@contextmanager
+def _explaining_keys(entry: str, overrides: Iterable[str]) -> Iterator[None]:
+    """Turn Hydra's advice to append an unknown key into the name of the key that was meant."""
+    from hydra.errors import ConfigCompositionException
+
+    try:
+        yield
+    except ConfigCompositionException as error:
+        found = re.match(r"Could not override '([^']+)'", str(error))
+        if found is None:
+            raise
+        wrong = found[1]
+        models = {text for text in overrides if text.startswith("model=")}
+        known = [f"model={path.stem}" for path in (config_directory() / "model").glob("*.yaml")]
+        near = nearest_key(wrong, _keys(_compose(entry, [*models.intersection(known)][:1])))
+        hint = f"did you mean {near}?" if near else f"flarepp {entry} --help all lists all keys"
+        raise UnknownKey(f"there is no key {wrong!r}; {hint}") from error
+
+
+def _keys(cfg: "DictConfig", prefix: str = "") -> Iterator[str]:
+    from omegaconf import DictConfig
+
+    for name in cfg:
+        yield f"{prefix}{name}"
+        value = cfg._get_node(name)
+        if isinstance(value, DictConfig) and not value._is_none():
+            yield from _keys(value, f"{prefix}{name}.")
+
+
+def nearest_key(wrong: str, keys: Iterable[str]) -> str | None:
+    """Return the key that was probably meant: by name, by initials, by its beginning, by spelling.
+
+    >>> keys = ["seed", "data.batch_size", "training.epochs", "training.learning_rate"]
+    >>> [nearest_key(wrong, keys) for wrong in ("training.lr", "epochs", "batch", "sede", "xyz")]
+    ['training.learning_rate', 'training.epochs', 'data.batch_size', 'seed', None]
+    """
+    section, _, leaf = wrong.rpartition(".")
+    # Keys of the section that was named come first.
+    near = sorted(keys, key=lambda key: key.rpartition(".")[0] != section)
+    names = [(key, key.rpartition(".")[2]) for key in near]
+    for fits in (
+        lambda name: name == leaf,
+        lambda name: "_" in name and "".join(word[:1] for word in name.split("_")) == leaf,
+        lambda name: len(leaf) > 2 and name.startswith(leaf),
+    ):
+        for key, name in names:
+            if fits(name):
+                return key
+    spelled = difflib.get_close_matches(leaf, [name for _, name in names], n=1, cutoff=0.7)
+    return next((key for key, name in names if spelled and name == spelled[0]), None)
+
+
+def flags_first(arguments: Iterable[str]) -> list[str]:
+    """Return arguments with the flags, and their values, before the overrides, as Hydra wants them.
+
+    >>> flags_first(["seed=0,1", "-m", "training.epochs=5", "--config-dir", "a=b", "~x"])
+    ['-m', '--config-dir', 'a=b', 'seed=0,1', 'training.epochs=5', '~x']
+    """
+    flags, overrides, before = [], [], ""
+    for text in arguments:
+        (flags if text.startswith("-") or before in _WITH_VALUE else overrides).append(text)
+        before = text
+    return flags + overrides
 
 
 def run_composed(
@@ -183,26 +139,17 @@ def run_composed(
     arguments: Sequence[str],
     directory: str = "run_dir",
 ) -> None:
-    """Compose a config by Hydra and run `task` on it; in a sweep, on every one.
+    """Let Hydra compose a config and run `task` on it; in a sweep, on every one.
 
-    Parameters
-    ----------
-    entry : str
-        Name of a config in :func:`config_directory`.
-    task : Callable
-        Gets the composed config.
-    arguments : sequence of str
-        Overrides and flags of Hydra.
-    directory : str
-        Key that names where results go. In a sweep what is swept is added to its value, unless
-        the arguments give it.
+    `arguments` are overrides and Hydra's flags. `directory` is the key that names where results go:
+    in a sweep, what is swept is added to its value, unless the arguments give it.
     """
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
     from omegaconf import OmegaConf
 
-    command = sys.argv
+    command, arguments = sys.argv, flags_first(arguments)
     kept: list[Exception] = []
 
     def job(cfg: "DictConfig") -> None:
@@ -221,7 +168,8 @@ def run_composed(
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting
     sys.argv = ["flarepp", *arguments]
     try:
-        hydra.main(f"pkg://{_PACKAGE}", entry, version_base="1.3")(job)()
+        with _explaining_keys(entry, arguments):
+            hydra.main(f"pkg://{_PACKAGE}", entry, version_base="1.3")(job)()
     finally:
         sys.argv = command
         if full_error is None:
@@ -233,19 +181,11 @@ def run_composed(
 
 
 def sweep_name(overrides: Sequence[str], arguments: Sequence[str], directory: str) -> str:
-    """Return what sets the directory of one job of a sweep apart from those of the others.
+    """Return what tells the directory of one job of a sweep from the others' directories.
 
-    Parameters
-    ----------
-    overrides : sequence of str
-        Those of the job, one value each.
-    arguments : sequence of str
-        Those of the command: an override that is given with one value is the same in all jobs.
-    directory : str
-        Key of the directory; a user who gives it names all jobs.
+    `overrides` are the job's, with one value each. An override with one value in the command's
+    `arguments` is the same for all jobs. A user who gives the `directory` names all jobs.
 
-    Examples
-    --------
     >>> job = ["seed=1", "training.epochs=5", "training.learning_rate=1e-3", "model.slice_num=64"]
     >>> command = ["-m", "seed=0,1", "training.epochs=5", "training.learning_rate=1e-3,1e-4",
     ...            "model.slice_num=32,64"]

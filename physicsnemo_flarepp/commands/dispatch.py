@@ -1,41 +1,39 @@
 """From a command line to the module of its verb.
 
-Imports nothing that takes long: what a verb needs is imported once the verb is known.
+Imports nothing slow: what a verb needs is imported once its arguments have been read.
 """
 
 import argparse
-import ctypes.util
 import difflib
+import inspect
 import os
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from ctypes.util import find_library
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 
 from .. import __version__
+from . import parsers
 from .failures import FAILED, WRONG_USE, exit_code, one_line
 
 _SIGNALLED = 128  # plus the number of the signal, as shells have it
+_HELP = {"-h", "--help"}
+_SAFE_PATH = "PYTHONSAFEPATH"
 
 
 @dataclass(frozen=True)
 class Verb:
     """What a verb does, and how its arguments are read.
 
-    The module ``commands.<verb>`` has ``add_options(parser)`` and ``run(options)``. A verb with an
-    `entry` is told by Hydra's overrides instead: its module has ``run(cfg)``.
-
-    Parameters
-    ----------
-    summary : str
-        A line for the help.
-    entry : str, optional
-        Config in ``conf/`` that Hydra composes.
-    directory : str, optional
-        Key of the config that names where results go; see
-        :func:`~physicsnemo_flarepp.commands.configs.run_composed`.
+    The module ``commands.<verb>`` has ``run(options)``, with the options of ``parsers.<verb>``. A
+    verb with an `entry` has ``run(cfg)`` instead, with the config of that name that Hydra composes;
+    `directory` is the key in it that names where results go.
     """
 
     summary: str
@@ -44,7 +42,7 @@ class Verb:
 
 
 VERBS = {
-    "train": Verb("train a model, or go on with a run that was stopped", entry="train"),
+    "train": Verb("train a model, or resume a run that was stopped", entry="train"),
     "evaluate": Verb("errors and forces of runs on their test cases"),
     "predict": Verb("fields on a surface, at points, or of test cases, for ParaView"),
     "plot": Verb("figures of runs"),
@@ -52,9 +50,8 @@ VERBS = {
                     "compare.directory"),
     "plan": Verb("memory and time of training on whole meshes, and what fits"),
     "download": Verb("fetch a published data set"),
-    "inspect": Verb("what is in files of data, and how to train on them"),
-    "prepare": Verb("write cases so that reading some points of them costs no more", "prepare",
-                    "prepare.out"),
+    "inspect": Verb("what is in data files, and how to train on them"),
+    "prepare": Verb("rewrite cases so that random subsets load fast", "prepare", "prepare.out"),
     "check": Verb("does everything work on this machine?"),
 }  # fmt: skip
 
@@ -73,16 +70,16 @@ Surrogates for PDE fields on meshes with FLARE++, on NVIDIA PhysicsNeMo.
   flarepp evaluate outputs/darcy-flare-seed0
   flarepp predict outputs/cars-flarepp-seed0 car.stl
 
-flarepp VERB --help tells the arguments of a verb. Exit codes: 2 wrong use,
+flarepp VERB --help explains the arguments of a verb. Exit codes: 2 wrong use,
 1 failure, 128 + n signal n. --debug or FLAREPP_DEBUG=1 shows where an error
-arose. flarepp --version prints {__version__}."""
+came from. flarepp --version prints {__version__}."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line, by default that of the process; return the exit code.
+    """Run a command line, by default the process's own; return the exit code.
 
-    Errors that are expected are one line on stderr; see :mod:`.failures`. Any other shows its
-    traceback, as does every error with ``--debug`` on the line or FLAREPP_DEBUG in the environment.
+    Expected errors are one line on stderr; see :mod:`.failures`. Any other error shows its
+    traceback, and so does every error with ``--debug`` or with FLAREPP_DEBUG in the environment.
 
     Examples
     --------
@@ -94,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments or os.environ.get("FLAREPP_DEBUG", "0") not in ("", "0")
     arguments = [text for text in arguments if text != "--debug"]
     name = arguments[0] if arguments else None
-    if name in ("-h", "--help", "help", None):
+    if name in (*_HELP, "help", None):
         print(usage(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else WRONG_USE
     if name == "--version":
@@ -106,7 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"flarepp: there is no verb {name!r}; {hint}", file=sys.stderr)
         return WRONG_USE
     try:
-        _run(name, arguments[1:])
+        with _safe_children(), _interrupts_kept():
+            _run(name, arguments[1:])
     except KeyboardInterrupt as reason:
         print(f"flarepp {name}: interrupted {reason}".rstrip(), file=sys.stderr)
         return _SIGNALLED + signal.SIGINT
@@ -123,43 +121,98 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _start_warp() -> None:
-    """Start Warp, which PhysicsNeMo uses, without its line about a driver that is not there."""
-    if ctypes.util.find_library("cuda") is not None:
-        return
-    warp = import_module("warp")
-    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+@contextmanager
+def _safe_children() -> Iterator[None]:
+    """Let helper processes, started as `python -c`, import nothing from the working directory."""
+    given = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
     try:
-        os.dup2(nowhere, 2)  # the line is written by native code
-        warp.init()
+        yield
     finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(nowhere)
+        if given is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = given
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Raise KeyboardInterrupt for any error that follows Ctrl-C.
+
+    Extension modules turn an interrupt during their import into an ImportError.
+    """
+    interrupted = []
+
+    def interrupt(number: int, frame: object) -> None:
+        interrupted.append(number)
+        raise KeyboardInterrupt
+
+    # Only the main thread may set handlers; whoever set one of their own keeps it.
+    alone = threading.current_thread() is threading.main_thread()
+    watched = alone and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if watched:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception as error:
+        if interrupted:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        if watched:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _run(name: str, arguments: list[str]) -> None:
     verb = VERBS[name]
-    if verb.entry is not None:
-        configs = import_module(".configs", __package__)
-        if {"-h", "--help"} & set(arguments):
-            chosen = argparse.ArgumentParser(add_help=False)
-            chosen.add_argument("--config-name", "-cn", default=verb.entry)
-            entry = chosen.parse_known_args(arguments)[0].config_name
-            print(configs.describe_entry(name, entry, verb.summary))
-            return
-
-        def task(cfg: object) -> None:  # a wrong override is told before torch is imported
-            _start_warp()
-            import_module(f".{name}", __package__).run(cfg)
-
-        configs.run_composed(verb.entry, task, arguments, verb.directory)
+    if verb.entry is None:
+        options = parse_options(name, arguments)
+        _module(name).run(options)
         return
-    module = import_module(f".{name}", __package__)
+    if _HELP & set(arguments):
+        chosen = argparse.ArgumentParser(add_help=False)
+        chosen.add_argument("--config-name", "-cn", default=verb.entry)
+        entry = chosen.parse_known_args(arguments)[0].config_name
+        describe = import_module(".config_help", __package__).describe_entry
+        print(describe(name, entry, verb.summary, everything="all" in arguments))
+        return
+
+    def task(cfg: object) -> None:  # a wrong override is reported before torch is imported
+        _module(name).run(cfg)
+
+    configs = import_module(".configs", __package__)
+    configs.run_composed(verb.entry, task, arguments, verb.directory)
+
+
+def _module(name: str) -> ModuleType:
+    """Import the module of a verb, without Warp's warning about the driver of a GPU that is absent.
+
+    PhysicsNeMo, which most verbs need, starts Warp, whose library writes straight to the terminal.
+    """
+    if name != "download" and find_library("cuda") is None:
+        import warp
+
+        warp.config.log_level = warp.LOG_WARNING  # no greeting
+        terminal = os.dup(2)
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        try:
+            warp.init()
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+    return import_module(f".{name}", __package__)
+
+
+def parse_options(name: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a verb; flags may stand between its other arguments."""
+    add_options = getattr(parsers, name)
     parser = argparse.ArgumentParser(
         prog=f"flarepp {name}",
-        description=module.__doc__,
+        description=inspect.getdoc(add_options),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    module.add_options(parser)
-    module.run(parser.parse_args(arguments))
+    add_options(parser)
+    if name == "plan":  # or an option that takes several numbers would take the override after them
+        arguments = sorted(arguments, key=lambda text: text.startswith("-") or "=" not in text)
+    return parser.parse_intermixed_args(arguments)

@@ -1,43 +1,8 @@
-"""Fetch a published data set.
-
-    flarepp download pipe
-    flarepp download drivaerml_raw --runs 1-10 --files boundary csv
-
-Files come from the Hugging Face hub to the folder `data`, where the configs look for them, and
-their checksums are verified. An interrupted download goes on with the same command. A token
-(HF_TOKEN, `hf auth login`) and a mirror (HF_ENDPOINT) are used as huggingface_hub does.
-"""
+"""Fetch a published data set."""
 
 import argparse
 
-from ..datapipes.download import (
-    FILE_KINDS,
-    PUBLISHED_SETS,
-    RAW_SETS,
-    download,
-    download_runs,
-    parse_runs,
-)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of :func:`run`."""
-    parser.add_argument(
-        "set", choices=PUBLISHED_SETS, metavar="SET", help=", ".join(PUBLISHED_SETS)
-    )
-    parser.add_argument("--root", default="data", help="directory of all sets (default: data)")
-    parser.add_argument("--endpoint", help="address of a mirror (default: HF_ENDPOINT, or the hub)")
-    parser.add_argument("--keep", action="store_true", help="keep the archive after unpacking")
-    raw = parser.add_argument_group(f"sets of runs ({', '.join(RAW_SETS)})")
-    raw.add_argument("--runs", help="numbers of runs, such as 1-10,12")
-    raw.add_argument(
-        "--files",
-        nargs="+",
-        choices=tuple(FILE_KINDS),
-        default=["boundary", "csv"],
-        help="kinds of files (default: boundary csv)",
-    )
-    raw.add_argument("--dry-run", action="store_true", help="tell the size and fetch nothing")
+from ..datapipes.download import RAW_SETS, download, download_runs, parse_runs
 
 
 def run(options: argparse.Namespace) -> None:

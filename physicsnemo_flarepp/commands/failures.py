@@ -1,10 +1,14 @@
-"""Which errors a user is told of in one line, and the exit code of each."""
+"""Which errors are shown in one line, and their exit codes."""
+
+import re
+
+from ..texts import printable
 
 WRONG_USE = 2
 FAILED = 1
 
-# Raised with a sentence about what was asked for. Every class of Hydra and OmegaConf is about a
-# config and counts as wrong use too.
+# Raised with a sentence about the request. Every class of Hydra and OmegaConf is about a config
+# and counts as wrong use too.
 _ABOUT_THE_REQUEST = (
     ValueError,
     FileNotFoundError,
@@ -13,20 +17,18 @@ _ABOUT_THE_REQUEST = (
     IsADirectoryError,
 )
 _CONFIG_PACKAGES = {"hydra", "omegaconf"}
-# Lines of their messages that tell a user nothing.
-_ABOUT_THE_PROGRAM = ("Config search path", "object_type=", "provider=", "reference_type=")
+# Lines of their messages that do not help a user.
+_HIDDEN = ("Config search path", "object_type=", "provider=", "reference_type=")
 _OWN_PACKAGE = __name__.partition(".")[0]
 
 
 def exit_code(error: Exception) -> int | None:
-    """Return 2 for wrong use, 1 for what failed all the same, None for a defect of the program.
+    """Return 2 for wrong use, 1 for a failure despite right use, None for a bug.
 
-    Expected failures are those of the machine (OSError: a full disk, no network, no permission)
-    and every exception class of this package. They are told by the names of their packages, so
-    that none of these is imported for an error in a command that does without it.
+    Expected failures are the machine's (OSError: a full disk, no network, no permission) and every
+    exception class of this package. Packages are recognised by name, so that none is imported just
+    to report an error.
 
-    Examples
-    --------
     >>> exit_code(ValueError("epochs is 0")), exit_code(OSError(28, "No space left on device"))
     (2, 1)
     >>> exit_code(ZeroDivisionError()) is None
@@ -43,8 +45,6 @@ def exit_code(error: Exception) -> int | None:
 def one_line(error: Exception) -> str:
     r"""Return the message of an error on one line, with the reason if a config is wrong.
 
-    Examples
-    --------
     >>> one_line(ValueError("seed is 'x',\n  expected a number"))
     "seed is 'x', expected a number"
     """
@@ -53,5 +53,7 @@ def one_line(error: Exception) -> str:
     if cause is not None and type(error).__module__.startswith("hydra"):
         texts.append(str(cause))
     lines = [line.strip() for text in texts for line in text.splitlines()]
-    words = " ".join(line for line in lines if not line.startswith(_ABOUT_THE_PROGRAM))
-    return " ".join(words.split()) or type(error).__name__
+    # Hydra also lists options such as _backbone, which are parts of other options.
+    shown = (li for li in lines if not (li.startswith(_HIDDEN) or re.fullmatch(r"_\w+", li)))
+    words = " ".join(shown)
+    return printable(" ".join(words.split())) or type(error).__name__

@@ -1,15 +1,4 @@
-"""What is in files of data, what it would be taken for, and a config to start from.
-
-    flarepp inspect runs/
-    flarepp inspect car.vtp
-    flarepp inspect runs/ --output configs/data/mine.yaml
-    flarepp inspect --check configs/data/mine.yaml
-    flarepp inspect --check data=own data.root=runs/ 'data.fields=[p]'
-
-Prints arrays with their shapes, ranges and places, which would be inputs and which outputs, and how
-to train on them. --check reads all cases of a config once and names what does not fit: a missing
-array, cells against points, a vector against a scalar, other units, NaN, another dimension.
-"""
+"""Print what is in data files, or what is wrong with the cases of a config."""
 
 import argparse
 import shlex
@@ -21,21 +10,12 @@ from omegaconf import OmegaConf
 from ..datapipes.fitting_cases import check_cases
 from ..datapipes.inspection import Inspection, inspect_data
 from ..files import reading, replace_text
+from ..texts import format_table, printable
 from .configs import compose_config
 
 
 class DataProblems(ValueError):
-    """Cases that cannot be trained on as they are."""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of :func:`run`."""
-    parser.add_argument("paths", nargs="*", type=Path, help="files, or folders of cases")
-    parser.add_argument(
-        "--check", nargs="+", metavar="CONFIG",
-        help="read all cases of a config: a YAML file, or arguments as of flarepp train",
-    )  # fmt: skip
-    parser.add_argument("--output", type=Path, help="write the config to start from to this file")
+    """Cases that cannot be trained on as they are; the message counts them."""
 
 
 def run(options: argparse.Namespace) -> None:
@@ -52,18 +32,16 @@ def run(options: argparse.Namespace) -> None:
     if options.check:
         count, problems = check_cases(read_data_config(options.check))
         if problems:
-            print(*problems, sep="\n")
+            print(*map(printable, problems), sep="\n")
             raise DataProblems(f"{len(problems)} problems in {count} cases, listed above")
         print(f"{count} cases fit together")
 
 
 def describe(inspection: Inspection) -> list[str]:
-    """Return the lines that are printed of an inspection."""
-    rows = [("array", "place", "shape", "type", "values", "taken for")]
+    """Return the lines to print about an inspection."""
+    rows = [("array", "location", "shape", "type", "values", "used as")]
     rows += [(f.name, f.place, f.shape, f.kind, f.values, f.role) for f in inspection.found]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    table = ["  ".join(t.ljust(w) for t, w in zip(r, widths, strict=True)).rstrip() for r in rows]
-    lines = [*inspection.lines, "", *table, ""]
+    lines = [*inspection.lines, "", format_table(rows), ""]
     lines += [f"guess: {text}" for text in inspection.guesses]
     unused = [f.name for f in inspection.found if f.role == "not used"]
     if unused:
@@ -78,7 +56,7 @@ def describe(inspection: Inspection) -> list[str]:
 
 
 def read_data_config(given: list[str]) -> dict[str, Any]:
-    """Return the data config in a YAML file, changed by further arguments, or composed of them."""
+    """Return the data config of a YAML file with overrides, or of overrides alone."""
     path = Path(given[0])
     if "=" in given[0] and not path.exists():
         return OmegaConf.to_container(compose_config("train", given).data, resolve=True)

@@ -1,17 +1,15 @@
-"""Memory and time of a training step on whole meshes, by kind of step, and what fits.
-
-    flarepp plan --tokens 8800000 --memory 80GB experiment=drivaerml_raw model=flarepp
-
-Memory is counted on small clouds on the CPU and holds for any device. The plain step is timed on
-this machine; the times of the others follow by their operations. The overrides make the model, as
-in flarepp train; data is not read. "waits" are hidden states on the host, of streamed steps only;
-"fits" leaves a tenth of a GPU free, and half of the host.
-"""
+"""Print what a training step on whole meshes needs, and which kinds of step fit."""
 
 import argparse
 import math
 
-from ..training.planning import StepPlan
+import torch
+from omegaconf import OmegaConf
+
+from ..models.feeding import InputLayout, build_model
+from ..texts import format_table
+from ..training.config import check_config
+from ..training.planning import StepPlan, plan
 from .configs import compose_config
 
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -36,27 +34,8 @@ def parse_bytes(text: str) -> float:
     )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of :func:`run`."""
-    parser.add_argument("overrides", nargs="*", help="GROUP=OPTION and KEY=VALUE of flarepp train")
-    parser.add_argument("--tokens", type=int, nargs="+", required=True, help="points of a case")
-    parser.add_argument("--memory", type=parse_bytes, help="of a GPU, e.g. 80GB; default: this one")
-    parser.add_argument("--host-memory", type=parse_bytes, help="of its host; default: of this one")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8], help="context groups")
-    parser.add_argument("--device", default="auto", help="where steps are timed")
-    parser.add_argument("--inputs", type=int, default=6, help="channels of a point; matters little")
-    parser.add_argument("--outputs", type=int, default=4, help="channels that are predicted")
-
-
 def run(options: argparse.Namespace) -> dict[int, list[StepPlan]]:
-    """Print a table for each number of tokens and return what is in them."""
-    import torch
-    from omegaconf import OmegaConf
-
-    from ..models.feeding import InputLayout, build_model
-    from ..training.config import check_config
-    from ..training.planning import plan
-
+    """Print a table for each number of tokens and return its content."""
     overrides = [*options.overrides, "run_dir=none", "label=plan"]
     cfg = check_config(compose_config("train", overrides))
     arguments = OmegaConf.to_container(cfg.model)
@@ -84,21 +63,18 @@ def run(options: argparse.Namespace) -> dict[int, list[StepPlan]]:
 def table(n_tokens: int, steps: list[StepPlan]) -> str:
     """Return the kinds of step as a Markdown table.
 
-    Examples
-    --------
     >>> print(table(10**6, [StepPlan("plain", 2 * 10**9, 0, 61.2, True)]))
     1,000,000 tokens
     <BLANKLINE>
-    | step | memory of a rank | waits | time | fits |
+    | step | memory of a rank | on host | time | fits |
     |---|---|---|---|---|
     | plain | 2.00 GB | - | 61 s | yes |
     <BLANKLINE>
     """
-    lines = [f"{n_tokens:,} tokens", "", "| step | memory of a rank | waits | time | fits |"]
-    lines.append("|---" * 5 + "|")
+    rows = [("step", "memory of a rank", "on host", "time", "fits")]
     for step in steps:
-        waits = f"{step.host / 1e9:.2f} GB" if step.host else "-"
+        host = f"{step.host / 1e9:.2f} GB" if step.host else "-"
         digits = max(0, 1 - math.floor(math.log10(step.seconds)))
-        cells = (step.name, f"{step.device / 1e9:.2f} GB", waits, f"{step.seconds:.{digits}f} s")
-        lines.append("| " + " | ".join((*cells, "yes" if step.fits else "no")) + " |")
-    return "\n".join([*lines, ""])
+        cells = (step.name, f"{step.device / 1e9:.2f} GB", host, f"{step.seconds:.{digits}f} s")
+        rows.append((*cells, "yes" if step.fits else "no"))
+    return f"{n_tokens:,} tokens\n\n{format_table(rows, markdown=True)}\n"

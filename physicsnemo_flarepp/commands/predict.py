@@ -1,18 +1,4 @@
-"""Predicted fields on surfaces, at points, or of test cases, for ParaView.
-
-    flarepp predict outputs/cars-flarepp-seed0 car.stl --output car.vtp
-    flarepp predict outputs/pipe-flarepp-seed0 mine.npz
-    flarepp predict outputs/darcy-flarepp-seed0 --cases 0 darcy_test_0007
-
-Surfaces (.vtp, .stl, .ply, .obj, .vtk, .vtu) are predicted at every cell by exact streaming and
-written to this folder as the same mesh with its own data and <field>_predicted, in the original
-order of the cells; forces are printed. A model that was trained on own files takes any file that
-training reads, by the same names, with or without the fields. Other models take points as .npz
-files with coordinates (N, d) and, as in training, features (N, f) and globals (g,), or as .npy
-files with the coordinates. Test cases are written with <field>, <field>_predicted and
-<field>_error. Points and cases go to predictions/ in the run directory, grids as .vts, other points
-as .vtp. Only test cases need the data of training.
-"""
+"""Write predicted fields on surfaces, at points, or of test cases."""
 
 import argparse
 from pathlib import Path
@@ -29,38 +15,11 @@ from ..evaluation import (
 )
 from ..meshes import PolygonMesh, read_mesh, save_mesh
 from ..meshes.export import export_mesh
-from .arguments import (
-    add_force_options,
-    add_run_options,
-    chosen_forces,
-    load_chosen_run,
-    named_numbers,
-    on_surfaces,
-)
+from ..texts import printable
+from .arguments import chosen_forces, load_chosen_run, named_numbers, on_surfaces
 
-# All but the mesh files of VTK, which may hold a surface.
+# Files that hold no surface; the mesh files of VTK may.
 _OTHER = (*ARRAY_SUFFIXES, *STORE_SUFFIXES)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of :func:`run`."""
-    parser.add_argument("run", type=Path, help="run directory")
-    parser.add_argument("files", nargs="*", type=Path, help="meshes, or arrays of points")
-    parser.add_argument("--cases", nargs="+", default=[], help="ids or positions of test cases")
-    parser.add_argument(
-        "--output", type=Path, help="file for the one surface that is predicted, else a directory"
-    )
-    parser.add_argument("--scale", type=float, default=1.0, help="0.001 for millimetres")
-    parser.add_argument("--flip", action="store_true", help="turn the cells' normals around")
-    parser.add_argument(
-        "--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-        help="values of the whole case that the model takes",
-    )  # fmt: skip
-    parser.add_argument(
-        "--body", type=Path, help="surface of the body in a domain, for a model of the flow around"
-    )
-    add_run_options(parser)
-    add_force_options(parser)
 
 
 def run(options: argparse.Namespace) -> list[Path]:
@@ -106,7 +65,7 @@ def _is_surface(path: Path, run: Run) -> bool:
 
 
 def _is_plain(path: Path) -> bool:
-    """Return whether a file of points names its arrays as those of a sample are named."""
+    """Return whether a file of points names its arrays as a sample does."""
     if path.suffix != ".npz" or not path.is_file():
         return False
     names = set(open_file(path, Wanted()).arrays)
@@ -114,7 +73,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def _surface_output(surface: Path, options: argparse.Namespace) -> Path:
-    """Return where a predicted surface goes, never over the surface itself."""
+    """Return where a predicted surface goes, which is never the surface itself."""
     alone = len(options.files) == 1 and not options.cases
     output = options.output or Path()
     if not (alone and output.suffix):
@@ -137,5 +96,5 @@ def _predict_surface(run: Run, path: Path, output: Path, options: argparse.Names
         output.parent.mkdir(parents=True, exist_ok=True)
     save_mesh(prediction.surface, output)
     print(f"{output}: {len(prediction.values)} {prediction.association}s")
-    print(*describe_prediction(run, prediction, *settings), sep="\n")
+    print(*map(printable, describe_prediction(run, prediction, *settings)), sep="\n")
     return output

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from ..texts import printable
+
 _OUT_OF_PROPORTION = 1e9
 # Bytes of an array that are there without asking.
 _SMALL = 1 << 26
@@ -24,17 +26,6 @@ class MissingName(ValueError, KeyError):
 
 class TooLarge(ValueError, MemoryError):
     """An array that the memory of the machine cannot hold."""
-
-
-def printable(text: object) -> str:
-    r"""Return a name that others gave, such that printing it moves no cursor and fails nowhere.
-
-    Examples
-    --------
-    >>> printable("p\x1b[2J\n"), printable("Größe")
-    ('p\\x1b[2J\\n', 'Größe')
-    """
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
 
 
 def check_fits(path: Path | str, name: str, shape: Sequence[int], dtype: np.dtype) -> None:

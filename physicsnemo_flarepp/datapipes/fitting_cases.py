@@ -84,7 +84,8 @@ def check_cases(cfg: Mapping[str, Any], *, progress: bool = True) -> tuple[int, 
         for case, size, median in channel.out_of_scale():
             problems.append(
                 f"{files[case]}: case {case} has {size:.4g} as the {what} {name}, the median of "
-                f"all cases is {median:.4g}: {_factor(size / median)}. Are its units others?"
+                f"all cases is {median:.4g}: {_factor(size / median)}. Is this case in different "
+                "units?"
             )
     problems += [*_different_kinds(kinds, files), *_different_dimensions(channels, files)]
     return len(listed), list(dict.fromkeys(problems))

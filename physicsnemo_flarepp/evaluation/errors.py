@@ -1,6 +1,5 @@
 """Relative L2 errors of predicted cases, per case and field."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from jaxtyping import Float
 
 from ..ops.errors import field_errors
 from ..runs.trained_run import Run
+from ..texts import read_csv
 
 CHOICES = ("median", "worst", "best")
 
@@ -22,7 +22,7 @@ def relative_l2(
 ) -> dict[str, float]:
     """Return ||p - y|| / ||y|| of each field of a case, in fp64.
 
-    A target that is 0 everywhere gives infinity, or 0 where the prediction is 0 too.
+    If the target is 0 everywhere, the error is infinite, or 0 if the prediction is 0 too.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class CaseErrors:
 
     @classmethod
     def of_rows(cls, case_ids: Sequence[str], rows: Sequence[dict[str, float]]) -> "CaseErrors":
-        """Return the table of one dictionary {field: error} per case."""
+        """Make the table from one dictionary {field: error} per case."""
         fields = tuple(rows[0])
         values = np.array([[row[field] for field in fields] for row in rows])
         return cls(tuple(case_ids), fields, values)
@@ -97,14 +97,7 @@ class CaseErrors:
         return [self.case_ids[i] for i in np.argsort(self.per_case, kind="stable")]
 
     def choose(self, choice: str) -> str:
-        """Return the id of the ``median`` (lower of an even number), ``worst`` or ``best`` case.
-
-        Examples
-        --------
-        >>> errors = CaseErrors(tuple("abcd"), ("p",), np.array([[0.3], [0.1], [0.4], [0.2]]))
-        >>> [errors.choose(choice) for choice in CHOICES]
-        ['d', 'c', 'b']
-        """
+        """Return the id of the ``median`` (lower of an even number), ``worst`` or ``best`` case."""
         if choice not in CHOICES:
             raise ValueError(f"choice is {choice!r}, expected one of {CHOICES}")
         undefined = np.flatnonzero(np.isnan(self.per_case))
@@ -117,21 +110,19 @@ class CaseErrors:
 
 
 def stored_errors(run: Run) -> CaseErrors | None:
-    """Return the errors that training left in ``errors.csv``; None if they are not this run's.
+    """Return the errors that training wrote to ``errors.csv``, of the final model on its own data.
 
-    They are those of the final model on the data of training, at the resolution of its test loader,
-    and spare a prediction of every test case at full resolution.
+    They have the resolution of the test loader and save predicting every test case in full.
 
     Parameters
     ----------
     run : Run
-        None is returned for one with the weights of a checkpoint or with other data.
+        Gives None if it has other weights or other data, or no such file.
     """
     path = run.directory / "errors.csv"
     if run.checkpoint != "final" or run.data_root is not None or not path.is_file():
         return None
-    with open(path, newline="") as file:
-        (_, *fields), *rows = csv.reader(file)
+    (_, *fields), *rows = read_csv(path)
     values = np.array([[float(value) for value in row[1:]] for row in rows])
     errors = CaseErrors(tuple(row[0] for row in rows), tuple(fields), values)
     return errors if set(errors.case_ids) == set(run.case_ids) else None

@@ -1,4 +1,4 @@
-"""Which conventions forces follow: said by the data set, stored with the run, or given."""
+"""Which conventions forces follow: the data set's, those stored with the run, or given ones."""
 
 import json
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class ForceSettings:
     drag_axis, lift_axis : tuple[float, float, float]
         Directions, orthogonal; the side force is along lift x drag.
     orientation : str
-        Which way the stored cells face: ``auto`` asks the enclosed volume.
+        Which way the stored cells face: ``auto`` decides by the enclosed volume.
     """
 
     pressure: str
@@ -89,22 +89,22 @@ class ForceSettings:
 
 
 def force_settings(run: Run, overrides: Mapping[str, object] | None = None) -> ForceSettings:
-    """Return the conventions of what a run predicts: those of the data it was trained on.
+    """Return the conventions of a run's predictions, which follow its training data.
 
-    Known are DrivAerML's and AhmedML's, told by the names of the fields, and those of the built-in
-    cars, which store the wall shear stress along the flow.
+    DrivAerML and AhmedML are recognised by the names of their fields. The built-in cars store the
+    wall shear stress along the flow.
 
     Parameters
     ----------
     run : Run
         The trained model.
     overrides : Mapping[str, object], optional
-        Arguments of :class:`ForceSettings` by name that are not left to the data set.
+        Arguments of :class:`ForceSettings` that replace the data set's.
 
     Raises
     ------
     ValueError
-        If the fields are not known and what is needed is not given.
+        If the fields are unknown and a value that forces need is not given.
     """
     return _settings(run, run_convention(run), overrides)
 
@@ -114,15 +114,15 @@ def target_settings(
 ) -> ForceSettings:
     """Return the conventions of the fields that predictions are compared with.
 
-    Of other data than that of training those that it tells itself: by the entry ``forces`` of its
-    ``manifest.json``, by its stamp, or by the names of the fields. Else those of training.
+    Other data than the training data may declare its own: by the entry ``forces`` of its
+    ``manifest.json``, by its stamp, or by the names of its fields. Otherwise training's apply.
 
     Parameters
     ----------
     run, overrides
         As in :func:`force_settings`.
     surface : Path, optional
-        File of the fields; by default they are those of the run's test cases.
+        File with the fields; by default the run's test cases.
     """
     if surface is None:
         roots = [] if run.data_root is None or run.moved else [run.data_root]
@@ -176,7 +176,7 @@ def _settings(
     if absent:
         options = ", ".join(_OPTIONS[name] for name in absent)
         raise ValueError(
-            f"the fields {', '.join(fields)} of run {run.name} follow no convention known here "
+            f"the fields {', '.join(fields)} of run {run.name} follow no known convention "
             f"({', '.join(FORCE_CONVENTIONS)}); give {options} to integrate forces, or --no-forces"
         )
     for name, width in (("pressure", 1), ("shear", 3)):
@@ -190,7 +190,7 @@ def _settings(
 
 
 def run_convention(run: Run) -> ForceConvention | None:
-    """Return the convention stored with the run; that of its data if none was stored."""
+    """Return the convention stored with the run, else its data's."""
     if run.training_set is not None:
         stored = run.training_set["forces"]
         return None if stored is None else ForceConvention(**stored)
@@ -222,25 +222,10 @@ def describe_settings(settings: ForceSettings) -> str:
 
 
 def sign_doubt(settings: ForceSettings, friction_drag: float) -> str | None:
-    """Return why the sign of stored wall shear stress may be the other one; None if nothing is odd.
-
-    Parameters
-    ----------
-    settings : ForceSettings
-        Conventions of the stored fields.
-    friction_drag : float
-        Drag coefficient that their wall shear stress gives.
-
-    Examples
-    --------
-    >>> settings = ForceSettings("p", "tau", shear_sign=-1, speed=1.0)
-    >>> sign_doubt(settings, 0.05) is None
-    True
-    """
+    """Return a warning if the friction drag of stored fields is negative, else None."""
     if friction_drag >= 0:
         return None
     return (
-        f"the stored {settings.shear} drags the body against the flow with sign "
-        f"{settings.shear_sign:+d}: it seems to be stored with the other one; give --shear-sign "
-        f"{-settings.shear_sign}"
+        f"with sign {settings.shear_sign:+d} the stored {settings.shear} pulls the body upstream; "
+        f"it seems to have the opposite sign: give --shear-sign {-settings.shear_sign}"
     )

@@ -33,17 +33,7 @@ _FLAT = 1e-5
 
 @dataclass(frozen=True)
 class SurfaceAreas:
-    """Outward area vectors of the tokens of a surface, and what was found out about it.
-
-    Parameters
-    ----------
-    vectors : numpy.ndarray
-        (N, 3), outward; of a point, its share of the cells around it.
-    areas : numpy.ndarray
-        (N,).
-    warnings : tuple[str, ...]
-        What makes forces on this surface doubtful.
-    """
+    """Outward area vectors (N, 3) and areas (N,) of cells or points; why forces are doubtful."""
 
     vectors: np.ndarray
     areas: np.ndarray
@@ -52,15 +42,7 @@ class SurfaceAreas:
 
 @dataclass(frozen=True)
 class Forces:
-    """Force coefficients along the drag, side and lift directions.
-
-    Parameters
-    ----------
-    pressure : numpy.ndarray
-        Part of the pressure, (3,).
-    shear : numpy.ndarray or None
-        Part of the wall shear stress, (3,); None if there is no such field.
-    """
+    """Force coefficients (3,) along drag, side and lift; `shear` is None without such a field."""
 
     pressure: np.ndarray
     shear: np.ndarray | None
@@ -103,21 +85,21 @@ def surface_areas(mesh: PolygonMesh, association: str, orientation: str = "auto"
     if opening > _CLOSED:
         warnings.append(
             f"{mesh.source} is open: its area vectors sum to {opening:.2%} of its area instead of "
-            "0. Coefficients then depend on the zero of the pressure; close the surface to compare "
+            "0. Coefficients then depend on the reference pressure; close the surface to compare "
             "them"
         )
     clashes = _clashing_edges(mesh)
     if clashes:
         warnings.append(
-            f"{mesh.source}: {clashes} edges are run through twice in one direction, so that "
-            "neighbouring cells disagree on the outside (or more than two meet); orient them, for "
-            "example with pyvista's compute_normals(consistent_normals=True)"
+            f"{mesh.source}: {clashes} edges appear twice in the same direction: neighbouring "
+            "cells face opposite sides, or more than two cells meet. Orient them, for example with "
+            "pyvista's compute_normals(consistent_normals=True)"
         )
     if orientation == "auto":
         found = facing(centres, vectors)
         if found is None:
             raise ValueError(
-                f"{mesh.source} encloses no volume, so its outside cannot be told; give "
+                f"{mesh.source} encloses no volume, so which side is outside is unknown; give "
                 "orientation='outward' or 'inward' (--orientation)"
             )
         orientation = found
@@ -132,16 +114,9 @@ def surface_areas(mesh: PolygonMesh, association: str, orientation: str = "auto"
 def facing(centres: np.ndarray, vectors: np.ndarray) -> str | None:
     """Return whether cells face ``outward`` or ``inward``, by the sign of the enclosed volume.
 
-    None if the volume is too small for the area to tell. It is taken about the middle of the
-    surface, so that small openings do not matter.
+    None if the volume is too small for the area. It is taken about the middle of the surface, so
+    that small openings do not matter.
 
-    Parameters
-    ----------
-    centres, vectors : numpy.ndarray
-        Centres and area vectors of all cells, (n, 3).
-
-    Examples
-    --------
     >>> axes = np.concatenate([np.eye(3), -np.eye(3)])  # the six faces of a cube
     >>> facing(axes, axes), facing(axes, -axes), facing(axes[:1], axes[:1])
     ('outward', 'inward', None)
@@ -218,17 +193,7 @@ def stored_reference_area(source: str | Path) -> float | None:
 
 @dataclass(frozen=True)
 class ForceSurface:
-    """A surface ready for integration.
-
-    Parameters
-    ----------
-    areas : SurfaceAreas
-        Outward area vectors of its cells or points.
-    reference_area : float
-        What coefficients are divided by.
-    area_source : str
-        Where the reference area comes from.
-    """
+    """A surface with the area that coefficients refer to, and where that area comes from."""
 
     areas: SurfaceAreas
     reference_area: float
@@ -236,17 +201,7 @@ class ForceSurface:
 
 
 def force_surface(mesh: PolygonMesh, association: str, settings: ForceSettings) -> ForceSurface:
-    """Return outward area vectors and the reference area of a surface.
-
-    Parameters
-    ----------
-    mesh : PolygonMesh
-        The whole surface; its ``source`` is where ``geo_ref_*.csv`` is looked for.
-    association : str
-        Whether values are at its ``cell`` or ``point``.
-    settings : ForceSettings
-        Conventions.
-    """
+    """Return a whole surface, whose ``geo_ref_*.csv`` is looked for beside its ``source``."""
     areas = surface_areas(mesh, association, settings.orientation)
     if settings.reference_area is not None:
         return ForceSurface(areas, settings.reference_area, "given")

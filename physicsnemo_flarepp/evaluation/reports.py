@@ -1,7 +1,5 @@
 """Evaluation of runs on all of their test cases: errors, forces, and the error of a constant."""
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from ..files import replace_text
 from ..ops.errors import r_squared
 from ..progress import progress_bar
 from ..runs.trained_run import Run
+from ..texts import csv_text, format_table, printable
 from ..training.reporting import SPLIT_NAMES
 from ..training.trainer import Selection
 from .errors import CaseErrors, relative_l2
@@ -27,15 +26,7 @@ _REPORTED = ("Cd", "Cl")
 
 @dataclass(frozen=True)
 class ForceTable:
-    """Coefficients of all cases, from predicted and from true fields.
-
-    Parameters
-    ----------
-    predicted, true : numpy.ndarray
-        (n_cases, 3): Cd, Cs, Cl.
-    reference_areas : numpy.ndarray
-        (n_cases,).
-    """
+    """Coefficients (n_cases, 3) from predicted and true fields, and reference areas (n_cases,)."""
 
     predicted: np.ndarray
     true: np.ndarray
@@ -43,7 +34,7 @@ class ForceTable:
 
     @classmethod
     def of_cases(cls, forces: Sequence["_CaseForces"]) -> "ForceTable":
-        """Return the table of the forces of each case."""
+        """Collect the forces of all cases."""
         return cls(
             np.array([case.predicted.total for case in forces]),
             np.array([case.true.total for case in forces]),
@@ -65,18 +56,18 @@ class Report:
     name : str
         Name of the run.
     errors : CaseErrors
-        Of the model, in norms that are sums over tokens.
+        The model's, in norms that are sums over tokens.
     integral_errors : CaseErrors or None
-        The same in norms that are integrals, weighted as the model's tokens or by their areas;
-        None where these are not known.
+        The same in norms that are integrals, weighted by the tokens' weights or areas; None where
+        these are unknown.
     mean_errors : CaseErrors or None
-        Of predicting the training mean; None where the normaliser does not hold it.
+        Errors of predicting the training mean; None where the normaliser does not hold it.
     forces : ForceTable or None
         Rows as in `errors`; None without surfaces.
     notes : tuple[str, ...]
         Conventions, and what makes numbers doubtful.
     split : str
-        What the cases are for: ``test`` or ``val``.
+        Which cases were evaluated: ``test`` or ``val``.
     """
 
     name: str
@@ -102,9 +93,10 @@ def evaluate_run(
     run : Run
         From :func:`~physicsnemo_flarepp.evaluation.load_run`.
     settings : ForceSettings, optional
-        Conventions of the forces; None integrates none. Where a case has none, a note says why.
+        Conventions of the forces; None integrates none. If they cannot be computed, a note says
+        why.
     target_settings : ForceSettings, optional
-        Those of the targets, where the data evaluated follows others than that of training.
+        Conventions of the targets, if they differ from the training data's.
     progress : bool, optional
         Show a bar if stderr is a terminal.
     """
@@ -136,7 +128,7 @@ def evaluate_run(
         notes = [no_forces] if table is None else [*described, *notes]
     if (selected := run.selected) is not None and selected["select"] != "last":
         chosen = Selection(**{name: selected[name] for name in Selection.__dataclass_fields__})
-        # A prolonged run has more epochs than the config that it began with.
+        # A run that was extended has more epochs than the config it started with.
         epochs = selected.get("epochs", run.config.training.epochs)
         notes = [chosen.describe(epochs, run.split), *notes]
     return Report(
@@ -161,7 +153,7 @@ def report_runs(
     runs : Iterable[Run]
         The runs; ``evaluation.csv`` goes to their directories.
     settings : Callable, optional
-        Gives the conventions of a run's forces and those of its targets; without it no forces are
+        Returns the conventions of a run's forces and of its targets; without it no forces are
         integrated.
     """
     reports = []
@@ -211,7 +203,7 @@ def _force_notes(
     notes = [describe_settings(settings)]
     if target_settings != settings:
         notes.append(
-            f"the targets follow another convention than training: "
+            "the targets follow a different convention than the training data: "
             f"{describe_settings(target_settings)}"
         )
     friction = [case.true.shear[0] for case in forces if case.true.shear is not None]
@@ -222,29 +214,30 @@ def _force_notes(
 
 def format_report(report: Report) -> str:
     """Return a report as text: errors in percent per field, then forces, then notes."""
-    errors, mean = report.errors, report.mean_errors
+    errors = report.errors
     rows = [["relative L2 error, %", "mean", "median", "worst", "(case)"]]
     for name, values in _columns(errors).items():
         worst = int(np.argmax(values))
         numbers = (values.mean(), np.median(values), values[worst])
-        rows.append([name, *(f"{100 * x:.2f}" for x in numbers), errors.case_ids[worst]])
-    if mean is not None:
-        last = ["training mean", *(f"{100 * v.mean():.2f}" for v in _columns(mean).values())]
-        rows = [[*row, text] for row, text in zip(rows, last, strict=True)]
-    if report.integral_errors is not None:
-        means = [values.mean() for values in _columns(report.integral_errors).values()]
-        last = ["as an integral", *(f"{100 * mean:.2f}" for mean in means)]
-        rows = [[*row, text] for row, text in zip(rows, last, strict=True)]
+        rows.append([name, *map(_percent, numbers), errors.case_ids[worst]])
+    further = {"training mean": report.mean_errors, "as an integral": report.integral_errors}
+    for header, other in further.items():
+        if other is not None:
+            column = [header, *(_percent(v.mean()) for v in _columns(other).values())]
+            rows = [[*row, text] for row, text in zip(rows, column, strict=True)]
     head = f"{report.name}: {len(errors.case_ids)} {SPLIT_NAMES[report.split]} cases"
-    blocks = [head, _table(rows)]
+    blocks = [head, format_table(rows)]
     if report.forces is not None:
-        blocks.append(_table(_force_rows(report)))
-    blocks += [f"note: {note}" for note in report.notes]
-    return "\n".join(blocks)
+        blocks.append(format_table(_force_rows(report)))
+    return "\n".join([*blocks, *(f"note: {printable(note)}" for note in report.notes)])
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.2f}"
 
 
 def _columns(errors: CaseErrors) -> dict[str, np.ndarray]:
-    """Return the errors of all cases by field, and of several fields together."""
+    """Return the errors of all cases by field, and their mean if there are several fields."""
     columns = dict(zip(errors.fields, errors.values.T, strict=True))
     return columns if len(columns) == 1 else {**columns, "all fields": errors.per_case}
 
@@ -261,34 +254,12 @@ def _force_rows(report: Report) -> list[list[str]]:
     return rows
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Align columns, the first to the left.
-
-    Examples
-    --------
-    >>> print(_table([["field", "mean"], ["p", "1.25"]]))
-    field   mean
-    p       1.25
-    """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "   ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
-
-
 def format_comparison(reports: Sequence[Report]) -> str:
-    """Return one line per run: its cases, mean error over cases and fields, R^2 of drag and lift.
-
-    Columns that no run has numbers for are left out.
-    """
+    """Return one line per run; columns without numbers are left out."""
     columns = {"cases": [f"{len(r.errors.case_ids)} {SPLIT_NAMES[r.split]}" for r in reports]}
-    columns["mean error, %"] = [f"{100 * report.errors.mean:.2f}" for report in reports]
+    columns["mean error, %"] = [_percent(report.errors.mean) for report in reports]
     columns["training mean, %"] = [
-        "-" if r.mean_errors is None else f"{100 * r.mean_errors.mean:.2f}" for r in reports
+        "-" if r.mean_errors is None else _percent(r.mean_errors.mean) for r in reports
     ]
     for name in _REPORTED:
         columns[f"R^2 of {name}"] = [
@@ -296,25 +267,20 @@ def format_comparison(reports: Sequence[Report]) -> str:
         ]
     shown = {name: texts for name, texts in columns.items() if set(texts) != {"-"}}
     names = [report.name for report in reports]
-    return _table([["run", *shown], *zip(names, *shown.values(), strict=True)])
+    return format_table([["run", *shown], *zip(names, *shown.values(), strict=True)])
 
 
 def write_report(report: Report, path: str | Path) -> None:
     """Write one line per case as CSV: errors as fractions, forces from both fields."""
-    path = Path(path)
-    header = ["case", *report.errors.fields]
-    columns = [report.errors.case_ids, *report.errors.values.T]
-    if report.integral_errors is not None:
-        header += [f"{name}_integral" for name in report.integral_errors.fields]
-        columns += [*report.integral_errors.values.T]
+    columns = [("case", report.errors.case_ids)]
+    columns += zip(report.errors.fields, report.errors.values.T, strict=True)
+    if (integrals := report.integral_errors) is not None:
+        names = [f"{name}_integral" for name in integrals.fields]
+        columns += zip(names, integrals.values.T, strict=True)
     if report.forces is not None:
         for i, name in enumerate(COEFFICIENTS):
-            header += [f"{name}_predicted", f"{name}_true"]
-            columns += [report.forces.predicted[:, i], report.forces.true[:, i]]
-        header.append("reference_area")
-        columns.append(report.forces.reference_areas)
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(header)
-    writer.writerows(zip(*columns, strict=True))
-    replace_text(path, text.getvalue())
+            columns.append((f"{name}_predicted", report.forces.predicted[:, i]))
+            columns.append((f"{name}_true", report.forces.true[:, i]))
+        columns.append(("reference_area", report.forces.reference_areas))
+    header, values = zip(*columns, strict=True)
+    replace_text(Path(path), csv_text([header, *zip(*values, strict=True)]))

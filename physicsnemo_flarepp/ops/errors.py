@@ -1,4 +1,4 @@
-r"""How far predictions are off: the only relative L2 and the only R² of the package."""
+"""Errors of predictions: the only relative L2 and the only R² of the package."""
 
 from collections.abc import Sequence
 
@@ -41,8 +41,8 @@ def relative_l2(
     Returns
     -------
     torch.Tensor
-        Errors of shape :math:`(B)`, with zero gradient where the error is 0. A target that is 0
-        everywhere gives infinity, or 0 where the prediction is 0 too.
+        Errors of shape :math:`(B)`, with zero gradient where the error is 0. If the target is 0
+        everywhere, the error is infinite, or 0 if the prediction is 0 too.
 
     Examples
     --------
@@ -98,21 +98,7 @@ def error_squares(
     token_mask: Bool[Tensor, "B N"] | None = None,
     token_weights: Float[Tensor, "B N"] | None = None,
 ) -> Float[Tensor, "2 B F"]:
-    """Return the squared errors and the squared targets of each field, added up over tokens.
-
-    Sums over parts of the tokens add up to those of all of them.
-
-    Parameters
-    ----------
-    prediction, target, widths, token_mask, token_weights
-        As in :func:`field_errors`.
-
-    Examples
-    --------
-    >>> target = torch.tensor([[[3.0], [4.0]]])
-    >>> error_squares(target + 1, target, (1,)).flatten()
-    tensor([ 2., 25.])
-    """
+    """Return the squared errors and squared targets of each field, summed over the tokens given."""
     if prediction.shape != target.shape:
         raise ValueError(
             "prediction and target must have one shape, got "
@@ -144,13 +130,7 @@ def error_squares(
 
 
 def errors_of_squares(squares: Float[Tensor, "2 B F"]) -> Float[Tensor, "B F"]:
-    """Return the relative errors from the :func:`error_squares` of all tokens.
-
-    Examples
-    --------
-    >>> errors_of_squares(torch.tensor([[[1.0]], [[25.0]]]))
-    tensor([[0.2000]])
-    """
+    """Return the relative errors from the :func:`error_squares` of all tokens."""
     error, target = squares
     # sqrt has an infinite slope at 0, and 0 / 0 is not a number: both are kept off the tape.
     exact = error == 0
@@ -161,8 +141,6 @@ def errors_of_squares(squares: Float[Tensor, "2 B F"]) -> Float[Tensor, "B F"]:
 def r_squared(prediction: Float[Tensor, " n"], target: Float[Tensor, " n"]) -> float:
     """Return the coefficient of determination, NaN for fewer than 2 or equal targets.
 
-    Examples
-    --------
     >>> r_squared(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1.0, 2.0, 3.0]))
     0.5
     """

@@ -1,7 +1,5 @@
 """The directory of a run: whose it is, and what it is begun and ended with."""
 
-import csv
-import io
 import json
 import os
 import platform
@@ -21,6 +19,7 @@ from ..datapipes.channels import FILE_NAME as CHANNELS
 from ..datapipes.channels import Channels
 from ..datapipes.normalization import Normalizer
 from ..files import exclusive, make_folder, replace_text, temporaries
+from ..texts import csv_text
 from .checkpoints import CheckpointStore
 from .manifest import Manifest
 from .metrics import BOARD, OWN_EVENTS, MetricsLog, read_metrics
@@ -286,11 +285,8 @@ class RunDirectory:
         self.check_present()
         self._manifest = self._manifest.with_files({}, without=RESULT).write()
         written = save_module(model, self.path / MODEL)
-        text = io.StringIO(newline="")
-        writer = csv.writer(text)
-        writer.writerow(["case", *fields])
-        writer.writerows([case, *row] for case, row in zip(case_ids, errors, strict=True))
-        replace_text(self.path / "errors.csv", text.getvalue())
+        rows = ([case, *row] for case, row in zip(case_ids, errors, strict=True))
+        replace_text(self.path / "errors.csv", csv_text([["case", *fields], *rows]))
         replace_text(self.path / "table.md", table)
         chosen = replace_text(self.path / SELECTED, _json(selection))
         self._manifest = self._manifest.with_files({MODEL: written, SELECTED: chosen}).write()

@@ -92,8 +92,8 @@ def load_model(
     ``Module.from_checkpoint`` imports any module that the file names, builds any registered model,
     of which some instantiate what their arguments name, and leaves ``weights_only`` to an
     environment variable. Here the file is read once; its class must be one of
-    :data:`~physicsnemo_flarepp.models.feeding.INPUT_RULES` or of `allow`, its arguments must name no
-    class, and its weights must be tensors.
+    :data:`~physicsnemo_flarepp.models.feeding.INPUT_RULES` or of `allow`, its arguments must
+    not name a class, and its weights must be tensors.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def _find_class(target: str, own: dict[str, type[Module]], trust: bool) -> type[
             raise ValueError(f"it asks for {target}, which is not a physicsnemo.Module")
     if found is None:
         raise ValueError(
-            f"it asks for the class {target}, and a file may only ask for {', '.join(INPUT_RULES)}. "
+            f"it asks for the class {target}; a file may only ask for {', '.join(INPUT_RULES)}. "
             "Nothing was imported. If the class is yours, pass it as load_model(..., "
             "allow=(YourModel,)); if you trust whoever wrote the file, say trust=True (--trust)"
         )

@@ -1,8 +1,6 @@
 """Train several models, over several seeds, and tabulate them with their recipes."""
 
 import contextlib
-import csv
-import io
 import multiprocessing
 import os
 import statistics
@@ -19,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from ..files import replace_text
 from ..progress import progress_bar
 from ..runs.metrics import read_metrics
+from ..texts import csv_text, format_table
 from .config import OPTIMIZERS, check_config
 from .reporting import SPLIT_NAMES
 from .run import train
@@ -89,14 +88,11 @@ def compare(trials: Sequence[ComparedRun], directory: str | Path, jobs: int = 1)
     directory.mkdir(parents=True, exist_ok=True)
     order = list(dict.fromkeys(trial.model for trial in trials))
     results.sort(key=lambda result: (order.index(result.model), result.seed))
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(ComparedResult.__dataclass_fields__)
-    writer.writerows(result.__dict__.values() for result in results)
-    replace_text(directory / "comparison.csv", text.getvalue())
-    table = comparison_table(results)
-    replace_text(directory / "comparison.md", table)
-    return table
+    rows = [ComparedResult.__dataclass_fields__, *(result.__dict__.values() for result in results)]
+    replace_text(directory / "comparison.csv", csv_text(rows))
+    report = comparison_table(results)
+    replace_text(directory / "comparison.md", report)
+    return report
 
 
 def _run_jobs(trials: Sequence[ComparedRun], jobs: int) -> list[ComparedResult]:
@@ -232,24 +228,28 @@ def comparison_table(results: Sequence[ComparedResult]) -> str:
     letters = dict(zip(recipes, string.ascii_uppercase, strict=False))
     means = {name: statistics.mean(o.error for o in runs) for name, runs in models.items()}
     steps = {name: statistics.median(o.step_seconds for o in runs) for name, runs in models.items()}
-    lines = [
-        f"| model | {kind} error, % | by seed | / {first} | parameters | step, ms | / {first} "
-        "| peak, MB | recipe |",
-        "|---" * 9 + "|",
-    ]
+    error, ratio = f"{kind} error, %", f"/ {first}"
+    rows = [("model", error, "by seed", ratio, "parameters", "step, ms", ratio, "peak, MB",
+             "recipe")]  # fmt: skip
     for name, runs in models.items():
         percent = [100 * result.error for result in runs]
         spread = f" ± {statistics.stdev(percent):.2f}" if len(percent) > 1 else ""
-        lines.append(
-            f"| {name} | {100 * means[name]:.2f}{spread} | "
-            f"{', '.join(f'{value:.2f}' for value in percent)} | "
-            f"{means[name] / means[first]:.2f} | {runs[0].parameters:,} | "
-            f"{1e3 * steps[name]:.0f} | {steps[name] / steps[first]:.2f} | "
-            f"{max(result.memory_mb for result in runs):.0f} | "
-            f"{letters[runs[0].recipe]} |"
+        rows.append(
+            (
+                name,
+                f"{100 * means[name]:.2f}{spread}",
+                ", ".join(f"{value:.2f}" for value in percent),
+                f"{means[name] / means[first]:.2f}",
+                f"{runs[0].parameters:,}",
+                f"{1e3 * steps[name]:.0f}",
+                f"{steps[name] / steps[first]:.2f}",
+                f"{max(result.memory_mb for result in runs):.0f}",
+                letters[runs[0].recipe],
+            )
         )
     seeds = ", ".join(str(seed) for seed in sorted({result.seed for result in results}))
-    lines += [
+    lines = [
+        format_table(rows, markdown=True),
         "",
         f"Mean and standard deviation over seeds ({seeds}) of the relative L2 error on the {kind} "
         "set.",

@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from ..texts import printable
+
 QUIET_SECONDS = 30.0
 SPLIT_NAMES = {"val": "validation", "test": "test"}
 
@@ -146,9 +148,10 @@ class Reporter:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print one line."""
+        """Print a text; what names from files hold does not control the terminal."""
         if self.enabled:
-            self.console.print(text, markup=False, soft_wrap=True)
+            shown = "\n".join(map(printable, text.split("\n")))
+            self.console.print(shown, markup=False, soft_wrap=True)
 
     def show(self, status: Status) -> None:
         """Show the state of a step."""

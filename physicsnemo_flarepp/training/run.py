@@ -234,8 +234,6 @@ def error_table(result: TrainingResult, cfg: DictConfig) -> str:
     for name, values in columns:
         numbers = (values.mean(), values.quantile(0.5), values.max())
         rows.append((name, *(f"{number.item():.2f}" for number in numbers)))
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "|---" * 4 + "|")
     mean = result.mean_predictor_error
     beside = "" if mean is None else f" (predicting the training mean: {100 * mean:.2f})"
     name = SPLIT_NAMES[result.split].capitalize()
@@ -244,7 +242,7 @@ def error_table(result: TrainingResult, cfg: DictConfig) -> str:
     at = "" if drawn is None else f", at {drawn:,} points of each"
     head = f"{name} error over {len(percent)} cases{at}, relative L2{norm} in percent{beside}"
     chosen = result.selection.describe(cfg.training.epochs, result.split)
-    return "\n".join([head, "", *lines, "", chosen, ""])
+    return "\n".join([head, "", format_table(rows, markdown=True), "", chosen, ""])
 
 
 def _check_choice(trainer: Trainer) -> None:

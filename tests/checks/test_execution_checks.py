@@ -77,7 +77,7 @@ def test_costs_say_what_they_are_and_compare_every_mixer_with_flare(monkeypatch)
 
     monkeypatch.setattr(costs.time, "perf_counter", now)
     head, *rows = costs.cost_findings(CPU)
-    assert "2 blocks, C=128, H=8, M=64" in head.figures and "times that of flare" in head.figures
+    assert "2 blocks, C=128, H=8, M=64" in head.figures and "multiples of flare" in head.figures
     assert f"{torch.get_num_threads()} threads" in head.figures
     assert {row.status for row in rows} == {NOTED}
     found = {row.name: row.figures.split() for row in rows}
@@ -111,7 +111,7 @@ def test_a_mixer_that_does_not_fit_is_told_and_the_others_are_timed(monkeypatch)
 
     monkeypatch.setattr(costs, "make_step", make)
     found = {row.name: row.figures for row in costs.cost_findings(CPU)}
-    assert found["cost, N=1,000 flare"] == "does not fit into the memory of the device"
+    assert found["cost, N=1,000 flare"] == "does not fit in the device's memory"
     assert found["cost, N=1,000 flarepp"].endswith(" s")
 
 

@@ -1,16 +1,11 @@
 """Verbs as functions of their arguments."""
 
-import argparse
 from importlib import import_module
+
+from physicsnemo_flarepp.commands.dispatch import parse_options
 
 
 def verb(name):
     """What ``flarepp <name>`` runs, with its return value."""
     module = import_module(f"physicsnemo_flarepp.commands.{name}")
-
-    def call(arguments):
-        parser = argparse.ArgumentParser()
-        module.add_options(parser)
-        return module.run(parser.parse_args(arguments))
-
-    return call
+    return lambda arguments: module.run(parse_options(name, arguments))

@@ -1,4 +1,8 @@
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -65,3 +69,29 @@ def test_wrong_use_is_named(arguments, words, capsys):
     assert not torch.cuda.is_available()
     assert main(["check", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_ranks_import_nothing_from_the_working_directory(tmp_path):
+    (tmp_path / "multiprocessing.py").write_text("open('imported', 'w').close()\n")
+    code = (
+        "import sys\n"
+        "from physicsnemo_flarepp.checks import Check\n"
+        "from physicsnemo_flarepp.checks.ranks import rank_findings\n"
+        "from physicsnemo_flarepp.commands import check, main\n"
+        "find = lambda device: rank_findings(2, device)\n"
+        "check.choose_checks = lambda n_ranks, bench: [Check('ranks', find, '')]\n"
+        "if __name__ == '__main__':\n"
+        "    sys.exit(main(['check', '--ranks', '2', '--device', 'cpu']))\n"
+    )
+    script = tmp_path / "bin" / "flarepp"  # as an installed command: the folder is not searched
+    script.parent.mkdir()
+    script.write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment.pop("PYTHONSAFEPATH", None)
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / "imported").exists()

@@ -9,7 +9,13 @@ from hydra import compose, initialize_config_dir, initialize_config_module
 from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.commands import compare, main, train
-from physicsnemo_flarepp.commands.configs import REGISTERED, config_directory, sweep_name
+from physicsnemo_flarepp.commands.config_help import describe_entry
+from physicsnemo_flarepp.commands.configs import (
+    REGISTERED,
+    compose_config,
+    config_directory,
+    sweep_name,
+)
 from physicsnemo_flarepp.datapipes.config import DataConfig
 from physicsnemo_flarepp.training.config import TrainingConfig
 
@@ -124,7 +130,7 @@ def test_one_failed_job_fails_the_sweep_and_is_named(monkeypatch, tmp_path, caps
 
 @pytest.mark.parametrize("verb", ["train", "compare"])
 def test_help_lists_every_option_and_value(verb, capsys):
-    assert main([verb, "--help"]) == 0
+    assert main([verb, "--help", "all"]) == 0
     text = capsys.readouterr().out
     for path in config_directory().glob("*/**/*.yaml"):
         group, *names = path.relative_to(config_directory()).with_suffix("").parts
@@ -141,7 +147,8 @@ def test_help_lists_every_option_and_value(verb, capsys):
 
 
 def test_options_are_explained():
-    for line in (line for line in _help().splitlines() if line[2:].startswith("model=")):
+    lines = describe_entry("train", "train", "train", everything=True).splitlines()
+    for line in (line for line in lines if line[2:].startswith("model=")):
         assert line[36:].strip(), line
 
 
@@ -150,10 +157,27 @@ def test_every_value_has_a_help_of_its_own():
     assert all(told) and len(set(told)) == len(told)
 
 
-def _help():
-    from physicsnemo_flarepp.commands.configs import describe_entry
+@pytest.mark.parametrize("verb", ["train", "compare", "prepare"])
+def test_short_help_fits_two_screens_and_names_every_option_and_keys_that_exist(verb, capsys):
+    assert main([verb, "--help"]) == 0
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert len(lines) <= 50 and max(map(len, lines)) <= 80
+    words = text.replace("*", " ").split()
+    for group in ("experiment", "model", "data", "training"):
+        for path in (config_directory() / group).rglob("*.yaml"):
+            name = str(path.relative_to(config_directory() / group).with_suffix(""))
+            assert (name in words) != path.name.startswith("_"), path
+    cfg = OmegaConf.to_container(compose_config("train", []), resolve=False)
+    for line in lines[lines.index("Common values") + 1 :]:
+        *sections, key = line.split()[0].split(".")
+        content = cfg[sections[0]] if sections else cfg
+        assert key.endswith(":") or key in content, line
 
-    return describe_entry("train", "train", "train")
+
+def test_flags_may_follow_overrides(composed):
+    first, second = composed("train", "seed=0,1", "-m", "training.epochs=3")
+    assert (first.seed, second.seed, second.training.epochs) == (0, 1, 3)
 
 
 def test_configs_are_a_package_for_the_search_path(tmp_path):

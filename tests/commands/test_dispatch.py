@@ -1,16 +1,20 @@
 """The command line itself: help, verbs, errors and exit codes."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
+from ctypes.util import find_library
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from physicsnemo_flarepp import __version__
-from physicsnemo_flarepp.commands import dispatch, main
+from physicsnemo_flarepp.commands import dispatch, main, parsers
+from physicsnemo_flarepp.commands.dispatch import parse_options
 
 ROOT = Path(__file__).parents[2]
 PYTHON = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -32,17 +36,30 @@ def test_help_fits_a_screen_and_names_every_verb(capsys):
     assert [line.split()[0] for line in lines[4 : 4 + len(dispatch.VERBS)]] == [*dispatch.VERBS]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["train", "--help"]], ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["train", "--help", "all"],
+        *([v, "--help"] for v in dispatch.VERBS),
+    ],
+    ids=" ".join,
+)
 def test_help_imports_nothing_that_takes_long(arguments):
     code = (
         "import sys\n"
         "from physicsnemo_flarepp.commands import main\n"
-        f"code = main({arguments})\n"
-        "slow = {'torch', 'hydra', 'omegaconf', 'physicsnemo', 'numpy', 'pyvista'}\n"
+        "try:\n"
+        f"    code = main({arguments})\n"
+        "except SystemExit as done:\n"  # argparse
+        "    code = done.code\n"
+        "slow = {'torch', 'hydra', 'omegaconf', 'physicsnemo', 'numpy', 'pyvista', 'warp'}\n"
         "print('imported', sorted(slow & set(sys.modules)), code)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=PYTHON)
     assert done.stdout.splitlines()[-1] == "imported [] 0", done.stderr
+    assert done.stderr == ""
 
 
 def test_package_runs_as_the_command():
@@ -59,7 +76,7 @@ def test_package_runs_as_the_command():
 def test_verb_has_what_the_table_says(name):
     module = import_module(f"physicsnemo_flarepp.commands.{name}")
     assert callable(module.run)
-    assert hasattr(module, "add_options") == (dispatch.VERBS[name].entry is None)
+    assert hasattr(parsers, name) == (dispatch.VERBS[name].entry is None)
 
 
 @pytest.mark.parametrize("name", [name for name, v in dispatch.VERBS.items() if not v.entry])
@@ -68,6 +85,52 @@ def test_help_of_a_verb_explains_it(name, capsys):
         main([name, "--help"])
     text = capsys.readouterr().out
     assert text.startswith(f"usage: flarepp {name}") and f"    flarepp {name} " in text
+
+
+def test_help_names_the_choices_that_the_library_checks(capsys):
+    """Without importing it."""
+    from physicsnemo_flarepp.evaluation.trained_run import CHECKPOINTS
+
+    from physicsnemo_flarepp.evaluation.force_conventions import ORIENTATIONS
+
+    with pytest.raises(SystemExit, match="0"):
+        main(["evaluate", "--help"])
+    words = set(re.findall(r"\w+", capsys.readouterr().out))
+    assert words > {*ORIENTATIONS, *CHECKPOINTS}
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["predict", "run", "--scale", "2", "a.stl", "--flip", "b.stl"], {"files": 2, "flip": 1}),
+        (["evaluate", "run", "--device", "cpu", "other"], {"runs": 2}),
+        (["plan", "--tokens", "5", "model=flare", "seed=1"], {"tokens": 1, "overrides": 2}),
+        (["plan", "a=1", "--memory", "80GB", "b=2", "--tokens", "5", "6"], {"overrides": 2}),
+    ],
+    ids=str,
+)
+def test_flags_stand_anywhere(arguments, expected):
+    options = parse_options(arguments[0], arguments[1:])
+    for name, count in expected.items():
+        value = getattr(options, name)
+        assert (len(value) if isinstance(value, list) else value) == count
+
+
+@pytest.mark.slow
+def test_warp_is_silent_where_there_is_no_gpu(tmp_path):
+    if find_library("cuda"):
+        pytest.skip("there is a driver")
+    command = [sys.executable, "-m", "physicsnemo_flarepp", "evaluate", str(tmp_path / "none")]
+    done = subprocess.run(command, capture_output=True, text=True, env=PYTHON, cwd=tmp_path)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("flarepp evaluate: ") and "none" in line and done.stdout == ""
+
+
+@pytest.mark.parametrize("text", ["80", "GB", "-", "8 GiBs"])
+def test_memory_without_a_number_or_a_unit_is_refused(text, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        parse_options("plan", ["--tokens", "5", f"--memory={text}"])
+    assert "is not an amount of memory; give a number and one of kB, MB" in capsys.readouterr().err
 
 
 def test_wrong_words_are_answered_with_the_right_ones(capsys):
@@ -138,10 +201,29 @@ def test_interrupt_and_closed_pipe_end_like_signals(monkeypatch, capsys):
     assert (done.stdout, done.stderr) == ("u", "")
 
 
+@pytest.mark.parametrize("late", [ImportError("numpy.core"), ValueError("half read")])
+def test_an_error_that_follows_an_interrupt_is_the_interrupt(late, monkeypatch, capsys):
+    def interrupted(*_):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            raise late from None  # as extension modules do
+
+    monkeypatch.setattr(dispatch, "_run", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    assert main(["plot", "x"]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "flarepp plot: interrupted\n"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        (["training.lr=1"], "Could not override 'training.lr'"),
+        (["training.lr=1"], "no key 'training.lr'; did you mean training.learning_rate?"),
+        (["epochs=3", "-m", "seed=0,1"], "no key 'epochs'; did you mean training.epochs?"),
+        (["model=gnot", "model.n_layer=1"], "did you mean model.n_layers?"),
+        (["data.zzz=1"], "no key 'data.zzz'; flarepp train --help all lists all keys"),
         (["model=perceiver"], "Could not find 'model/perceiver' Available options in 'model'"),
         (["training.epochs=many"], "'many' of type 'str' could not be converted to Integer"),
         (["training.epochs=="], "Error parsing override 'training.epochs=='"),
@@ -155,4 +237,5 @@ def test_wrong_config_is_one_line(arguments, told, tmp_path, monkeypatch, capsys
     assert main(["train", *arguments]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("flarepp train: ") and told in lines[0]
-    assert "search path" not in lines[0] and "object_type" not in lines[0]
+    for word in ("search path", "object_type", "_backbone", "append"):
+        assert word not in lines[0]

@@ -1,6 +1,5 @@
 """The verb predict, and the example script that calls it."""
 
-import argparse
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.commands import main
-from physicsnemo_flarepp.commands.predict import add_options
+from physicsnemo_flarepp.commands.dispatch import parse_options
 from physicsnemo_flarepp.evaluation import Run
 from tests.commands.calling import verb
 from tests.evaluation import making
@@ -126,7 +125,7 @@ def test_a_prediction_stands_without_forces(car_run, tmp_path, capsys):
     unknown = making.write_run(tmp_path / "shear", data)
     for run, reason in (
         (car_run, "flat.vtp encloses no volume"),
-        (unknown, "follow no convention"),
+        (unknown, "follow no known convention"),
     ):
         output = tmp_path / f"{run.name}.vtp"
         verb("predict")([str(run), str(tmp_path / "flat.vtp"), "--output", str(output)])
@@ -137,8 +136,7 @@ def test_a_prediction_stands_without_forces(car_run, tmp_path, capsys):
 
 
 def test_values_of_the_case_may_be_given_one_by_one():
-    parser = argparse.ArgumentParser()
-    add_options(parser)
-    options = parser.parse_args(["run", "car.stl", "--global", "a=1", "--global", "b=2", "c=3"])
-    assert options.globals == ["a=1", "b=2", "c=3"]
-    assert parser.parse_args(["run", "car.stl"]).globals == []
+    arguments = ["run", "--global", "a=1", "--global", "b=2", "c=3", "--flip", "car.stl"]
+    options = parse_options("predict", arguments)
+    assert options.globals == ["a=1", "b=2", "c=3"] and options.files == [Path("car.stl")]
+    assert parse_options("predict", ["run", "car.stl"]).globals == []

@@ -75,7 +75,9 @@ def test_targets_follow_the_data_evaluated_and_predictions_that_of_training(surf
     np.testing.assert_array_equal(report.forces.true, turned.forces.true)
     assert (report.forces.true[:, 0] > same.forces.true[:, 0]).all()
     told = format_report(report)
-    assert "targets follow another convention than training" in told and "sign +1" in told
+    assert (
+        "targets follow a different convention than the training data" in told and "sign +1" in told
+    )
 
 
 def test_a_folder_without_a_stamp_follows_the_training(surface_run, cars):
@@ -120,14 +122,14 @@ def test_fields_in_a_file_follow_the_stamp_of_its_set(loaded, cars):
     true = next(line for line in lines if line.startswith("forces in the file"))
     assert float(true.split("shear ")[1].split(")")[0]) > 0
     assert any(line.startswith("in the file: forces from pMeanTrim") for line in lines)
-    assert not any("stored with the other" in line for line in lines)
+    assert not any("opposite sign" in line for line in lines)
 
 
 def test_friction_against_the_flow_is_told(loaded):
     """The bodies store their stress along the flow, but the convention is OpenFOAM's."""
     report = evaluate_run(loaded, force_settings(loaded))
-    (note,) = (note for note in report.notes if "stored with the other one" in note)
+    (note,) = (note for note in report.notes if "the opposite sign" in note)
     assert note.endswith("give --shear-sign 1")
     right = evaluate_run(loaded, force_settings(loaded, {"shear_sign": 1}))
-    assert not any("stored with the other" in note for note in right.notes)
+    assert not any("opposite sign" in note for note in right.notes)
     assert sign_doubt(force_settings(loaded), 0.0) is None

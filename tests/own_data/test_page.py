@@ -80,7 +80,7 @@ def test_every_message_of_the_table_is_one_of_the_code():
     source = re.sub(r'"\s*f?"', "", source)
     words = {
         "has no array", "data.association is", "for cells and", "all cases of a set need the same",
-        "expected (", "Are its units others?", "NaN or infinite", "meshes of different dimension",
+        "expected (", "case in different", "NaN or infinite", "meshes of different dimension",
         "holds no array that looks like coordinates", "no column holds the cases", "have no file",
     }  # fmt: skip
     assert {text for text in words if text not in source} == set()

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.runs.directory import RunDirectory
+from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.step import TrainStep
 from tests.training.run_cases import rows
 
@@ -35,7 +35,9 @@ def test_files_that_are_not_of_a_run_stay(make_config, tmp_path, restart):
     (other / "config.yaml").write_text("mine: 1")
     train(make_config(run_dir=str(tmp_path), training__epochs=1, restart=restart))
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    with pytest.raises(FileExistsError, match="holds config.yaml, figures, but no run_manifest.json"):
+    with pytest.raises(
+        FileExistsError, match="holds config.yaml, figures, but no run_manifest.json"
+    ):
         train(make_config(run_dir=str(other), training__epochs=1, restart=restart))
     assert (other / "figures" / "mine.png").read_text() == "mine"
     assert (other / "config.yaml").read_text() == "mine: 1"

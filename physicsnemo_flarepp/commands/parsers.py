@@ -1,0 +1,189 @@
+"""The arguments of every verb that Hydra does not configure.
+
+The function of a verb adds its options to a parser, and its docstring is the help. Nothing slow is
+imported: what a verb does is in the module of its name.
+"""
+
+import argparse
+from pathlib import Path
+
+from .arguments import add_force_options, add_run_options
+
+_UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+FIGURE_NAMES = ("comparison", "gallery", "parity", "routing", "spectrum", "training")
+
+
+def evaluate(parser: argparse.ArgumentParser) -> None:
+    """Errors and forces of trained runs on their test cases, at full resolution.
+
+        flarepp evaluate outputs/cars-flarepp-seed0 outputs/cars-flare-seed0
+
+    Prints relative L2 errors per field (mean, median, worst case), the error of predicting the
+    training mean and, on surfaces, drag and lift with R^2. Writes one line per case to
+    evaluation.csv in each run directory.
+    """
+    parser.add_argument("runs", nargs="+", type=Path, help="run directories")
+    add_run_options(parser)
+    add_force_options(parser)
+
+
+def predict(parser: argparse.ArgumentParser) -> None:
+    """Predicted fields on surfaces, at points, or of test cases, for ParaView.
+
+        flarepp predict outputs/cars-flarepp-seed0 car.stl --output car.vtp
+        flarepp predict outputs/pipe-flarepp-seed0 mine.npz
+        flarepp predict outputs/darcy-flarepp-seed0 --cases 0 darcy_test_0007
+
+    Surfaces (.vtp, .stl, .ply, .obj, .vtk, .vtu) are predicted at every cell by exact streaming.
+    The current folder gets the same mesh, with its data and <field>_predicted, cells in their
+    original order. Forces are printed.
+
+    A model trained on your own files takes any file that training reads, under the same names, with
+    or without the fields. Other models take points: .npz files with coordinates (N, d) and, as in
+    training, features (N, f) and globals (g,), or .npy files with the coordinates.
+
+    Test cases are written with <field>, <field>_predicted and <field>_error. Points and cases go to
+    predictions/ in the run directory, grids as .vts, other points as .vtp. Only test cases need the
+    training data set.
+    """
+    add = parser.add_argument
+    add("run", type=Path, help="run directory")
+    add("files", nargs="*", type=Path, help="meshes, or arrays of points")
+    add("--cases", nargs="+", default=[], help="ids or positions of test cases")
+    add("--output", type=Path, help="file for a single surface, otherwise a directory")
+    add("--scale", type=float, default=1.0, help="0.001 for millimetres")
+    add("--flip", action="store_true", help="reverse the normals of the cells")
+    add("--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
+        help="values of the whole case that the model takes")  # fmt: skip
+    add("--body", type=Path, help="surface of the body, for a model of the flow around it")
+    add_run_options(parser)
+    add_force_options(parser)
+
+
+def plot(parser: argparse.ArgumentParser) -> None:
+    """Draw trained runs: fields and errors, training curves, forces, routes and spectra.
+
+        flarepp plot outputs/cars-flarepp-seed0 outputs/cars-flare-seed0 --case worst
+
+    Writes figures, and the drawn case with all fields for ParaView, to figures/ of the first run.
+    """
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, help="run directories")
+    add("--figures", nargs="+", choices=FIGURE_NAMES,
+        help="default: all but the gallery; parity of forces on surfaces only")  # fmt: skip
+    add("--case", default="median", help="median, worst or best of the first run, or a case id")
+    add("--other-case", help="id of a second case, to show how the queries change")
+    add("--fields", nargs="+", help="fields or channels; default: all")
+    add("--labels", nargs="+", help="names of the runs in the figures")
+    add("--formats", nargs="+", choices=("png", "pdf", "svg"), default=["png"])
+    add("--html", action="store_true", help="interactive pages (extra 'html')")
+    add("--dark", action="store_true", help="dark background")
+    add("--dpi", type=_dots, help="resolution of png files")
+    add("--output", type=Path, help="default: figures/ of the first run")
+    add_run_options(parser)
+    add_force_options(parser)
+
+
+def _dots(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not a positive number of dots per inch")
+    return value
+
+
+def plan(parser: argparse.ArgumentParser) -> None:
+    """Memory and time of a training step on whole meshes, and which kinds of step fit.
+
+        flarepp plan experiment=drivaerml_raw model=flarepp --tokens 8800000 --memory 80GB
+
+    Memory is counted on small clouds on the CPU and holds for any device; times are measured on
+    this machine. The overrides choose the model, as in flarepp train; no data is read. "on host"
+    are hidden states that streamed steps keep on the host. "fits" leaves a tenth of a GPU and half
+    of the host free.
+    """
+    add = parser.add_argument
+    add("overrides", nargs="*", help="GROUP=OPTION and KEY=VALUE of flarepp train")
+    add("--tokens", type=int, nargs="+", required=True, help="points of a case")
+    add("--memory", type=parse_bytes, help="of a GPU, e.g. 80GB; default: this one's")
+    add("--host-memory", type=parse_bytes, help="of its host; default: this one's")
+    add("--ranks", type=int, nargs="+", default=[2, 4, 8], help="sizes of context groups")
+    add("--device", default="auto", help="where steps are timed")
+    add("--inputs", type=int, default=6, help="input channels of a point; matters little")
+    add("--outputs", type=int, default=4, help="predicted channels")
+
+
+def parse_bytes(text: str) -> float:
+    """Return a number of bytes.
+
+    >>> parse_bytes("80GB"), parse_bytes("1 GiB")
+    (80000000000.0, 1073741824.0)
+    """
+    number = text.rstrip("kKMGTiB")
+    try:
+        return float(number) * _UNITS[text.removeprefix(number)]
+    except (KeyError, ValueError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an amount of memory; give a number and one of {', '.join(_UNITS)}"
+        ) from error
+
+
+def download(parser: argparse.ArgumentParser) -> None:
+    """Fetch a published data set.
+
+        flarepp download pipe
+        flarepp download drivaerml_raw --runs 1-10 --files boundary csv
+
+    Files come from the Hugging Face hub to the folder `data`, where the configs look for them, and
+    their checksums are verified. The same command resumes an interrupted download. A token
+    (HF_TOKEN, `hf auth login`) and a mirror (HF_ENDPOINT) work as in huggingface_hub.
+    """
+    from ..datapipes.download import FILE_KINDS, PUBLISHED_SETS, RAW_SETS
+
+    add = parser.add_argument
+    add("set", choices=PUBLISHED_SETS, metavar="SET", help=", ".join(PUBLISHED_SETS))
+    add("--root", default="data", help="directory of all sets (default: data)")
+    add("--endpoint", help="address of a mirror (default: HF_ENDPOINT, or the hub)")
+    add("--keep", action="store_true", help="keep the archive after unpacking")
+    raw = parser.add_argument_group(f"sets of runs ({', '.join(RAW_SETS)})")
+    raw.add_argument("--runs", help="numbers of runs, such as 1-10,12")
+    raw.add_argument("--files", nargs="+", choices=tuple(FILE_KINDS), default=["boundary", "csv"],
+                     help="kinds of files (default: boundary csv)")  # fmt: skip
+    raw.add_argument("--dry-run", action="store_true", help="print the size and fetch nothing")
+
+
+def inspect(parser: argparse.ArgumentParser) -> None:
+    """What is in data files, how each array would be used, and a config to start from.
+
+        flarepp inspect runs/
+        flarepp inspect car.vtp
+        flarepp inspect runs/ --output configs/data/mine.yaml
+        flarepp inspect --check configs/data/mine.yaml
+        flarepp inspect --check data=own data.root=runs/ 'data.fields=[p]'
+
+    Prints arrays with their shapes, ranges and locations, which would be inputs and which outputs,
+    and how to train on them. --check reads every case of a config once and reports what does not
+    fit: a missing array, cells instead of points, a vector instead of a scalar, different units or
+    dimensions, NaN.
+    """
+    add = parser.add_argument
+    add("paths", nargs="*", type=Path, help="files, or folders of cases")
+    add("--check", nargs="+", metavar="CONFIG",
+        help="read all cases of a config: a YAML file, or arguments of flarepp train")  # fmt: skip
+    add("--output", type=Path, help="write the config to start from to this file")
+
+
+def check(parser: argparse.ArgumentParser) -> None:
+    """Find out whether everything works on this machine.
+
+        flarepp check
+        flarepp check --ranks 2 --json > report.json
+
+    Tests every attention kernel against fp64, half precisions, torch.compile, splits of tokens,
+    streaming, rendering and directories. Prints pass or FAIL for each, with what to do about a
+    failure. Takes a minute or two; exit code 1 if anything fails.
+    """
+    add = parser.add_argument
+    add("--device", help="cpu, cuda or cuda:1 (default: the first GPU, or cpu)")
+    add("--ranks", type=int, default=0, metavar="R", help="also start R ranks")
+    add("--json", action="store_true", help="print JSON for programs")
+    add("--bench", action="store_true", help="also time the mixers")
