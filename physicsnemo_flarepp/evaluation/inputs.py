@@ -14,7 +14,7 @@ from ..datapipes.readers.base import MEASURE, NO_WEIGHTS, TokenTable, point_area
 from ..datapipes.readers.case_tables import make_table
 from ..datapipes.readers.contents import Contents, Wanted, open_body, open_file
 from ..datapipes.readers.names import Pick
-from ..datapipes.readers.surfaces import reference_values_beside
+from ..datapipes.readers.parameters import reference_values_beside
 from ..files import reading
 from .trained_run import Run
 

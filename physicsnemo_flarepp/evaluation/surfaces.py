@@ -9,8 +9,9 @@ import pyvista as pv
 from torch import Tensor
 
 from ..datapipes.readers.base import TokenTable
+from ..datapipes.readers.case_tables import make_table
 from ..datapipes.readers.contents import Contents
-from ..datapipes.readers.surface_tables import SurfaceRequest, surface_table
+from ..datapipes.readers.names import Names, Pick
 from ..meshes import PolygonMesh, polygon_mesh, read_surface
 from ..meshes.export import add_arrays, prediction_arrays
 from .errors import relative_l2
@@ -135,18 +136,14 @@ def _input_table(
     channels = run.channels
     if run.names is not None:
         return input_table(run, Contents(mesh.source, mesh=mesh), association, global_values)
-    request = SurfaceRequest(
-        (), tuple(channels.features), association=association, weights=channels.weights
+    names = Names(
+        features={n: Pick(n) for n in channels.features},
+        fields={},
+        globals={n: Pick(n) for n in global_values},
+        association=association,
+        weights=channels.weights,
     )
-    stored = request.arrays()
-    absent = [name for name in stored if name not in mesh.data[association]]
-    if absent:
-        raise ValueError(
-            f"{mesh.source} has no {association} data {', '.join(absent)}, which run {run.name} "
-            f"takes as input; it has {', '.join(mesh.data[association]) or 'none'}. Add the arrays "
-            "to the file"
-        )
-    return surface_table(mesh, request, global_values)
+    return make_table(Contents(mesh.source, mesh=mesh, values=global_values), names)
 
 
 def describe_prediction(

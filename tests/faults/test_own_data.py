@@ -131,9 +131,9 @@ DAMAGES = {
         "beyond float32": (in_zip(p=saved(np.full(N_TOKENS, 1e300))), "20 of 20 values .* inf"),
         "cut": (cut, "truncated or damaged"),
         "empty": (empty, "truncated or damaged"),
-        "a link to a device": (to_device, "no regular file"),
+        "a link to a device": (to_device, "not a regular file"),
         "a link to nowhere": (to_nowhere, "does not exist: it is a link to /nowhere"),
-        "a pipe": (pipe, "no regular file"),
+        "a pipe": (pipe, "not a regular file"),
     },
     "npy": {
         "shape of 2**60": (lambda p: p.write_bytes(array_bytes((2**60,))), "128 bytes, but"),

@@ -2,9 +2,8 @@
 
 from .base import CaseReader, ReaderOptions
 from .darcy import DarcyReader
-from .drivaerml import DrivAerMLReader
 from .geofno import GeoFNOReader
-from .graphs import GraphReader, tokens_from_graph
+from .layouts import DrivAerMLReader, GraphReader, tokens_from_graph
 from .own import NamedReader, OwnReader
 from .prepared import PreparedReader
 

@@ -233,23 +233,25 @@ def _open_hdf5(path: Path, allow_missing_chunks: Collection[str]) -> FoundArrays
     return found
 
 
+def lazy_zarr(path: Path, name: str, array: zarr.Array) -> LazyArray:
+    """Return an array of a zarr group of which a read touches the chunks with its rows."""
+
+    def read(rows: Part) -> np.ndarray:
+        if array.shape:
+            part = (_n_rows(rows, array.shape[0]), *array.shape[1:])
+            check_fits(path, name, part, array.dtype)
+            # A chunk is unpacked whole, whatever is asked of it.
+            check_fits(path, f"a chunk of {name}", array.chunks, array.dtype)
+        with reading(path):
+            return np.asarray(array[rows])
+
+    return LazyArray(array.shape, array.dtype, read)
+
+
 def _open_zarr(
     path: Path, wanted: Collection[str] | None, allow_missing_chunks: Collection[str]
 ) -> FoundArrays:
     """Return the arrays of numbers in a zarr group; those wanted must have all their chunks."""
-
-    def lazy(name: str, array: zarr.Array) -> LazyArray:
-        def read(rows: Part) -> np.ndarray:
-            if array.shape:
-                part = (_n_rows(rows, array.shape[0]), *array.shape[1:])
-                check_fits(path, name, part, array.dtype)
-                # A chunk is unpacked whole, whatever is asked of it.
-                check_fits(path, f"a chunk of {name}", array.chunks, array.dtype)
-            with reading(path):
-                return np.asarray(array[rows])
-
-        return LazyArray(array.shape, array.dtype, read)
-
     found = FoundArrays()
     with reading(path):
         try:
@@ -264,5 +266,5 @@ def _open_zarr(
             continue
         if wanted is None or name in wanted:
             check_chunks(path, array, allow_missing_chunks)
-        found.arrays[name] = lazy(name, array)
+        found.arrays[name] = lazy_zarr(path, name, array)
     return found

@@ -12,7 +12,7 @@ from .contents import ARRAY_SUFFIXES, STORE_SUFFIXES, SUFFIXES
 
 CASE = "{case}"
 _GEOMETRY_SUFFIXES = (".stl", ".ply", ".obj")
-_SPLIT_DIRECTORIES = ("train", "val", "valid", "validation", "test")
+SPLIT_DIRECTORIES = ("train", "val", "valid", "validation", "test")
 # Of several kinds of files the first is taken for the cases; geometry alone has no fields.
 _PREFERRED = (
     *(suffix for suffix in MESH_SUFFIXES if suffix not in _GEOMETRY_SUFFIXES),
@@ -229,7 +229,7 @@ def _ids(root: Path, paths: Sequence[Path]) -> dict[Path, str]:
     own_folder = (
         len(parents) > 1
         and root not in parents
-        and not any(parent.name in _SPLIT_DIRECTORIES for parent in parents)
+        and not any(parent.name in SPLIT_DIRECTORIES for parent in parents)
     )
     alone = len(parents) == len(paths)
     if own_folder and (alone or all(path.suffix == ".npy" for path in paths)):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...meshes import ASSOCIATIONS
+from ..specs import TABLE_NAMES
 from .base import MEASURE, NO_WEIGHTS, distinct_names
 from .contents import Contents
 
@@ -177,4 +178,5 @@ class Names:
     def unused(self, contents: Contents) -> dict[str, str]:
         """Return what a case holds and these names leave unused, with where it is."""
         used = self.stored() or set()
+        used |= {TABLE_NAMES[name][0] for name in used if name in TABLE_NAMES}
         return {name: place for name, place in contents.names().items() if name not in used}

@@ -1,7 +1,9 @@
 """Parameters of cases in CSV files: one table with a row per case, or one file per case."""
 
 import csv
+import glob
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from ...files import reading
-from ..checks import missing_name, printable
+from ..checks import MissingName, missing_name, printable
 from .case_files import CASE, some
 
+# CSV of DrivAerML beside a surface.
+REFERENCE_VALUES = "geo_ref_*.csv"
 # Names of columns that hold the ids of cases, where the numbers in several columns would do.
 _ID_NAMES = re.compile(r"(?i).*(case|run|id|index|name|design|number|no\.?|geo\w*)|")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -25,16 +29,43 @@ class Parameters:
     Parameters
     ----------
     values : Mapping[str, Mapping[str, numpy.ndarray]]
-        By case and name.
+        By case and name, of a table with a row per case.
     told : Sequence[str]
         What was taken for what, where the config does not say it.
     unreadable : Mapping[str, str]
         Why columns that are there are not read.
+    folder : Path
+        Where files with ``{case}`` in their names are.
+    pattern : str, optional
+        Of the files where every case has one.
     """
 
     values: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     told: Sequence[str] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    folder: Path = Path()
+    pattern: str | None = None
+
+    def of_case(self, case: str, beside: Path, required: bool) -> dict[str, np.ndarray]:
+        """Return the values of a case, whose files are `beside`; without a file, none or an error.
+
+        What is not `required` may be missing.
+        """
+        if self.pattern is None:
+            return dict(self.values.get(case, {}))
+        where = self.folder if CASE in self.pattern else beside
+        pattern = self.pattern.replace(CASE, glob.escape(case))
+        found = sorted(glob.glob(os.path.join(glob.escape(str(where)), pattern)))
+        if len(found) == 1:
+            values = read_reference_values(Path(found[0]))
+            return {name: np.array(value) for name, value in values.items()}
+        if not required:
+            return {}
+        raise MissingName(
+            f"{where / pattern} matches {len(found)} files for case {case}, expected one with its "
+            "values. Fetch it, correct data.reader.parameters, or name the values in "
+            "data.reader.constants"
+        )
 
 
 def read_parameters(
@@ -47,22 +78,19 @@ def read_parameters(
     root : Path
         Folder of the cases.
     given : str or None
-        A table with a row per case, or, with ``{case}``, one file per case; both below `root` or
-        absolute. None looks for a single table in `root` in which the cases are found.
+        A table with a row per case, or one file per case: with ``{case}`` below `root` or absolute,
+        with a wildcard beside the first file of the case; empty for none. None looks for a single
+        table in `root` in which the cases are found.
     case_ids : Sequence[str]
         All cases.
     by_position : bool
         Whether rows without ids are those of the cases in order.
     """
     folder = root if root.is_dir() else root.parent
-    if given is not None and CASE in given:
-        files = {case: folder / given.replace(CASE, case) for case in case_ids}
-        return Parameters(
-            {
-                case: {name: np.array(v) for name, v in read_reference_values(path).items()}
-                for case, path in files.items()
-            }
-        )
+    if given == "":
+        return Parameters()
+    if given is not None and (CASE in given or "*" in given):
+        return Parameters(folder=folder, pattern=given)
     if given is not None:
         return _read_cases(folder / given, case_ids, by_position)
     tables = sorted(folder.glob("*.csv"))
@@ -75,16 +103,14 @@ def read_parameters(
         return Parameters(told=[f"no parameters are read: {error}"])
 
 
-def read_reference_values(path: Path, names: Iterable[str] | None = None) -> dict[str, float]:
-    """Return the numbers of a CSV file by column: a header and one row, as ``geo_ref_*.csv``.
+def reference_values_beside(source: str | Path) -> dict[str, float]:
+    """Return all numbers of the only ``geo_ref_*.csv`` beside a surface file; empty without one."""
+    tables = sorted(Path(source).parent.glob(REFERENCE_VALUES))
+    return read_reference_values(tables[0]) if len(tables) == 1 else {}
 
-    Parameters
-    ----------
-    path : Path
-        The file, as DrivAerML writes it.
-    names : Iterable[str], optional
-        The columns wanted; all by default.
-    """
+
+def read_reference_values(path: Path, names: Iterable[str] | None = None) -> dict[str, float]:
+    """Return the numbers of a CSV file by column: a header and one row, as ``geo_ref_*.csv``."""
     header, rows = _read_table(path)
     if len(rows) != 1:
         raise ValueError(f"{path} has {len(rows)} rows below its header; expected one of numbers")

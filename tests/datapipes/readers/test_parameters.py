@@ -2,7 +2,7 @@
 
 import pytest
 
-from physicsnemo_flarepp.datapipes.readers.surfaces import (
+from physicsnemo_flarepp.datapipes.readers.parameters import (
     read_reference_values,
     reference_values_beside,
 )
