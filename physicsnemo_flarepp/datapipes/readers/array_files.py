@@ -22,7 +22,7 @@ import zarr
 from ...files import damaged, reading
 from ...meshes.polygons import Rows
 from ..checks import check_fits
-from .stores import check_chunks, own_dataset
+from .stores import check_chunks, check_codecs, own_dataset
 
 SUFFIXES = (".npz", ".npy", ".h5", ".hdf5", ".zarr")
 _NUMBERS = "fiub"
@@ -261,6 +261,8 @@ def _open_zarr(
     for name, array in members:
         if not isinstance(array, zarr.Array):
             continue
+        if wanted is not None and name in wanted:
+            check_codecs(path, array)
         if array.dtype.kind not in _NUMBERS:
             found.unreadable[name] = _no_numbers(array.dtype)
             continue
