@@ -74,13 +74,6 @@ def builtin_name(root: str | Path | None, builtin: str | None) -> str | None:
 def force_convention(fields: Iterable[str], builtin: str | None = None) -> ForceConvention | None:
     """Return the convention that the forces of a set follow, None where it is not known.
 
-    Parameters
-    ----------
-    fields : Iterable[str]
-        Names of its fields.
-    builtin : str, optional
-        Its :func:`builtin_name`. The built-in cars store the stress along the flow.
-
     Examples
     --------
     >>> [force_convention(["pMeanTrim"], name).shear_sign for name in (None, "cars")]

@@ -181,19 +181,7 @@ def _whole_grid(run: Run, n_points: int) -> tuple[int, ...] | None:
 def input_sample(
     run: Run, contents: Contents, association: str, global_values: GlobalValues | None = None
 ) -> dict[str, Tensor]:
-    """Return the inputs of a run at all tokens of a file, in physical units and not transformed.
-
-    Parameters
-    ----------
-    run : Run
-        Whose inputs.
-    contents : Contents
-        Of the file.
-    association : str
-        ``cell`` or ``point`` of a mesh.
-    global_values : Mapping, optional
-        As in :func:`predict_file`.
-    """
+    """Return the inputs of a run at all tokens of a file, in physical units and not transformed."""
     channels, path = run.channels, Path(contents.source)
     if contents.mesh is None and (run.names is None or _is_sample(path, contents)):
         names, values = _sample_names(run, contents), {}

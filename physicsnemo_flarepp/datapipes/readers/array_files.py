@@ -35,20 +35,11 @@ Part = Rows | int | EllipsisType
 
 @dataclass(frozen=True)
 class LazyArray:
-    """An array in a file, read when rows are.
-
-    Parameters
-    ----------
-    shape : tuple[int, ...]
-        Of the whole array.
-    dtype : numpy.dtype
-        Of its entries.
-    read : Callable[[Rows], numpy.ndarray]
-        Gives rows, with an int one entry of the first axis, with ``...`` all.
-    """
+    """An array in a file, read when rows are."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
+    # Gives rows, with an int one entry of the first axis, with ``...`` all.
     read: Callable[[Part], np.ndarray]
 
     def __getitem__(self, rows: Part) -> np.ndarray:
@@ -60,15 +51,7 @@ class LazyArray:
 
 @dataclass(frozen=True)
 class FoundArrays:
-    """What a file of arrays holds.
-
-    Parameters
-    ----------
-    arrays : dict[str, LazyArray or numpy.ndarray]
-        Arrays of numbers.
-    unreadable : dict[str, str]
-        Why others are not read.
-    """
+    """The arrays of numbers in a file, and why others are not read."""
 
     arrays: dict[str, LazyArray | np.ndarray] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -81,18 +64,9 @@ def open_arrays(
     wanted: Collection[str] | None = None,
     allow_missing_chunks: Collection[str] = (),
 ) -> FoundArrays:
-    """Return the arrays of a file of one of the formats :data:`SUFFIXES`.
+    """Return the arrays of a file; of a zarr group those wanted must have all their chunks.
 
-    Parameters
-    ----------
-    path : Path
-        The file, or the folder of a zarr group.
-    name : str, optional
-        Of the array of a ``.npy`` file; by default that of the file.
-    wanted : Collection[str], optional
-        Arrays of a zarr group that must have all their chunks; by default all.
-    allow_missing_chunks : Collection[str], optional
-        Arrays whose absent chunks stand for the fill value.
+    The array of a ``.npy`` file has the `name` given, or that of the file.
     """
     suffix = path.suffix.lower()
     if suffix == ".npy":

@@ -46,15 +46,7 @@ class Rowwise(Protocol):
 
 
 class ComputedColumn:
-    """A column that is computed for the rows asked for, and only for them.
-
-    Parameters
-    ----------
-    shape : tuple[int, ...]
-        Shape of the whole column, tokens first.
-    compute : Callable[[Rows], numpy.ndarray]
-        Gives the values of the rows.
-    """
+    """A column that is computed for the rows asked for, and only for them."""
 
     def __init__(self, shape: tuple[int, ...], compute: Callable[[Rows], np.ndarray]) -> None:
         self.shape = shape

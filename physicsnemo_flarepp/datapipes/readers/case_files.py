@@ -46,19 +46,7 @@ class CaseFiles:
 
 
 def find_files(root: Path, patterns: Sequence[str] | None, layout: str = "auto") -> CaseFiles:
-    """Return the files of the cases under `root`.
-
-    Parameters
-    ----------
-    root : Path
-        A folder, or one file or store that holds all cases.
-    patterns : Sequence[str], optional
-        Globs below `root` in which ``{case}`` stands for the id of a case; the files of one id
-        make one case. A pattern without ``{case}`` and wildcards is shared by all cases.
-    layout : str, optional
-        ``files``, one case per file; ``set``, arrays with all cases along the first axis; or
-        ``auto``.
-    """
+    """Return the files of the cases under `root`."""
     if layout not in ("auto", "files", "set"):
         raise ValueError(f"data.reader.layout is {layout!r}, expected 'auto', 'files' or 'set'")
     if not root.exists():

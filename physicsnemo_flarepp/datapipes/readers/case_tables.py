@@ -168,15 +168,7 @@ def _picked(contents: Contents, name: str, pick: Pick, column: Rowwise) -> Rowwi
 
 
 def make_table(contents: Contents, names: Names) -> TokenTable:
-    """Return a case as a table of tokens.
-
-    Parameters
-    ----------
-    contents : Contents
-        All that is in its files, or at least what is named.
-    names : Names
-        Complete: nothing is guessed here.
-    """
+    """Return a case as a table of tokens."""
     if contents.mesh is not None:
         place = find_place(contents, names)
         n, grid = contents.count(place), None

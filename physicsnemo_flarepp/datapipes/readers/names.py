@@ -19,13 +19,6 @@ _PICK = re.compile(r"(?P<array>.+?)\[(?P<start>\d*)(?P<range>:)?(?P<stop>\d*)\]"
 class Pick:
     """An array, or some of its columns.
 
-    Parameters
-    ----------
-    array : str
-        Its name in the file.
-    columns : slice, optional
-        Which columns; all by default.
-
     Examples
     --------
     >>> Pick.parse("surface_fields[1:4]")

@@ -151,8 +151,8 @@ class OwnReader(NamedReader):
     association : str, optional
         ``cells`` or ``points`` of a mesh; by default those that hold the fields.
     files : str or list of str, optional
-        Patterns of the files below `root`; see
-        :func:`~physicsnemo_flarepp.datapipes.readers.case_files.find_files`.
+        Globs below `root` in which ``{case}`` stands for the id of a case; the files of one id
+        make one case. One without ``{case}`` and wildcards is shared by all cases.
     parameters : str, optional
         CSV whose columns are values of the case: one with a row per case, or one per case, with
         ``{case}`` in its name, or with a wildcard and beside the file of the case. By default the

@@ -24,25 +24,12 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class Parameters:
-    """Values of the cases.
-
-    Parameters
-    ----------
-    values : Mapping[str, Mapping[str, numpy.ndarray]]
-        By case and name, of a table with a row per case.
-    told : Sequence[str]
-        What was taken for what, where the config does not say it.
-    unreadable : Mapping[str, str]
-        Why columns that are there are not read.
-    folder : Path
-        Where files with ``{case}`` in their names are.
-    pattern : str, optional
-        Of the files where every case has one.
-    """
+    """Values of the cases."""
 
     values: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     told: Sequence[str] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    # Where every case has a file: below the folder with {case} in its name, or beside the case.
     folder: Path = Path()
     pattern: str | None = None
 
@@ -71,20 +58,10 @@ class Parameters:
 def read_parameters(
     root: Path, given: str | None, case_ids: Sequence[str], by_position: bool
 ) -> Parameters:
-    """Return the parameters of the cases in CSV files.
+    """Return the parameters of the cases in CSV files: `given`, or the only table in `root`.
 
-    Parameters
-    ----------
-    root : Path
-        Folder of the cases.
-    given : str or None
-        A table with a row per case, or one file per case: with ``{case}`` below `root` or absolute,
-        with a wildcard beside the first file of the case; empty for none. None looks for a single
-        table in `root` in which the cases are found.
-    case_ids : Sequence[str]
-        All cases.
-    by_position : bool
-        Whether rows without ids are those of the cases in order.
+    `given` is a table with a row per case, a pattern of one file per case, or empty for none. Rows
+    without ids are those of the cases in order if `by_position`.
     """
     folder = root if root.is_dir() else root.parent
     if given == "":

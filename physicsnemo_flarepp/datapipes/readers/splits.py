@@ -22,13 +22,7 @@ class SplitMissing(FileNotFoundError):
 
 @dataclass(frozen=True)
 class SplitName:
-    """The split of a manifest, or the directory, that serves as a split under another name.
-
-    Parameters
-    ----------
-    name : str
-        Its name there.
-    """
+    """The split of a manifest, or the directory, that serves as a split under another name."""
 
     name: str
 
@@ -40,15 +34,6 @@ class SplitFraction:
     Cases are ordered by a hash of seed and id, so that a case that is added later moves no other
     between splits but those at a boundary. Of n cases a split has its fraction of n, rounded, and
     at least 1.
-
-    Parameters
-    ----------
-    split : str
-        Which of them.
-    fractions : Mapping[str, float]
-        Of all splits, their sum at most 1.
-    seed : int
-        Chooses among orders.
 
     Examples
     --------
@@ -250,26 +235,6 @@ def named_split(
     The list is, in this order: `cases`; the manifest (``manifest.json`` under `root` unless
     given); else a file belongs to the split if it lies in the directory ``<root>/<split>``. The
     validation split may also be called ``valid`` or ``validation`` there.
-
-    Parameters
-    ----------
-    root : Path
-        Root of the set.
-    split : str
-        ``train``, ``val`` or ``test``; a manifest may define further ones.
-    found : Mapping[str, Path]
-        All cases under `root`.
-    cases : sequence of str, SplitName or SplitFraction, optional
-        Ids of this split, its name in the manifest, or its share of the cases found.
-    manifest : str or Path, optional
-        Manifest to use.
-    n_cases : int, optional
-        Keep the first `n_cases` of the split.
-
-    Raises
-    ------
-    SplitMissing
-        If nothing tells which cases belong to the split.
     """
     if isinstance(cases, SplitFraction):
         where, ids = "data.splits", cases.choose(list(found))

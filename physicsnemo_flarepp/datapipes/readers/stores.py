@@ -59,19 +59,7 @@ def check_complete(path: Path) -> None:
 def own_dataset(
     path: Path, file: h5py.File, variable: str, allow_missing_chunks: Container[str] = ()
 ) -> h5py.Dataset:
-    """Return a dataset that lies in this file, all of it; HDF5 can point to bytes of other files.
-
-    Parameters
-    ----------
-    path : Path
-        To name in errors.
-    file : h5py.File
-        Where to look.
-    variable : str
-        Name of the dataset.
-    allow_missing_chunks : Container[str], optional
-        Names of datasets whose absent parts stand for the fill value.
-    """
+    """Return a dataset that lies whole in this file; HDF5 can point to bytes of other files."""
     if variable not in file:
         raise missing_name(path, "variable", variable, file.keys())
     if isinstance(file.get(variable, getlink=True), h5py.HardLink):
@@ -127,22 +115,6 @@ def load_mat(path: Path, variable: str, cases: slice, stride: int = 1) -> np.nda
     MATLAB v7.3 files are HDF5 with the axes reversed (MATLAB stores columns first); only the
     chosen cases and grid points are read. Earlier formats have no random access: the variable is
     read whole and cut afterwards.
-
-    Parameters
-    ----------
-    path : Path
-        A ``.mat`` file.
-    variable : str
-        Name of an array whose first MATLAB axis counts cases.
-    cases : slice
-        Cases to keep.
-    stride : int, optional
-        Keep every `stride`-th entry along the second and third axes.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (cases, ...), C-contiguous.
     """
     shape = mat_shape(path, variable)
     grid = [slice(None, None, stride)] * min(2, len(shape) - 1)
