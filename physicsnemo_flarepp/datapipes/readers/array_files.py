@@ -98,7 +98,7 @@ def _npy_header(file: BinaryIO, size: int) -> tuple[tuple[int, ...], np.dtype] |
 def _no_numbers(dtype: np.dtype) -> str:
     if dtype.kind == "O":
         return "of objects, which are pickles or words; save it as numbers"
-    return f"of the type {dtype}, which is no real number"
+    return f"of the type {dtype}, which is not a real number"
 
 
 def map_npy(path: Path) -> np.ndarray:

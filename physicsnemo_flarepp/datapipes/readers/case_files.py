@@ -64,7 +64,7 @@ def find_files(root: Path, patterns: Sequence[str] | None, layout: str = "auto")
         if not case.isprintable() or case in (".", ".."):
             raise ValueError(
                 f"{printable(paths[0])} would be the case {case!r}, a name that cannot be printed "
-                "or is no name; rename the file"
+                "or is not a name; rename the file"
             )
     return found
 
@@ -114,7 +114,7 @@ def _by_patterns(root: Path, patterns: Sequence[str], layout: str) -> CaseFiles:
         for path in paths:
             if path.suffix.lower() not in SUFFIXES:
                 raise ValueError(
-                    f"{path} matches {pattern!r} but is no file of {', '.join(SUFFIXES)}; make "
+                    f"{path} matches {pattern!r} but is not a file of {', '.join(SUFFIXES)}; make "
                     "the pattern narrower"
                 )
         if CASE in pattern:

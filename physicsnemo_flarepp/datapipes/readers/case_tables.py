@@ -121,7 +121,7 @@ def _grid_of_fields(contents: Contents, names: Names) -> tuple[int, ...]:
     shape = min(shapes, key=len, default=())
     if len(shape) < 2:
         raise ValueError(
-            f"{contents.source}: the fields have the shape {shape}, which is no grid; name the "
+            f"{contents.source}: the fields have the shape {shape}, which is not a grid; name the "
             "coordinates of the points as data.coordinates"
         )
     return shape

@@ -5,14 +5,14 @@ import glob
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from ...files import reading
-from ..checks import MissingName, missing_name, printable
+from ..checks import MissingName, printable
 from .case_files import CASE, some
 
 # CSV of DrivAerML beside a surface.
@@ -86,19 +86,15 @@ def reference_values_beside(source: str | Path) -> dict[str, float]:
     return read_reference_values(tables[0]) if len(tables) == 1 else {}
 
 
-def read_reference_values(path: Path, names: Iterable[str] | None = None) -> dict[str, float]:
+def read_reference_values(path: Path) -> dict[str, float]:
     """Return the numbers of a CSV file by column: a header and one row, as ``geo_ref_*.csv``."""
     header, rows = _read_table(path)
     if len(rows) != 1:
         raise ValueError(f"{path} has {len(rows)} rows below its header; expected one of numbers")
-    row = dict(zip(header, rows[0], strict=True))
-    wanted = list(row) if names is None else list(names)
-    for name in wanted:
-        if name not in row:
-            raise missing_name(path, "column", name, row)
-        if not _is_number(row[name]):
-            raise ValueError(f"{path}: {name} is {row[name]!r}, expected a number; repair the file")
-    return {name: float(row[name]) for name in wanted}
+    for name, entry in zip(header, rows[0], strict=True):
+        if not _is_number(entry):
+            raise ValueError(f"{path}: {name} is {entry!r}, expected a number; repair the file")
+    return {name: float(entry) for name, entry in zip(header, rows[0], strict=True)}
 
 
 def _read_table(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -111,7 +107,7 @@ def _read_table(path: Path) -> tuple[list[str], list[list[str]]]:
             rows = [(lines.line_num, [cell.strip() for cell in row]) for row in lines]
     except ValueError as error:
         if isinstance(error.__cause__, UnicodeDecodeError):
-            raise ValueError(f"{path} is no text in UTF-8; save it as `CSV UTF-8`") from error
+            raise ValueError(f"{path} is not UTF-8 text; save it as `CSV UTF-8`") from error
         raise
     rows = [(line, row) for line, row in rows if any(row)]
     if len(rows) < 2:

@@ -124,7 +124,7 @@ class PreparedReader(CaseReader):
         if not (root / MANIFEST).is_file():
             raise FileNotFoundError(
                 f"{root / MANIFEST} is missing: the preparation did not finish, or this is another "
-                "folder. Run `flarepp prepare` again with the same arguments; it goes on"
+                "folder. Run `flarepp prepare` again with the same arguments; it resumes"
             )
         # What a kill left unfinished is in a hidden folder.
         found = {

@@ -189,7 +189,9 @@ def read_manifest(path: Path) -> dict[str, list[str]]:
         )
     for name in SPLITS:
         if name in entries and name not in splits:
-            raise ValueError(f"{path}: {name} is no list of case ids; write one, or leave it out")
+            raise ValueError(
+                f"{path}: {name} is not a list of case ids; write one, or leave it out"
+            )
     for name, ids in splits.items():
         check_unique(ids, f"{path}, split {name}")
     return splits
@@ -213,7 +215,7 @@ def read_case_list(path: Path) -> list[str]:
     if path.suffix == ".json":
         content = _read_json(path)
         if not isinstance(content, list) or any(isinstance(c, list | dict) for c in content):
-            raise ValueError(f'{path} is no list of case ids; write ["run_1", ...]')
+            raise ValueError(f'{path} is not a list of case ids; write ["run_1", ...]')
         return [str(case) for case in content]
     with reading(path):
         text = path.read_text(encoding="utf-8")
