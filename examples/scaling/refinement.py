@@ -20,11 +20,12 @@ import vtk
 from matplotlib.figure import Figure
 from measuring import print_table, write_csv
 
+from physicsnemo_flarepp.datapipes.readers.contents import Contents
 from physicsnemo_flarepp.evaluation import Case, Run, load_run, read_case, relative_l2
 from physicsnemo_flarepp.evaluation.figures import preset_of
+from physicsnemo_flarepp.evaluation.file_predictions import input_sample
 from physicsnemo_flarepp.evaluation.force_conventions import force_settings
 from physicsnemo_flarepp.evaluation.forces import field_forces, force_surface
-from physicsnemo_flarepp.evaluation.surfaces import surface_sample
 from physicsnemo_flarepp.inference import decode_state, encode_state
 from physicsnemo_flarepp.meshes import polygon_mesh
 from physicsnemo_flarepp.meshes.measures import cloud_triangles
@@ -118,7 +119,8 @@ def _triangles(case: Case) -> pv.PolyData:
 def _sample(run: Run, mesh: pv.PolyData, case: Case) -> dict[str, torch.Tensor]:
     polygons = polygon_mesh(mesh, Path(case.metadata["source"]))
     if case.channels.coordinates == 3:
-        return surface_sample(run, polygons, case.association, {})
+        contents = Contents(polygons.source, mesh=polygons, values=polygons.data["field"])
+        return input_sample(run, contents, case.association)
     if case.channels.features or case.channels.globals:
         raise ValueError(f"run {run.name} has inputs that a changed planar mesh does not have")
     points, weights = mesh.points[:, :2], polygons.vertex_areas[1]

@@ -7,8 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from ..datapipes.fitting_cases import check_cases
-from ..datapipes.inspection import Inspection, inspect_data
+from ..datapipes.inspection import Inspection, check_cases, inspect_data
 from ..files import reading, replace_text
 from ..texts import format_table, printable
 from .configs import compose_config

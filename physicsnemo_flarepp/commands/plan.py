@@ -12,27 +12,6 @@ from ..training.config import check_config
 from ..training.planning import StepPlan, plan
 from .configs import compose_config
 
-_UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-
-
-def parse_bytes(text: str) -> float:
-    """Return the bytes of a text such as 80GB or 512MiB.
-
-    Examples
-    --------
-    >>> parse_bytes("80GB"), parse_bytes("1 GiB")
-    (80000000000.0, 1073741824.0)
-    """
-    for unit, size in _UNITS.items():
-        if text.endswith(unit):
-            try:
-                return float(text.removesuffix(unit)) * size
-            except ValueError:
-                break
-    raise ValueError(
-        f"{text!r} is not an amount of memory; give a number and one of {', '.join(_UNITS)}"
-    )
-
 
 def run(options: argparse.Namespace) -> dict[int, list[StepPlan]]:
     """Print a table for each number of tokens and return its content."""

@@ -7,16 +7,11 @@ from typing import Any
 
 import numpy as np
 import pyvista as pv
-import zarr
-from physicsnemo.mesh import DomainMesh, Mesh
-from physicsnemo.mesh.io import from_zarr
-from physicsnemo.mesh.io import to_pyvista as simplices_to_pyvista
 
 from ..files import reading
-from ..meshes import polygon_mesh, read_surface, to_pyvista
+from ..meshes import polygon_mesh, to_pyvista
 from ..meshes.polygons import select_polygons
 from .readers.contents import MESH_FILES, Wanted, open_file
-from .readers.stores import check_codecs, load_stored
 
 
 def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSet:
@@ -41,20 +36,13 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     >>> mesh.n_points, mesh.n_cells, bool(np.allclose(mesh.points[:, :2], points))
     (6, 2, True)
     """
-    layout = metadata.get("layout")
-    if layout == "prepared" and Path(metadata["original"]["source"]).exists():
+    if "original" in metadata and Path(metadata["original"]["source"]).exists():
         original = plot_mesh(metadata["original"], coordinates)
         if isinstance(original, pv.PolyData) and original.GetNumberOfPolys():
             return _reordered(original, metadata)
-    if layout == "vtp":
-        return read_surface(metadata["source"])
-    if layout == "pmsh":
-        return simplices_to_pyvista(load_stored(Path(metadata["source"]), Mesh))
-    if layout == "pdmsh":
-        return simplices_to_pyvista(_boundary(Path(metadata["source"]), metadata["boundary"]))
     if metadata.get("mesh") is not None:
         return metadata["mesh"].copy()
-    if layout == "own" and (mesh := _own_mesh(metadata)) is not None:
+    if (mesh := _stored_mesh(metadata)) is not None:
         return mesh
     points = np.zeros((len(coordinates), 3))
     points[:, : coordinates.shape[1]] = coordinates
@@ -73,13 +61,13 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     return mesh
 
 
-def _own_mesh(metadata: Mapping[str, Any]) -> pv.DataSet | None:
+def _stored_mesh(metadata: Mapping[str, Any]) -> pv.DataSet | None:
     """Return the mesh among the files of a case, None if they hold arrays only."""
-    files = [Path(file) for file in metadata["files"]]
-    found = next((file for file in files if file.suffix.lower() in MESH_FILES), None)
+    files = metadata.get("files") or [metadata.get("source", "")]
+    found = next((Path(file) for file in files if Path(file).suffix.lower() in MESH_FILES), None)
     if found is None:
         return None
-    return to_pyvista(open_file(found, Wanted(boundary=metadata["boundary"])).mesh)
+    return to_pyvista(open_file(found, Wanted(boundary=metadata.get("boundary"))).mesh)
 
 
 def _reordered(surface: pv.PolyData, metadata: Mapping[str, Any]) -> pv.PolyData:
@@ -104,14 +92,3 @@ def _reordered(surface: pv.PolyData, metadata: Mapping[str, Any]) -> pv.PolyData
     reordered.points = points
     reordered.SetPolys(pv.CellArray.from_arrays(offsets, connectivity))
     return reordered
-
-
-def _boundary(path: Path, name: str) -> Mesh:
-    """Return one boundary of a DomainMesh, stored as memory maps or as a zarr group."""
-    if not (path / "zarr.json").exists():
-        return load_stored(path, DomainMesh).boundaries[name]
-    with reading(path):
-        for _, member in zarr.open_group(path / "boundaries" / name, mode="r").members(None):
-            if isinstance(member, zarr.Array):
-                check_codecs(path, member)
-        return from_zarr(path / "boundaries" / name)

@@ -1,7 +1,9 @@
-"""What is in files of data, and what it would be taken for."""
+"""What is in files of data, what it would be taken for, and whether all cases fit together."""
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,18 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from ..meshes import ASSOCIATIONS, PolygonMesh
+from ..progress import progress_bar
 from .checks import printable
-from .readers import OwnReader
+from .loaders import check_disjoint
+from .readers import CaseReader, OwnReader
 from .readers.base import MEASURE, NO_WEIGHTS, Rowwise
 from .readers.case_tables import make_table
 from .readers.contents import SUFFIXES, Contents, Wanted, open_file
 from .readers.guesses import complete
 from .readers.names import Names
 from .readers.splits import SPLITS
+from .sources import DataSource, open_source
+from .statistics import OTHER_UNITS
 
 # Texts that stand for themselves on a command line of Hydra, which has words for other values.
 _PLAIN = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/.][A-Za-z0-9_./-]*")
@@ -25,17 +31,7 @@ _PLAIN = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/.][A-Za-z0-9_./-
 
 @dataclass(frozen=True)
 class Found:
-    """An array, or a value of the whole case, and what it would be taken for.
-
-    Parameters
-    ----------
-    name, place, shape, kind : str
-        Its name, where it is, its shape, and the type of its numbers.
-    values : str
-        Its range, and how many of its values are no numbers.
-    role : str
-        What it would be taken for.
-    """
+    """An array, or a value of the whole case, and what it would be taken for."""
 
     name: str
     place: str
@@ -96,21 +92,7 @@ def describe_geometry(contents: Contents) -> str:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found in a file or a folder.
-
-    Parameters
-    ----------
-    root : Path
-        Of the data.
-    lines : tuple[str, ...]
-        What the files are.
-    found : tuple[Found, ...]
-        What the first case holds.
-    guesses : tuple[str, ...]
-        What would be taken for what.
-    config : Mapping[str, Any]
-        A ``data`` config to start from; empty where no guess was possible.
-    """
+    """What was found in a file or a folder."""
 
     root: Path
     lines: tuple[str, ...]
@@ -151,13 +133,7 @@ def as_override(value: Any) -> str:
 
 
 def inspect_data(path: str | Path) -> Inspection:
-    """Return what is in a file or a folder, and a config to start from.
-
-    Parameters
-    ----------
-    path : str or Path
-        A file of one of the known formats, or a folder of cases.
-    """
+    """Return what is in a file or a folder, and a config to start from."""
     path = Path(path).expanduser()
     if path.is_file() or path.suffix.lower() in SUFFIXES:
         contents = open_file(path, Wanted())
@@ -209,3 +185,149 @@ def _describe_splits(path: Path) -> str:
         except (FileNotFoundError, ValueError):
             continue
     return "cases: " + ", ".join(f"{count} {split}" for split, count in counts.items())
+
+
+@dataclass
+class ChannelSizes:
+    """Sizes of one channel in all cases, to tell those that are out of scale."""
+
+    sizes: dict[str, float] = field(default_factory=dict)
+
+    def out_of_scale(self) -> Iterable[tuple[str, float, float]]:
+        """Return case, size and the median of all, of cases whose size is far from it."""
+        positive = {case: size for case, size in self.sizes.items() if size > 0}
+        if len(positive) < 2:
+            return
+        median = float(np.median(list(positive.values())))
+        for case, size in positive.items():
+            if not 1 / OTHER_UNITS < size / median < OTHER_UNITS:
+                yield case, size, median
+
+
+def check_cases(cfg: Mapping[str, Any], *, progress: bool = True) -> tuple[int, list[str]]:
+    """Read all cases of all splits once; return how many there are, and what is wrong with them."""
+    cfg = {**dict(cfg), "n_points": None, "n_points_test": None, "num_workers": 0}
+    source = open_source(cfg, trust=True)
+    problems: list[str] = []
+    try:
+        train = source.reader("train")
+        source = source.with_names(train)
+    except (ValueError, OSError) as error:
+        return 0, [str(error)]
+    readers = {"train": train} | {
+        split: reader
+        for split in SPLITS[1:]
+        if (reader := _reader_of(source, split, problems)) is not None
+    }
+    try:
+        check_disjoint(readers)
+    except ValueError as error:
+        problems.append(str(error))
+    channels: dict[tuple[str, str], ChannelSizes] = {}
+    files: dict[str, str] = {}
+    kinds: dict[str, dict[str, Any]] = {}
+    listed = [(reader, index) for reader in readers.values() for index in range(len(reader))]
+    with progress_bar("check", len(listed), progress) as advance:
+        for reader, index in listed:
+            # Which case is the odd one is told when all were read.
+            reader.forget_common()
+            try:
+                sample, metadata = reader[index]
+            except (ValueError, OSError) as error:
+                problems.append(str(error))
+            else:
+                case = metadata["case_id"]
+                files[case] = str(metadata["source"])
+                kinds[case] = _kind(sample, metadata)
+                for key, name, size in _channel_sizes(sample, metadata):
+                    channels.setdefault((key, name), ChannelSizes()).sizes[case] = size
+            advance()
+    for (key, name), channel in channels.items():
+        what = "size along" if key == "coordinates" else f"largest value of {key}"
+        for case, size, median in channel.out_of_scale():
+            problems.append(
+                f"{files[case]}: case {case} has {size:.4g} as the {what} {name}, the median of "
+                f"all cases is {median:.4g}: {_factor(size / median)}. Is this case in "
+                "different units?"
+            )
+    problems += [*_different_kinds(kinds, files), *_different_dimensions(channels, files)]
+    return len(listed), list(dict.fromkeys(problems))
+
+
+def _reader_of(source: DataSource, split: str, problems: list[str]) -> CaseReader | None:
+    try:
+        return source.find_reader(split)
+    except (ValueError, OSError) as error:
+        problems.append(str(error))
+        return None
+
+
+def _channel_sizes(
+    sample: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> Iterable[tuple[str, str, float]]:
+    """Return the extent of each coordinate and the largest value of each other channel."""
+    named = {
+        "coordinates": "xyz",
+        "features": metadata["feature_names"],
+        "fields": metadata["field_names"],
+        "globals": metadata["global_names"],
+    }
+    for key, names in named.items():
+        if key not in sample.keys() or sample[key].numel() == 0:
+            continue
+        values = sample[key].double().reshape(-1, sample[key].shape[-1])
+        sizes = values.amax(0) - values.amin(0) if key == "coordinates" else values.abs().amax(0)
+        yield from ((key, name, size.item()) for name, size in zip(names, sizes, strict=False))
+
+
+def _kind(sample: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what must be the same in all cases."""
+    named = {key: tuple(metadata[f"{key[:-1]}_names"]) for key in ("fields", "features", "globals")}
+    dimension = sample["coordinates"].shape[-1]
+    return {"association": metadata["association"], "dimension": dimension, **named}
+
+
+def _different_kinds(
+    kinds: Mapping[str, Mapping[str, Any]], files: Mapping[str, str]
+) -> Iterable[str]:
+    """Return the cases that differ from most others in channels, dimension or association."""
+    for what in next(iter(kinds.values()), {}):
+        found = Counter(kind[what] for kind in kinds.values())
+        usual, count = found.most_common(1)[0]
+        for case, kind in kinds.items():
+            if kind[what] != usual:
+                yield (
+                    f"{files[case]}: {what} is {_listed(kind[what])}, but {_listed(usual)} in "
+                    f"{count} of {len(kinds)} cases; all cases of a set need the same"
+                )
+
+
+def _listed(value: Any) -> str:
+    return repr(list(value) if isinstance(value, tuple) else value)
+
+
+def _factor(ratio: float) -> str:
+    power = round(math.log10(ratio))
+    return f"a factor of 10^{power}"
+
+
+def _different_dimensions(
+    channels: Mapping[tuple[str, str], ChannelSizes], files: Mapping[str, str]
+) -> list[str]:
+    """Return the cases that are flat where most others are not, or the other way round."""
+    problems = []
+    for (key, name), channel in channels.items():
+        if key != "coordinates" or len(channel.sizes) < 2:
+            continue
+        flat = [case for case, size in channel.sizes.items() if size == 0]
+        others = [case for case in channel.sizes if case not in flat]
+        if flat and others:
+            odd = flat if len(flat) <= len(others) else others
+            state = "is flat" if odd is flat else "is not flat"
+            problems += [
+                f"{files[case]}: case {case} {state} along {name} (extent "
+                f"{channel.sizes[case]:.4g}), unlike {len(channel.sizes) - len(odd)} others: "
+                "meshes of different dimension"
+                for case in odd
+            ]
+    return problems

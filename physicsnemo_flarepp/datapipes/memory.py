@@ -16,7 +16,7 @@ from ..meshes.polygons import numeric_arrays
 from .checks import check_unique
 from .readers.base import ReaderOptions
 from .readers.contents import Contents, Wanted, from_physicsnemo
-from .readers.graphs import node_data
+from .readers.layouts import as_array, contents_of_tensors, node_data
 from .readers.names import Names
 from .readers.own import NamedReader, choose_cases
 from .readers.stores import domain_part
@@ -215,18 +215,14 @@ def from_arrays(
 
     def open_case(index: int, wanted: Wanted) -> Contents:
         points = coordinates if shared else coordinates[index]
-        arrays = {"coordinates": _array(points)}
-        arrays |= {name: _array(values[index]) for name, values in columns.items()}
-        values = {name: _array(values[index]) for name, values in (globals or {}).items()}
+        arrays = {"coordinates": as_array(points)}
+        arrays |= {name: as_array(values[index]) for name, values in columns.items()}
+        values = {name: as_array(values[index]) for name, values in (globals or {}).items()}
         return Contents(f"case {ids[index]}", arrays, values=values)
 
     groups = {"fields": fields, "features": features or (), "globals": globals or ()}
     names = {key: list(group) for key, group in groups.items()}
     return MemoryCases(ids, open_case, {"coordinates": "coordinates", **names})
-
-
-def _array(values: Any) -> np.ndarray:
-    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
 
 
 def from_dataset(
@@ -268,9 +264,7 @@ def from_dataset(
         source = f"case {ids[index]}"
         if isinstance(item, pv.DataSet | Mesh | DomainMesh):
             return contents_of(item, source, wanted)
-        arrays = {str(name): _array(values) for name, values in node_data(item).items()}
-        numbers = {name: array for name, array in arrays.items() if array.dtype.kind in "fiub"}
-        return Contents(source, numbers)
+        return contents_of_tensors(source, node_data(item))
 
     present = open_case(0, Wanted()).names()
     names = {key: [key] for key in _ENTRIES if key in present}

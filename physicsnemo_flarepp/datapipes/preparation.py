@@ -34,7 +34,7 @@ from .loaders import check_disjoint
 from .readers import CaseReader
 from .readers.base import MEASURE, NO_WEIGHTS, TokenTable
 from .readers.case_files import some
-from .readers.prepared import CASE_FILE, COLUMN_GROUPS, FORMAT, read_case
+from .readers.prepared import CASE_FILE, COLUMN_GROUPS, FORMAT, read_case_file
 from .readers.splits import MANIFEST, SPLITS
 from .sources import NAMES, DataSource, open_source
 from .specs import builtin_name, force_convention
@@ -166,7 +166,7 @@ def _seen(described: Mapping[str, Any]) -> list[list[int]]:
 def _is_prepared(folder: Path, described: Mapping[str, Any]) -> bool:
     """Return whether a case is complete and was made from its files as they are now."""
     try:
-        content = read_case(folder / CASE_FILE)
+        content = read_case_file(folder / CASE_FILE)
     except (FileNotFoundError, ValueError):
         return False
     entries = [entry for group in content["columns"].values() for entry in group.values()]
@@ -319,7 +319,9 @@ def _write_cases(
 
 def _write_manifest(out: Path, data: DataSource, readers: Mapping[str, CaseReader]) -> None:
     splits = {split: list(reader.case_ids) for split, reader in readers.items()}
-    contents = {case: read_case(out / case / CASE_FILE) for ids in splits.values() for case in ids}
+    contents = {
+        case: read_case_file(out / case / CASE_FILE) for ids in splits.values() for case in ids
+    }
     training = [contents[case] for case in splits.get("train", ())]
     statistics = {
         group: {

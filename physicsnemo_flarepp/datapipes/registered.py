@@ -19,15 +19,7 @@ _SAFE_TRANSFORMS = {
 
 
 def registered_class(target: str, trust: bool) -> type | None:
-    """Return the class of the registry that a text names, or None; with trust, any class.
-
-    Parameters
-    ----------
-    target : str
-        Name in the registry, or path of a class, as ``${dp:...}`` gives it.
-    trust : bool
-        Whether a path may be imported.
-    """
+    """Return the class of the registry that a text names, or None; with trust, any class."""
     module, _, name = target.rpartition(".")
     if module and trust:
         return get_class(target)
@@ -38,17 +30,7 @@ def registered_class(target: str, trust: bool) -> type | None:
 
 
 def foreign_reader(reader_class: type, given: DictConfig, root: str | None) -> Any:
-    """Return a reader that is not of this package, made with the arguments of the config.
-
-    Parameters
-    ----------
-    reader_class : type
-        Such as PhysicsNeMo's ``NumpyReader``.
-    given : DictConfig
-        ``data.reader``.
-    root : str or None
-        ``data.root``, which is its ``path`` unless one is given.
-    """
+    """Return a reader that is not of this package, made with the arguments of the config."""
     arguments = OmegaConf.to_container(given, resolve=True)
     arguments.pop("_target_", None)
     accepted = inspect.signature(reader_class).parameters
@@ -65,13 +47,6 @@ def foreign_reader(reader_class: type, given: DictConfig, root: str | None) -> A
 
 def make_transform(entry: Mapping[str, Any], trust: bool) -> Transform:
     """Return a transform of the registry, by the name of its class and its arguments.
-
-    Parameters
-    ----------
-    entry : Mapping[str, Any]
-        ``_target_`` and arguments; lists of numbers where the class takes tensors.
-    trust : bool
-        False for a config that came with files of others: then only transforms that open no file.
 
     Examples
     --------

@@ -17,7 +17,7 @@ from ..parallel.first_rank import on_first_rank
 from .config import LoaderConfig
 from .memory import MemoryCases, MemoryReader, from_dataset
 from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnReader, ReaderOptions
-from .readers.geofno import stored_cases
+from .readers.benchmarks import stored_cases
 from .readers.splits import (
     SPLITS,
     SplitFraction,
@@ -168,11 +168,6 @@ def complete_names(
     """Return a data config in which own files have all their names, and what was guessed for it.
 
     The first training cases are opened for it. Other data has nothing to guess.
-
-    Parameters
-    ----------
-    cfg, trust, data
-        As in :func:`~.loaders.build_dataloaders`.
     """
     plain = _plain(cfg)
     target = str((plain.get("reader") or {}).get("_target_", ""))
@@ -195,13 +190,7 @@ def checked_config(cfg: Mapping[str, Any] | DictConfig) -> DictConfig:
 def open_source(
     cfg: Mapping[str, Any] | DictConfig, trust: bool, data: MemoryCases | None = None
 ) -> DataSource:
-    """Return where the data of a config is and who reads it; a built-in set is made first.
-
-    Parameters
-    ----------
-    cfg, trust, data
-        As in :func:`~.loaders.build_dataloaders`.
-    """
+    """Return where the data of a config is and who reads it; a built-in set is made first."""
     cfg = checked_config(cfg)
     if data is not None:
         choices = _case_choices(cfg, Path())

@@ -74,13 +74,6 @@ def builtin_name(root: str | Path | None, builtin: str | None) -> str | None:
 def force_convention(fields: Iterable[str], builtin: str | None = None) -> ForceConvention | None:
     """Return the convention that the forces of a set follow, None where it is not known.
 
-    Parameters
-    ----------
-    fields : Iterable[str]
-        Names of its fields.
-    builtin : str, optional
-        Its :func:`builtin_name`. The built-in cars store the stress along the flow.
-
     Examples
     --------
     >>> [force_convention(["pMeanTrim"], name).shear_sign for name in (None, "cars")]
@@ -158,8 +151,14 @@ _XYZ_MIN = (-0.9425, -1.1314, -0.3176)
 _XYZ_MAX = (4.1325, 1.1317, 1.2445)
 _XYZ_SPAN = tuple(high - low for low, high in zip(_XYZ_MIN, _XYZ_MAX, strict=True))
 
-# Columns of the array `surface_fields` in presampled and curated DrivAerML files.
-SURFACE_FIELD_COLUMNS = {"pMeanTrim": (0,), "wallShearStressMeanTrim": (1, 2, 3)}
+# Arrays, and their columns, under which presampled and curated DrivAerML files have these names.
+TABLE_AREAS = "surface_areas"
+TABLE_NAMES = {
+    "pMeanTrim": ("surface_fields", slice(0, 1)),
+    "wallShearStressMeanTrim": ("surface_fields", slice(1, 4)),
+    "normals": ("surface_normals", None),
+    "areas": (TABLE_AREAS, None),
+}
 
 # Tokens per case of the presampled DrivAerML surfaces, by the size in their names.
 PRESAMPLED_SIZES = {

@@ -11,6 +11,7 @@ from .figures import (
     draw_training,
     export_case,
 )
+from .file_predictions import FilePrediction, describe_prediction, predict_file
 from .force_conventions import ForceSettings, force_settings, target_settings
 from .forces import surface_areas, surface_forces
 from .predictions import (
@@ -18,23 +19,20 @@ from .predictions import (
     CasePrediction,
     case_mesh,
     predict_case,
-    predict_file,
-    predict_points,
     predict_with_all,
     read_case,
 )
 from .reports import Report, evaluate_run, format_report, report_runs, write_report
 from .routing_figures import draw_queries, draw_routing, draw_spectrum
-from .surfaces import SurfacePrediction, describe_prediction, predict_surface
 
 __all__ = [
     "Case",
     "CaseErrors",
     "CasePrediction",
+    "FilePrediction",
     "ForceSettings",
     "Report",
     "Run",
-    "SurfacePrediction",
     "case_mesh",
     "chosen_case",
     "describe_prediction",
@@ -53,8 +51,6 @@ __all__ = [
     "load_run",
     "predict_case",
     "predict_file",
-    "predict_points",
-    "predict_surface",
     "predict_with_all",
     "read_case",
     "relative_l2",

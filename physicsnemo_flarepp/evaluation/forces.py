@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from ..datapipes.channels import Channels
-from ..datapipes.readers.surfaces import reference_values_beside
+from ..datapipes.readers.parameters import reference_values_beside
 from ..meshes import ASSOCIATIONS, PolygonMesh
 from ..meshes.measures import frontal_area
 from ..meshes.polygons import polygon_geometry, vertex_area_vectors

@@ -1,8 +1,7 @@
-"""Predictions of a run: of test cases, and at the points of a file; all in physical units."""
+"""Predictions of test cases, in physical units."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,6 @@ from ..meshes.export import add_arrays, prediction_arrays
 from ..runs.trained_run import Run
 from ..training.reporting import SPLIT_NAMES
 from .errors import relative_l2
-from .inputs import (
-    GlobalValues,
-    find_globals,
-    input_table,
-    open_inputs,
-    read_points,
-    table_sample,
-    whole_grid,
-)
 
 
 @dataclass(frozen=True)
@@ -254,68 +244,3 @@ def case_mesh(predictions: Mapping[str, CasePrediction]) -> pv.DataSet:
     arrays = {name: one.features[:, i] for i, name in enumerate(one.feature_names)}
     arrays |= prediction_arrays(one.channels.fields, values, one.target)
     return add_arrays(one.mesh, arrays, one.association)
-
-
-def predict_points(run: Run, path: str | Path, *, progress: bool = True) -> pv.DataSet:
-    """Predict the fields of a run at points of a file; see :func:`~.inputs.read_points`.
-
-    Returns
-    -------
-    pyvista.DataSet
-        The grid of the run if there are as many points, else a point cloud, with
-        ``<field>_predicted`` as point data in the order of the file.
-    """
-    channels = run.channels
-    sample = read_points(path, channels)
-    values = run.predict(run.transform(sample), progress=progress)
-    coordinates = sample["coordinates"].numpy()
-    mesh = plot_mesh({"grid": whole_grid(channels, coordinates)}, coordinates)
-    return add_arrays(mesh, prediction_arrays(channels.fields, {run.name: values}), "point")
-
-
-def predict_file(
-    run: Run,
-    path: str | Path,
-    *,
-    global_values: GlobalValues | None = None,
-    body: str | Path | None = None,
-    progress: bool = True,
-) -> pv.DataSet:
-    """Predict the fields of a run on own files at all tokens of a file of the same kind.
-
-    Parameters
-    ----------
-    run : Run
-        Trained on own files, or on data in memory.
-    path : str or Path
-        A mesh or arrays, of any format that training reads; fields need not be in it.
-    global_values : Mapping[str, float or sequence of float], optional
-        Values of the run's globals by name; those not given are taken from the file.
-    body : str or Path, optional
-        Surface of the body in a domain, for runs that take the distance to it.
-    progress : bool, optional
-        Show a bar if stderr is a terminal.
-
-    Returns
-    -------
-    pyvista.DataSet
-        The mesh of the file with its data, a grid, or points, with ``<field>_predicted``.
-    """
-    path, channels = Path(path), run.channels
-    contents = open_inputs(run, path, None if body is None else Path(body))
-    stored = {**contents.arrays, **contents.values}
-    values = find_globals(run, path, stored, global_values or {})
-    table = input_table(run, contents, channels.association, values)
-    sample = table_sample(run, table, path.stem)
-    predicted = run.predict(run.transform(sample), progress=progress)
-    if contents.mesh is None:
-        coordinates = sample["coordinates"].numpy()
-        mesh = plot_mesh({"grid": whole_grid(channels, coordinates)}, coordinates)
-    else:
-        mesh = plot_mesh({"layout": "own", "files": [path], "boundary": _boundary(run)}, None)
-    arrays = prediction_arrays(channels.fields, {run.name: predicted})
-    return add_arrays(mesh, arrays, table.association)
-
-
-def _boundary(run: Run) -> str | None:
-    return (run.data.get("reader") or {}).get("boundary")

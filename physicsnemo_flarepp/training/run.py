@@ -25,6 +25,7 @@ from ..runs.training_set import (
     describe_training_set,
     read_training_set,
 )
+from ..texts import format_table
 from .assembly import Assembly, assemble, load_data, start_ranks
 from .config import check_config, check_same_config
 from .reporting import SPLIT_NAMES, Reporter

@@ -4,8 +4,7 @@ from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.commands import main
 from physicsnemo_flarepp.commands.inspect import read_data_config
-from physicsnemo_flarepp.datapipes.fitting_cases import check_cases
-from physicsnemo_flarepp.datapipes.inspection import inspect_data
+from physicsnemo_flarepp.datapipes.inspection import check_cases, inspect_data
 from tests.own_data.making import STRETCH, surface
 
 

@@ -244,7 +244,7 @@ def test_what_is_there_is_kept_and_what_is_missing_made(raw, tmp_path):
     # As a kill leaves it: one case gone, one begun, no manifest, and one with a cut column.
     (out / "run_2").rename(out / ".run_2.preparing")
     (out / "manifest.json").unlink()
-    with pytest.raises(FileNotFoundError, match="did not finish.*it goes on"):
+    with pytest.raises(FileNotFoundError, match="did not finish.*it resumes"):
         PreparedReader(out)
     cut = next((out / "run_3").glob("*fields_pMeanTrim.npy"))
     os.truncate(cut, cut.stat().st_size - 4)

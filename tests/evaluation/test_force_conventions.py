@@ -13,7 +13,7 @@ from physicsnemo_flarepp.evaluation import (
     force_settings,
     format_report,
     load_run,
-    predict_surface,
+    predict_file,
     target_settings,
 )
 from physicsnemo_flarepp.evaluation.force_conventions import describe_settings, sign_doubt
@@ -118,7 +118,7 @@ def test_own_data_follows_what_the_run_has_stored(surface_run, cars, tmp_path):
 def test_fields_in_a_file_follow_the_stamp_of_its_set(loaded, cars):
     path = cars / "run_1" / "boundary_1.vtp"
     settings = force_settings(loaded), target_settings(loaded, surface=path)
-    lines = describe_prediction(loaded, predict_surface(loaded, path), *settings)
+    lines = describe_prediction(loaded, predict_file(loaded, path), *settings)
     true = next(line for line in lines if line.startswith("forces in the file"))
     assert float(true.split("shear ")[1].split(")")[0]) > 0
     assert any(line.startswith("in the file: forces from pMeanTrim") for line in lines)

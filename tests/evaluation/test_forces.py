@@ -6,7 +6,7 @@ import pyvista as pv
 
 from physicsnemo_flarepp.builtin.sets.car_body import sample_shape
 from physicsnemo_flarepp.builtin.sets.cars import solve_shape, write_run
-from physicsnemo_flarepp.datapipes.readers.surfaces import read_reference_values
+from physicsnemo_flarepp.datapipes.readers.parameters import read_reference_values
 from physicsnemo_flarepp.evaluation.force_conventions import ForceSettings, force_settings
 from physicsnemo_flarepp.evaluation.forces import (
     force_surface,

@@ -9,7 +9,7 @@ from physicsnemo_flarepp.evaluation import (
     case_mesh,
     load_run,
     predict_case,
-    predict_points,
+    predict_file,
 )
 from physicsnemo_flarepp.meshes import mesh_suffix
 from physicsnemo_flarepp.runs.trained_run import can_stream
@@ -103,7 +103,7 @@ def test_a_case_on_cells_keeps_vectors(loaded):
 def test_the_inputs_of_a_case_in_a_file_give_its_prediction(darcy, tmp_path):
     case = predict_case(darcy, 1)
     np.savez(tmp_path / "mine.npz", coordinates=case.coordinates, features=case.features)
-    mesh = predict_points(darcy, tmp_path / "mine.npz")
+    mesh = predict_file(darcy, tmp_path / "mine.npz").mesh
     assert isinstance(mesh, pv.StructuredGrid)
     np.testing.assert_allclose(
         mesh.point_data["u_predicted"], case.prediction[:, 0], rtol=1e-4, atol=1e-4
@@ -113,7 +113,7 @@ def test_the_inputs_of_a_case_in_a_file_give_its_prediction(darcy, tmp_path):
 def test_coordinates_alone_are_enough_for_a_run_without_features(loaded, tmp_path):
     case = predict_case(loaded, 0)
     np.save(tmp_path / "points.npy", case.coordinates)
-    mesh = predict_points(loaded, tmp_path / "points.npy")
+    mesh = predict_file(loaded, tmp_path / "points.npy").mesh
     assert isinstance(mesh, pv.PolyData) and mesh.n_points == 320
     shear = mesh.point_data["wallShearStressMeanTrim_predicted"]
     np.testing.assert_allclose(shear, case.prediction[:, 1:], rtol=1e-3, atol=1e-3)
@@ -122,7 +122,7 @@ def test_coordinates_alone_are_enough_for_a_run_without_features(loaded, tmp_pat
 @pytest.mark.parametrize(
     "arrays, message",
     [
-        ({"coordinates": np.zeros((81, 2))}, r"no array 'features', which the model needs \(a\)"),
+        ({"coordinates": np.zeros((81, 2))}, r"no array 'features', which run .* needs \(a\)"),
         ({"features": np.zeros((81, 1))}, "no array 'coordinates'"),
         (
             {"coordinates": np.zeros((81, 3)), "features": np.zeros((81, 1))},
@@ -130,7 +130,7 @@ def test_coordinates_alone_are_enough_for_a_run_without_features(loaded, tmp_pat
         ),
         (
             {"coordinates": np.zeros((81, 2)), "features": np.full((81, 1), np.nan)},
-            "features holds NaN",
+            "81 of 81 values of features NaN",
         ),
         (
             {"coordinates": np.zeros((80, 2)), "features": np.zeros((80, 1))},
@@ -141,14 +141,14 @@ def test_coordinates_alone_are_enough_for_a_run_without_features(loaded, tmp_pat
 def test_wrong_points_are_named(darcy, tmp_path, arrays, message):
     np.savez(tmp_path / "bad.npz", **arrays)
     with pytest.raises(ValueError, match=message):
-        predict_points(darcy, tmp_path / "bad.npz")
+        predict_file(darcy, tmp_path / "bad.npz")
 
 
 def test_other_files_are_refused(darcy, tmp_path):
-    with pytest.raises(ValueError, match="must end in .npy or .npz"):
-        predict_points(darcy, tmp_path / "points.csv")
+    with pytest.raises(ValueError, match="ends in .npy or .npz"):
+        predict_file(darcy, tmp_path / "points.csv")
     with pytest.raises(FileNotFoundError, match="none.npz does not exist"):
-        predict_points(darcy, tmp_path / "none.npz")
+        predict_file(darcy, tmp_path / "none.npz")
 
 
 def test_points_of_a_weighted_grid_weigh_its_cells_unless_the_file_says_otherwise(tmp_path):
@@ -158,11 +158,11 @@ def test_points_of_a_weighted_grid_weigh_its_cells_unless_the_file_says_otherwis
     case = predict_case(run, 0)
     arrays = {"coordinates": case.coordinates, "features": case.features}
     np.savez(tmp_path / "points.npz", **arrays)
-    mesh = predict_points(run, tmp_path / "points.npz", progress=False)
+    mesh = predict_file(run, tmp_path / "points.npz", progress=False).mesh
     np.testing.assert_allclose(mesh["u_predicted"], case.prediction[:, 0], rtol=1e-4, atol=1e-4)
     np.savez(tmp_path / "even.npz", **arrays, weights=np.ones(81))
-    other = predict_points(run, tmp_path / "even.npz", progress=False)["u_predicted"]
+    other = predict_file(run, tmp_path / "even.npz", progress=False).mesh["u_predicted"]
     assert not np.allclose(other, mesh["u_predicted"], rtol=1e-4, atol=1e-4)
     np.savez(tmp_path / "bad.npz", **arrays, weights=np.where(np.arange(81) == 4, -1.0, 1.0))
     with pytest.raises(ValueError, match="bad.npz: case bad has the weight -1 at row 4 of weights"):
-        predict_points(run, tmp_path / "bad.npz")
+        predict_file(run, tmp_path / "bad.npz")

@@ -148,7 +148,7 @@ def test_trust_opens_a_run_with_a_reader_of_its_own(tmp_path, trap):
 
 
 @pytest.mark.parametrize(
-    "target", ["DarcyReader", "physicsnemo_flarepp.datapipes.readers.darcy.DarcyReader"]
+    "target", ["DarcyReader", "physicsnemo_flarepp.datapipes.readers.benchmarks.DarcyReader"]
 )
 def test_registered_readers_need_no_trust(tmp_path, target):
     config = KINDS["config.yaml"].write(tmp_path)

@@ -126,14 +126,17 @@ DAMAGES = {
         "shape of half": (in_zip(p=array_bytes((10,), 80)), "p.npy: it has 208 bytes, but 168"),
         "larger than the memory": (bomb, "needs 40 GB|cannot be read"),
         "a member twice": (second_member, "holds p.npy more than once"),
-        "words": (in_zip(p=array_bytes((2,), 8, "<U1")), "p is of the type <U1, which is no real"),
+        "words": (
+            in_zip(p=array_bytes((2,), 8, "<U1")),
+            "p is of the type <U1, which is not a real",
+        ),
         "NaN": (in_zip(p=saved(np.full(N_TOKENS, np.nan))), "20 of 20 values .* NaN"),
         "beyond float32": (in_zip(p=saved(np.full(N_TOKENS, 1e300))), "20 of 20 values .* inf"),
         "cut": (cut, "truncated or damaged"),
         "empty": (empty, "truncated or damaged"),
-        "a link to a device": (to_device, "no regular file"),
+        "a link to a device": (to_device, "not a regular file"),
         "a link to nowhere": (to_nowhere, "does not exist: it is a link to /nowhere"),
-        "a pipe": (pipe, "no regular file"),
+        "a pipe": (pipe, "not a regular file"),
     },
     "npy": {
         "shape of 2**60": (lambda p: p.write_bytes(array_bytes((2**60,))), "128 bytes, but"),
@@ -195,8 +198,8 @@ TABLES = {
     "a zero byte": ("case,u\nc0,1\0\nc1,3\nc2,4\n", r"column u has '1\\x00'"),
     "a huge entry": (f"case,u\nc0,{'x' * 200_000}\nc1,3\nc2,4\n", "field larger"),
     "semicolons": ("case;u\nc0;1,5\nc1;3,5\nc2;4,5\n", "separated by semicolons"),
-    "Latin-1": ("case,u,grö\nc0,1,1\n".encode("latin-1"), "no text in UTF-8"),
-    "UTF-16": ("case,u\nc0,1\n".encode("utf-16"), "no text in UTF-8"),
+    "Latin-1": ("case,u,grö\nc0,1,1\n".encode("latin-1"), "not UTF-8 text"),
+    "UTF-16": ("case,u\nc0,1\n".encode("utf-16"), "not UTF-8 text"),
     "two columns of numbers": ("u,v\n2,0\n0,1\n1,2\n", "u, v could each be the cases"),
     "a header alone": ("case,u\n", "no rows below"),
     "nothing": ("", "no rows below"),
@@ -221,8 +224,8 @@ def test_the_numbers_of_runs_are_told_from_a_parameter_of_whole_numbers(tmp_path
 MANIFESTS = {
     "a split twice": ('{"train":["c0"],"train":["c1"],"test":["c2"]}', "stands there twice"),
     "a case twice": ('{"train":["c0","c0"],"test":["c2"]}', "more than once: c0"),
-    "a text for a list": ('{"train":"c0","test":["c1"]}', "train is no list of case ids"),
-    "a mapping in a list": ('{"train":["c0",{}],"test":["c1"]}', "train is no list of case ids"),
+    "a text for a list": ('{"train":"c0","test":["c1"]}', "train is not a list of case ids"),
+    "a mapping in a list": ('{"train":["c0",{}],"test":["c1"]}', "train is not a list of case ids"),
     "no names": ('{"train":[null,1.5,true],"test":["c1"]}', "names 3 cases with no file"),
     "a huge number": (f'{{"train":[{"9" * 5000}]}}', "cannot be read"),
     "a list": ('["c0"]', "is not a manifest"),
@@ -301,7 +304,9 @@ def test_arrays_that_are_not_read_are_told_with_the_reason(tmp_path, capsys):
     path = write_own("npz")(tmp_path)
     in_zip(label=array_bytes((2,), 8, "<U1"))(path)
     assert main(["inspect", str(path)]) == 0
-    assert "label is of the type <U1, which is no real number  not read" in capsys.readouterr().out
+    assert (
+        "label is of the type <U1, which is not a real number  not read" in capsys.readouterr().out
+    )
 
 
 # --- prepared cases

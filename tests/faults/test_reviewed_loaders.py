@@ -66,22 +66,17 @@ REVIEWED = {
     "datapipes/case_meshes.py load": 1,
     "datapipes/readers/array_files.py load": 2,
     "builtin/workers.py load": 1,
-    "evaluation/inputs.py load": 1,
     "inference/outputs.py load": 1,
     "inference/outputs.py open_memmap": 1,
     # Members of an archive: looked through first, then copied as bytes to names below the target.
     "datapipes/transfer.py open": 1,
     # Formats of numbers: own datasets of HDF5, codecs of zarr, no pickles in memory maps.
-    "datapipes/case_meshes.py from_zarr": 1,
-    "datapipes/case_meshes.py open_group": 1,
     "datapipes/readers/array_files.py File": 2,
     "datapipes/readers/array_files.py open_group": 1,
     "datapipes/readers/stores.py File": 2,
-    "datapipes/readers/stores.py from_zarr": 1,
     "datapipes/readers/stores.py loadmat": 1,
     "datapipes/readers/stores.py load_memmap": 1,
-    "datapipes/readers/stores.py open_group": 1,
-    "datapipes/readers/surfaces.py open_group": 2,
+    "datapipes/readers/contents.py open_group": 1,
     "datapipes/normalization.py safe_open": 1,
     "inference/state.py safe_open": 1,
 }

@@ -12,7 +12,7 @@ from physicsnemo.distributed import DistributedManager
 from physicsnemo_flarepp.commands import main
 from physicsnemo_flarepp.commands.inspect import read_data_config
 from physicsnemo_flarepp.datapipes import build_dataloaders
-from physicsnemo_flarepp.datapipes.fitting_cases import check_cases
+from physicsnemo_flarepp.datapipes.inspection import check_cases
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own_data.md").read_text()
 SMALL = ["model.n_layers=1", "model.n_hidden=16", "model.slice_num=8", "training.epochs=2"]
@@ -80,7 +80,7 @@ def test_every_message_of_the_table_is_one_of_the_code():
     source = re.sub(r'"\s*f?"', "", source)
     words = {
         "has no array", "data.association is", "for cells and", "all cases of a set need the same",
-        "expected (", "case in different", "NaN or infinite", "meshes of different dimension",
+        "expected (", "in different units?", "NaN or infinite", "meshes of different dimension",
         "holds no array that looks like coordinates", "no column holds the cases", "have no file",
     }  # fmt: skip
     assert {text for text in words if text not in source} == set()

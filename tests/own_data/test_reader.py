@@ -7,6 +7,7 @@ import pyvista as pv
 import torch
 
 from physicsnemo_flarepp.datapipes import OwnReader, ReaderOptions
+from physicsnemo_flarepp.datapipes.readers import contents
 from physicsnemo_flarepp.datapipes.readers.case_files import find_files
 from physicsnemo_flarepp.datapipes.readers.contents import Wanted, open_file
 from physicsnemo_flarepp.datapipes.readers.parameters import read_parameters
@@ -40,6 +41,26 @@ def test_files_of_one_id_make_one_case(tmp_path):
         reader[0][0]["fields"][:, 1:], surface(2).cell_data["tau"], rtol=1e-6
     )
     assert list(reader.names.globals) == ["a"]
+
+
+def test_a_mesh_is_decoded_once_until_its_file_changes(tmp_path, monkeypatch):
+    making.write_meshes(tmp_path, ".vtp")
+    decoded, original = [], contents.read_mesh
+
+    def counted(path, **options):
+        decoded.append(path.name)
+        return original(path, **options)
+
+    monkeypatch.setattr(contents, "read_mesh", counted)
+    named = {"fields": ["Cp"], "features": ["normals"], "globals": ["a"], "association": "cells"}
+    reader = OwnReader(tmp_path, **named, cases=["case_1", "case_2"])
+    for epoch in range(3):
+        reader.set_epoch(epoch)
+        before = [reader[i][0]["fields"] for i in range(2)]
+    assert sorted(decoded) == ["case_1.vtp", "case_2.vtp"]
+    surface(9).save(tmp_path / "case_2.vtp")
+    assert not torch.equal(reader[1][0]["fields"], before[1])
+    assert torch.equal(reader[0][0]["fields"], before[0]) and len(decoded) == 3
 
 
 def test_a_case_that_lacks_a_file_is_named(tmp_path):

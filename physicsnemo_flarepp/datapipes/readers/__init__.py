@@ -1,10 +1,8 @@
 """Readers registered in PhysicsNeMo's data pipe registry; importing this module registers them."""
 
 from .base import CaseReader, ReaderOptions
-from .darcy import DarcyReader
-from .drivaerml import DrivAerMLReader
-from .geofno import GeoFNOReader
-from .graphs import GraphReader, tokens_from_graph
+from .benchmarks import DarcyReader, GeoFNOReader
+from .layouts import DrivAerMLReader, GraphReader, tokens_from_graph
 from .own import NamedReader, OwnReader
 from .prepared import PreparedReader
 

@@ -22,7 +22,7 @@ import zarr
 from ...files import damaged, reading
 from ...meshes.polygons import Rows
 from ..checks import check_fits
-from .stores import check_chunks, own_dataset
+from .stores import check_chunks, check_codecs, own_dataset
 
 SUFFIXES = (".npz", ".npy", ".h5", ".hdf5", ".zarr")
 _NUMBERS = "fiub"
@@ -35,20 +35,11 @@ Part = Rows | int | EllipsisType
 
 @dataclass(frozen=True)
 class LazyArray:
-    """An array in a file, read when rows are.
-
-    Parameters
-    ----------
-    shape : tuple[int, ...]
-        Of the whole array.
-    dtype : numpy.dtype
-        Of its entries.
-    read : Callable[[Rows], numpy.ndarray]
-        Gives rows, with an int one entry of the first axis, with ``...`` all.
-    """
+    """An array in a file, read when rows are."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
+    # Gives rows, with an int one entry of the first axis, with ``...`` all.
     read: Callable[[Part], np.ndarray]
 
     def __getitem__(self, rows: Part) -> np.ndarray:
@@ -60,15 +51,7 @@ class LazyArray:
 
 @dataclass(frozen=True)
 class FoundArrays:
-    """What a file of arrays holds.
-
-    Parameters
-    ----------
-    arrays : dict[str, LazyArray or numpy.ndarray]
-        Arrays of numbers.
-    unreadable : dict[str, str]
-        Why others are not read.
-    """
+    """The arrays of numbers in a file, and why others are not read."""
 
     arrays: dict[str, LazyArray | np.ndarray] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -81,18 +64,9 @@ def open_arrays(
     wanted: Collection[str] | None = None,
     allow_missing_chunks: Collection[str] = (),
 ) -> FoundArrays:
-    """Return the arrays of a file of one of the formats :data:`SUFFIXES`.
+    """Return the arrays of a file; of a zarr group those wanted must have all their chunks.
 
-    Parameters
-    ----------
-    path : Path
-        The file, or the folder of a zarr group.
-    name : str, optional
-        Of the array of a ``.npy`` file; by default that of the file.
-    wanted : Collection[str], optional
-        Arrays of a zarr group that must have all their chunks; by default all.
-    allow_missing_chunks : Collection[str], optional
-        Arrays whose absent chunks stand for the fill value.
+    The array of a ``.npy`` file has the `name` given, or that of the file.
     """
     suffix = path.suffix.lower()
     if suffix == ".npy":
@@ -124,7 +98,7 @@ def _npy_header(file: BinaryIO, size: int) -> tuple[tuple[int, ...], np.dtype] |
 def _no_numbers(dtype: np.dtype) -> str:
     if dtype.kind == "O":
         return "of objects, which are pickles or words; save it as numbers"
-    return f"of the type {dtype}, which is no real number"
+    return f"of the type {dtype}, which is not a real number"
 
 
 def map_npy(path: Path) -> np.ndarray:
@@ -233,23 +207,25 @@ def _open_hdf5(path: Path, allow_missing_chunks: Collection[str]) -> FoundArrays
     return found
 
 
+def lazy_zarr(path: Path, name: str, array: zarr.Array) -> LazyArray:
+    """Return an array of a zarr group of which a read touches the chunks with its rows."""
+
+    def read(rows: Part) -> np.ndarray:
+        if array.shape:
+            part = (_n_rows(rows, array.shape[0]), *array.shape[1:])
+            check_fits(path, name, part, array.dtype)
+            # A chunk is unpacked whole, whatever is asked of it.
+            check_fits(path, f"a chunk of {name}", array.chunks, array.dtype)
+        with reading(path):
+            return np.asarray(array[rows])
+
+    return LazyArray(array.shape, array.dtype, read)
+
+
 def _open_zarr(
     path: Path, wanted: Collection[str] | None, allow_missing_chunks: Collection[str]
 ) -> FoundArrays:
     """Return the arrays of numbers in a zarr group; those wanted must have all their chunks."""
-
-    def lazy(name: str, array: zarr.Array) -> LazyArray:
-        def read(rows: Part) -> np.ndarray:
-            if array.shape:
-                part = (_n_rows(rows, array.shape[0]), *array.shape[1:])
-                check_fits(path, name, part, array.dtype)
-                # A chunk is unpacked whole, whatever is asked of it.
-                check_fits(path, f"a chunk of {name}", array.chunks, array.dtype)
-            with reading(path):
-                return np.asarray(array[rows])
-
-        return LazyArray(array.shape, array.dtype, read)
-
     found = FoundArrays()
     with reading(path):
         try:
@@ -259,10 +235,12 @@ def _open_zarr(
     for name, array in members:
         if not isinstance(array, zarr.Array):
             continue
+        if wanted is not None and name in wanted:
+            check_codecs(path, array)
         if array.dtype.kind not in _NUMBERS:
             found.unreadable[name] = _no_numbers(array.dtype)
             continue
         if wanted is None or name in wanted:
             check_chunks(path, array, allow_missing_chunks)
-        found.arrays[name] = lazy(name, array)
+        found.arrays[name] = lazy_zarr(path, name, array)
     return found

@@ -45,15 +45,7 @@ class Rowwise(Protocol):
 
 
 class ComputedColumn:
-    """A column that is computed for the rows asked for, and only for them.
-
-    Parameters
-    ----------
-    shape : tuple[int, ...]
-        Shape of the whole column, tokens first.
-    compute : Callable[[Rows], numpy.ndarray]
-        Gives the values of the rows.
-    """
+    """A column that is computed for the rows asked for, and only for them."""
 
     def __init__(self, shape: tuple[int, ...], compute: Callable[[Rows], np.ndarray]) -> None:
         self.shape = shape
@@ -132,6 +124,8 @@ class TokenTable:
         stands for, where it is known, and arrays that were asked for by name.
     shuffled : bool
         Whether the rows are stored in random order, so that a block of them is a random draw.
+    checked : bool
+        Whether values out of proportion were looked for when the case was opened.
     """
 
     source: Path | str
@@ -143,6 +137,7 @@ class TokenTable:
     association: str = "point"
     weights: Mapping[str, Rowwise] = field(default_factory=dict)
     shuffled: bool = False
+    checked: bool = False
 
     def __post_init__(self) -> None:
         n = self.n_tokens
@@ -311,6 +306,8 @@ class CaseReader(Reader):
         # Those that look at other tokens get all of a draw, of which the shard is kept after them.
         self.transforms: tuple[Transform, ...] = ()
         self._transforming = threading.Lock()
+        # Cases that were read whole once, and found without values out of proportion.
+        self._in_range: set[int] = set()
 
     @abstractmethod
     def open_case(self, index: int) -> TokenTable:
@@ -371,8 +368,11 @@ class CaseReader(Reader):
                     values = table.read(name, rows)
                 named = channels.get(name, ("x", "y", "z"))
                 check_finite(table.source, self.case_ids[index], name, values, named)
-                check_range(table.source, self.case_ids[index], name, values)
+                if not (table.checked or index in self._in_range):
+                    check_range(table.source, self.case_ids[index], name, values)
                 sample[name] = torch.from_numpy(values)
+        if len(sample["coordinates"]) == table.n_tokens:
+            self._in_range.add(index)
         if table.global_values:
             with reading(table.source):
                 values = table.read_globals()

@@ -12,7 +12,7 @@ from .contents import ARRAY_SUFFIXES, STORE_SUFFIXES, SUFFIXES
 
 CASE = "{case}"
 _GEOMETRY_SUFFIXES = (".stl", ".ply", ".obj")
-_SPLIT_DIRECTORIES = ("train", "val", "valid", "validation", "test")
+SPLIT_DIRECTORIES = ("train", "val", "valid", "validation", "test")
 # Of several kinds of files the first is taken for the cases; geometry alone has no fields.
 _PREFERRED = (
     *(suffix for suffix in MESH_SUFFIXES if suffix not in _GEOMETRY_SUFFIXES),
@@ -46,19 +46,7 @@ class CaseFiles:
 
 
 def find_files(root: Path, patterns: Sequence[str] | None, layout: str = "auto") -> CaseFiles:
-    """Return the files of the cases under `root`.
-
-    Parameters
-    ----------
-    root : Path
-        A folder, or one file or store that holds all cases.
-    patterns : Sequence[str], optional
-        Globs below `root` in which ``{case}`` stands for the id of a case; the files of one id
-        make one case. A pattern without ``{case}`` and wildcards is shared by all cases.
-    layout : str, optional
-        ``files``, one case per file; ``set``, arrays with all cases along the first axis; or
-        ``auto``.
-    """
+    """Return the files of the cases under `root`."""
     if layout not in ("auto", "files", "set"):
         raise ValueError(f"data.reader.layout is {layout!r}, expected 'auto', 'files' or 'set'")
     if not root.exists():
@@ -76,7 +64,7 @@ def find_files(root: Path, patterns: Sequence[str] | None, layout: str = "auto")
         if not case.isprintable() or case in (".", ".."):
             raise ValueError(
                 f"{printable(paths[0])} would be the case {case!r}, a name that cannot be printed "
-                "or is no name; rename the file"
+                "or is not a name; rename the file"
             )
     return found
 
@@ -126,7 +114,7 @@ def _by_patterns(root: Path, patterns: Sequence[str], layout: str) -> CaseFiles:
         for path in paths:
             if path.suffix.lower() not in SUFFIXES:
                 raise ValueError(
-                    f"{path} matches {pattern!r} but is no file of {', '.join(SUFFIXES)}; make "
+                    f"{path} matches {pattern!r} but is not a file of {', '.join(SUFFIXES)}; make "
                     "the pattern narrower"
                 )
         if CASE in pattern:
@@ -229,7 +217,7 @@ def _ids(root: Path, paths: Sequence[Path]) -> dict[Path, str]:
     own_folder = (
         len(parents) > 1
         and root not in parents
-        and not any(parent.name in _SPLIT_DIRECTORIES for parent in parents)
+        and not any(parent.name in SPLIT_DIRECTORIES for parent in parents)
     )
     alone = len(parents) == len(paths)
     if own_folder and (alone or all(path.suffix == ".npy" for path in paths)):

@@ -7,12 +7,12 @@ import numpy as np
 
 from ...meshes import ASSOCIATIONS, CellMesh, PolygonMesh
 from ...meshes.measures import distance_to_body
-from ...meshes.polygons import Rows
+from ...meshes.polygons import Rows, unit_vectors
 from ..checks import MissingName, printable
+from ..specs import TABLE_AREAS
 from .base import MEASURE, NO_WEIGHTS, ComputedColumn, Rowwise, TokenTable, point_areas
 from .contents import Contents
 from .names import Names, Pick
-from .surface_tables import cell_columns, point_columns
 
 # What is computed of a mesh, by its kind, unless an array of the file has the name.
 TO_BODY = ("distance", "direction")
@@ -121,7 +121,7 @@ def _grid_of_fields(contents: Contents, names: Names) -> tuple[int, ...]:
     shape = min(shapes, key=len, default=())
     if len(shape) < 2:
         raise ValueError(
-            f"{contents.source}: the fields have the shape {shape}, which is no grid; name the "
+            f"{contents.source}: the fields have the shape {shape}, which is not a grid; name the "
             "coordinates of the points as data.coordinates"
         )
     return shape
@@ -168,15 +168,7 @@ def _picked(contents: Contents, name: str, pick: Pick, column: Rowwise) -> Rowwi
 
 
 def make_table(contents: Contents, names: Names) -> TokenTable:
-    """Return a case as a table of tokens.
-
-    Parameters
-    ----------
-    contents : Contents
-        All that is in its files, or at least what is named.
-    names : Names
-        Complete: nothing is guessed here.
-    """
+    """Return a case as a table of tokens."""
     if contents.mesh is not None:
         place = find_place(contents, names)
         n, grid = contents.count(place), None
@@ -195,7 +187,9 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         coordinates = _coordinates(contents, names, columns, n, grid)
         measure = None
         columns = {**_body_columns(contents, coordinates, n), **columns}
-        if sum(math.prod(c.shape[1:]) for c in coordinates.values()) == 2:
+        if TABLE_AREAS in columns:
+            measure = columns[TABLE_AREAS]
+        elif sum(math.prod(c.shape[1:]) for c in coordinates.values()) == 2:
             measure = point_areas(coordinates, n, grid if grid and len(grid) == 2 else None)
 
     def group(picks: Mapping[str, Pick]) -> dict[str, Rowwise]:
@@ -216,6 +210,7 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         global_values=_globals(contents, names.globals),
         association=place,
         weights=weights,
+        checked=contents.checked,
     )
 
 
@@ -255,7 +250,7 @@ def _mesh_geometry(
 ) -> tuple[dict[str, Rowwise], Rowwise | None]:
     """Return coordinates and what else is computed of a mesh, and what its tokens stand for."""
     if isinstance(mesh, PolygonMesh):
-        columns = cell_columns(mesh) if place == "cell" else point_columns(mesh)
+        columns = _cell_columns(mesh) if place == "cell" else _point_columns(mesh)
         return columns, columns["areas"]
     n = mesh.n_cells if place == "cell" else len(mesh.points)
     read = mesh.cell_centres if place == "cell" else lambda rows: np.asarray(mesh.points)[rows]
@@ -264,6 +259,33 @@ def _mesh_geometry(
         return columns, None
     sizes = mesh.sizes if place == "cell" else mesh.point_sizes
     return {**columns, "volumes": sizes}, sizes
+
+
+def _cell_columns(mesh: PolygonMesh) -> dict[str, Rowwise]:
+    """Return coordinates, normals and areas of the cells, computed for the rows asked for."""
+    # The three columns of one sample ask for the same rows object one after the other.
+    last: list = [None, None]
+
+    def geometry(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        if last[0] is not rows:
+            last[:] = [rows, mesh.cell_geometry(rows)]
+        return last[1]
+
+    n = mesh.n_cells
+    return {
+        "coordinates": ComputedColumn((n, 3), lambda rows: geometry(rows)[0]),
+        "normals": ComputedColumn((n, 3), lambda rows: unit_vectors(geometry(rows)[1])),
+        "areas": ComputedColumn((n,), lambda rows: np.linalg.norm(geometry(rows)[1], axis=1)),
+    }
+
+
+def _point_columns(mesh: PolygonMesh) -> dict[str, Rowwise]:
+    n = len(mesh.points)
+    return {
+        "coordinates": ComputedColumn((n, 3), lambda rows: mesh.points[rows]),
+        "normals": ComputedColumn((n, 3), lambda rows: unit_vectors(mesh.vertex_areas[0][rows])),
+        "areas": ComputedColumn((n,), lambda rows: mesh.vertex_areas[1][rows]),
+    }
 
 
 def _body_columns(
@@ -332,7 +354,8 @@ def _globals(contents: Contents, picks: Mapping[str, Pick]) -> dict[str, np.ndar
                 "expected a value of the whole case; arrays of tokens belong into data.features"
             )
         if stored is None:
-            raise _missing(contents, pick.array)
+            absent = _missing(contents, pick.array)
+            raise MissingName(f"{absent}, or give its value as data.reader.constants.{name}")
         value = np.asarray(stored[...]).reshape(-1)
         value = value[pick.columns or slice(None)]
         if value.size == 0 or value.size > _MOST_VALUES:

@@ -9,32 +9,40 @@ files                     what is found                                what a dr
 .npy                      one array, named by the file                 its rows, memory-mapped
 .h5 .hdf5                 arrays by name, those of groups group/array  the first row to the last
 .zarr                     the same                                     the chunks with its rows
-.pmsh .pdmsh              a PhysicsNeMo Mesh, or part of a DomainMesh  its rows, memory-mapped
+.pmsh .pdmsh              a PhysicsNeMo Mesh, or part of a DomainMesh  its rows, memory-mapped, or
+                                                                       the chunks of a zarr group
 ========================= ============================================ ========================
 
 Of legacy .vtk, .stl, .ply and .obj files all arrays are read.
 """
 
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import torch
+import zarr
 from physicsnemo.mesh import Mesh
 
+from ...files import reading
 from ...meshes import SUFFIXES as MESH_SUFFIXES
 from ...meshes import CellMesh, PolygonMesh, read_mesh
-from ..checks import printable
+from ..checks import check_range, check_shape, printable
+from ..specs import TABLE_AREAS, TABLE_NAMES
 from .array_files import SUFFIXES as ARRAY_SUFFIXES
-from .array_files import open_arrays
-from .base import Rowwise
-from .stores import load_mesh_store
+from .array_files import lazy_zarr, open_arrays
+from .base import ComputedColumn, Rowwise
+from .stores import check_chunks, domain_part, load_memory_maps, part_name
 
 STORE_SUFFIXES = (".pmsh", ".pdmsh", ".zarr")
 SUFFIXES = tuple(dict.fromkeys((*MESH_SUFFIXES, *ARRAY_SUFFIXES, *STORE_SUFFIXES)))
 MESH_FILES = (*MESH_SUFFIXES, ".pmsh", ".pdmsh")
 # VTK's number of the kind of cell with so many corners, of the simplices that PhysicsNeMo has.
 _SIMPLEX_TYPES = {1: 1, 2: 3, 4: 10}
+# Bytes of decoded meshes that a reader keeps, so that small sets are parsed once.
+_KEPT_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class Wanted:
     arrays : Collection[str] or None
         Names; None for all.
     sizes : bool
-        Whether the cells of a volume are measured.
+        Whether the area or volume of tokens is used, so that cells of a volume are measured.
     boundary : str or None
         Part of a DomainMesh: a boundary or ``interior``; None for the only boundary.
     allow_missing_chunks : Collection[str]
@@ -77,6 +85,8 @@ class Contents:
         Surface of the body in a domain, to which distances are measured.
     unreadable : Mapping[str, str]
         Why arrays that are there are not read, by name: sentences that begin with the file.
+    checked : bool
+        Whether the values were compared with each other when the file was decoded.
     """
 
     source: Path | str
@@ -85,6 +95,7 @@ class Contents:
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
     body: PolygonMesh | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    checked: bool = False
 
     def join(self, other: "Contents") -> "Contents":
         """Return both together; arrays of a second mesh must be on the same points or cells."""
@@ -101,6 +112,7 @@ class Contents:
             {**self.values, **other.values},
             self.body or other.body,
             {**self.unreadable, **other.unreadable},
+            self.checked and other.checked,
         )
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> "Contents":
@@ -130,17 +142,6 @@ class Contents:
                         f"{found[name]}, {place} data" if name in found else f"{place} data"
                     )
         return found | {name: "value of the case" for name in self.values}
-
-
-def open_body(path: Path) -> PolygonMesh:
-    """Return the surface of a body in a domain."""
-    mesh = read_mesh(path, arrays=())
-    if not isinstance(mesh, PolygonMesh):
-        raise ValueError(
-            f"{path} holds no surface, but data.reader.body names the surface of the body in the "
-            "domain, to which distances are measured; name a .stl, .vtp, .ply or .obj"
-        )
-    return mesh
 
 
 def _refuse_twice(
@@ -193,18 +194,64 @@ def _joined_mesh(
     return replace(mesh, data=data, present=present)
 
 
-def open_files(paths: Sequence[Path], wanted: Wanted, names: Mapping[Path, str]) -> Contents:
-    """Return the contents of the files of one case.
+class DecodedCases:
+    """Opens the files of cases, and keeps the meshes that VTK decoded as long as they are small.
 
-    Parameters
-    ----------
-    paths : Sequence[Path]
-        The files or stores.
-    wanted : Wanted
-        What of them will be used.
-    names : Mapping[Path, str]
-        Names of arrays in files that hold a single one without a name (.npy).
+    A file that was changed is decoded again. Stores and arrays are lazy, so they are not kept.
     """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple, Contents] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def open(
+        self, case: str, paths: Sequence[Path], wanted: Wanted, names: Mapping[Path, str]
+    ) -> Contents:
+        """Return the contents of the files of one case; see :func:`open_files`."""
+        if any(path.suffix.lower() not in MESH_SUFFIXES for path in paths):
+            return open_files(paths, wanted, names)
+        used = None if wanted.arrays is None else frozenset(wanted.arrays)
+        key = (used, wanted.sizes, *map(_state, paths))
+        if (kept := self._kept.get(key)) is not None:
+            return kept
+        contents = open_files(paths, wanted, names)
+        if used is not None:
+            _check_ranges(case, contents, used)
+            contents = replace(contents, checked=True)
+        with self._lock:
+            size = _decoded_bytes(contents.mesh)
+            if key not in self._kept and self._bytes + size <= _KEPT_BYTES:
+                self._bytes += size
+                self._kept[key] = contents
+        return contents
+
+
+def _check_ranges(case: str, contents: Contents, used: Collection[str]) -> None:
+    """Raise if a value of a decoded mesh that is used is out of all proportion to the others."""
+    mesh = contents.mesh
+    arrays = {name: a for place in ("cell", "point") for name, a in mesh.data[place].items()}
+    named = {"coordinates": mesh.points} | {n: a for n, a in arrays.items() if n in used}
+    for name, values in named.items():
+        if values.dtype.kind == "f" and len(values):
+            check_range(contents.source, case, name, values.reshape(len(values), -1))
+
+
+def _state(path: Path) -> tuple:
+    if not path.exists():
+        return path, None
+    found = path.stat()
+    return path, found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _decoded_bytes(mesh: PolygonMesh | CellMesh) -> int:
+    arrays = [mesh.points, mesh.connectivity, mesh.offsets]
+    arrays += [array for place in mesh.data.values() for array in place.values()]
+    return sum(array.nbytes for array in arrays)
+
+
+def open_files(paths: Sequence[Path], wanted: Wanted, names: Mapping[Path, str]) -> Contents:
+    """Return the contents of the files of one case; `names` are those of arrays in .npy files."""
     contents = open_file(paths[0], wanted, names.get(paths[0]))
     for path in paths[1:]:
         contents = contents.join(open_file(path, wanted, names.get(path)))
@@ -221,16 +268,44 @@ def open_file(path: Path, wanted: Wanted, name: str | None = None) -> Contents:
         mesh = read_mesh(path, arrays=wanted.arrays, sizes=wanted.sizes)
         return Contents(path, mesh=mesh, values=_values(mesh.data.get("field", {})))
     if suffix in (".pmsh", ".pdmsh"):
-        mesh, global_values = load_mesh_store(path, wanted.boundary, wanted.allow_missing_chunks)
-        return from_physicsnemo(path, mesh, global_values, sizes=wanted.sizes)
+        if (path / "zarr.json").exists():
+            return _open_zarr_mesh(path, wanted)
+        with reading(path):
+            stored = load_memory_maps(path)
+        if isinstance(stored, Mesh):
+            return from_physicsnemo(path, stored, sizes=wanted.sizes)
+        part = domain_part(path, stored, wanted.boundary)
+        return from_physicsnemo(path, part, dict(stored.global_data.items()), sizes=wanted.sizes)
+    return _open_table(path, wanted, name)
+
+
+def _open_table(path: Path, wanted: Wanted, name: str | None) -> Contents:
+    """Return the arrays of a file; names that DrivAerML's tables have otherwise are found too."""
+    asked = wanted.arrays
+    others = {n: TABLE_NAMES[n] for n in asked or () if n in TABLE_NAMES}
+    if asked is not None:
+        asked = {*asked, *(stored for stored, _ in others.values())}
+        asked |= {TABLE_AREAS} if wanted.sizes else set()
     found = open_arrays(
         path,
         name=name,
-        wanted=wanted.arrays,
+        wanted=asked,
         allow_missing_chunks=wanted.allow_missing_chunks,
     )
+    arrays = dict(found.arrays)
+    for alias, (stored, columns) in others.items():
+        if alias not in arrays and stored in arrays:
+            arrays[alias] = _table_columns(path, stored, arrays[stored], columns)
     unreadable = {n: f"{path}: {printable(n)} is {why}" for n, why in found.unreadable.items()}
-    return Contents(path, found.arrays, unreadable=unreadable)
+    return Contents(path, arrays, unreadable=unreadable)
+
+
+def _table_columns(path: Path, name: str, array: Rowwise, columns: slice | None) -> Rowwise:
+    if columns is None:
+        return array
+    check_shape(path, name, array.shape, ("token", 4))
+    shape = (array.shape[0], len(range(4)[columns]))
+    return ComputedColumn(shape, lambda rows: np.asarray(array[rows])[..., columns])
 
 
 def _check_present(path: Path) -> None:
@@ -243,12 +318,57 @@ def _check_present(path: Path) -> None:
     store = path.suffix.lower() in STORE_SUFFIXES
     if not (path.is_dir() if store else path.is_file()):
         kind = "folder" if store else "regular file"
-        raise ValueError(f"{path} is no {kind}, as its name says; fetch it again, or rename it")
+        raise ValueError(f"{path} is not a {kind}, as its name says; fetch it again, or rename it")
 
 
 def _values(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the field data of a mesh that are numbers."""
     return {name: np.asarray(a) for name, a in arrays.items() if np.asarray(a).dtype.kind in "fiub"}
+
+
+def open_body(path: Path) -> PolygonMesh:
+    """Return the surface of a body in a domain."""
+    mesh = read_mesh(path, arrays=())
+    if not isinstance(mesh, PolygonMesh):
+        raise ValueError(
+            f"{path} does not hold a surface, but data.reader.body names the surface of the body "
+            "in the domain, to which distances are measured; name a .stl, .vtp, .ply or .obj"
+        )
+    return mesh
+
+
+def _open_zarr_mesh(path: Path, wanted: Wanted) -> Contents:
+    """Return a Mesh, or a part of a DomainMesh, in a zarr group; its data are read by rows."""
+    with reading(path):
+        root = zarr.open_group(path, mode="r")
+        if "points" in root:
+            group, global_groups = root, [root]
+        else:
+            boundaries = dict(root["boundaries"].groups()) if "boundaries" in root else {}
+            name = part_name(path, list(boundaries), wanted.boundary)
+            group = root["interior"] if name is None else boundaries[name]
+            global_groups = [group, root]
+        places = {place: _group_arrays(group, f"{place}_data") for place in ("cell", "point")}
+        stored = {n: a for g in global_groups for n, a in _group_arrays(g, "global_data").items()}
+        points, cells = group["points"], group["cells"] if "cells" in group else None
+    used = [array for arrays in (*places.values(), stored) for array in arrays.values()]
+    if wanted.arrays is not None:
+        used = [array for array in used if array.basename in wanted.arrays]
+    for array in (points, *(() if cells is None else (cells,)), *used):
+        check_chunks(path, array, wanted.allow_missing_chunks)
+    with reading(path):
+        values = {n: a[...] for n, a in stored.items()}
+        points = points[...]
+        cells = np.zeros((0, 1), dtype=np.int64) if cells is None else cells[...]
+    data = {
+        place: {n: lazy_zarr(path, n, a) for n, a in arrays.items() if a.ndim <= 2}
+        for place, arrays in places.items()
+    }
+    return _simplices(path, points, cells, data, values, wanted.sizes)
+
+
+def _group_arrays(group: zarr.Group, name: str) -> dict[str, zarr.Array]:
+    return dict(group[name].arrays()) if name in group else {}
 
 
 def from_physicsnemo(
@@ -258,39 +378,37 @@ def from_physicsnemo(
     *,
     sizes: bool = False,
 ) -> Contents:
-    """Return the contents of a PhysicsNeMo Mesh; points of a plane are put into space.
-
-    Parameters
-    ----------
-    source : Path or str
-        To name in errors.
-    mesh : physicsnemo.mesh.Mesh
-        Points, and simplices of any dimension.
-    global_values : Mapping, optional
-        Of the domain that the mesh is a part of; they come before those of the mesh.
-    sizes : bool, optional
-        Measure the cells of a mesh that is no surface.
-    """
+    """Return the contents of a PhysicsNeMo Mesh; values of its domain come before its own."""
     data = {
         place: {name: value.numpy() for name, value in stored.items() if value.ndim <= 2}
         for place, stored in (("cell", mesh.cell_data), ("point", mesh.point_data))
     }
     stored = {**dict(mesh.global_data.items()), **(global_values or {})}
     values = {name: np.asarray(value) for name, value in stored.items()}
-    points, cells = mesh.points.numpy(), mesh.cells.numpy()
-    if points.shape[1] < 3:
-        points = np.pad(points, ((0, 0), (0, 3 - points.shape[1])))
+    return _simplices(source, mesh.points.numpy(), mesh.cells.numpy(), data, values, sizes)
+
+
+def _simplices(
+    source: Path | str,
+    points: np.ndarray,
+    cells: np.ndarray,
+    data: Mapping[str, Mapping[str, Rowwise]],
+    values: Mapping[str, np.ndarray],
+    sizes: bool,
+) -> Contents:
+    """Return simplices of any dimension as contents; points of a plane are put into space."""
     n_cells, corners = cells.shape
+    space = np.pad(points, ((0, 0), (0, 3 - points.shape[1]))) if points.shape[1] < 3 else points
     offsets = np.arange(0, cells.size + 1, max(1, corners))[: n_cells + 1]
     if corners == 3 and n_cells:
-        return Contents(
-            source,
-            mesh=PolygonMesh(source, points, cells.reshape(-1), offsets, data),
-            values=values,
+        mesh = PolygonMesh(source, space, cells.reshape(-1), offsets, data)
+    else:
+        types = np.full(n_cells, _SIMPLEX_TYPES.get(corners, 0))
+        measured = None
+        if sizes and n_cells:
+            whole = Mesh(points=torch.tensor(points), cells=torch.tensor(cells))
+            measured = whole.cell_areas.numpy()
+        mesh = CellMesh(
+            source, space, cells.reshape(-1), offsets, types, data, sizes=measured, kind="Mesh"
         )
-    types = np.full(n_cells, _SIMPLEX_TYPES.get(corners, 0))
-    measured = mesh.cell_areas.numpy() if sizes and n_cells else None
-    volume = CellMesh(
-        source, points, cells.reshape(-1), offsets, types, data, sizes=measured, kind="Mesh"
-    )
-    return Contents(source, mesh=volume, values=values)
+    return Contents(source, mesh=mesh, values=values)

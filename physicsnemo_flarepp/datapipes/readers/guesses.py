@@ -39,16 +39,7 @@ _REFERENCE = "${"
 
 
 def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]:
-    """Return the names with guesses for those that were not given, and what was guessed.
-
-    Parameters
-    ----------
-    names : Names
-        Those that were given.
-    cases : Sequence[Contents]
-        Some cases with all their arrays; a value of the case that is the same in all of them
-        is not taken for a parameter.
-    """
+    """Return the names with guesses for those that were not given, and what was guessed."""
     first, told = cases[0], []
     if first.mesh is not None:
         place = names.association or _guess_place(first, names)

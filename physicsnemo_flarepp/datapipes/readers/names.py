@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...meshes import ASSOCIATIONS
+from ..specs import TABLE_NAMES
 from .base import MEASURE, NO_WEIGHTS, distinct_names
 from .contents import Contents
 
@@ -17,13 +18,6 @@ _PICK = re.compile(r"(?P<array>.+?)\[(?P<start>\d*)(?P<range>:)?(?P<stop>\d*)\]"
 @dataclass(frozen=True)
 class Pick:
     """An array, or some of its columns.
-
-    Parameters
-    ----------
-    array : str
-        Its name in the file.
-    columns : slice, optional
-        Which columns; all by default.
 
     Examples
     --------
@@ -177,4 +171,5 @@ class Names:
     def unused(self, contents: Contents) -> dict[str, str]:
         """Return what a case holds and these names leave unused, with where it is."""
         used = self.stored() or set()
+        used |= {TABLE_NAMES[name][0] for name in used if name in TABLE_NAMES}
         return {name: place for name, place in contents.names().items() if name not in used}

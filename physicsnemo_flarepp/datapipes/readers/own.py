@@ -1,4 +1,4 @@
-"""Your own files: meshes or arrays of any of the known formats, read by the names you give them."""
+"""Cases whose arrays are named: your own files, and the layouts of published ones."""
 
 import glob
 import math
@@ -16,9 +16,9 @@ from ...meshes import PolygonMesh
 from ...meshes.polygons import Rows
 from .array_files import LazyArray
 from .base import MEASURE, CaseReader, ReaderOptions, Rowwise, TokenTable
-from .case_files import find_files
+from .case_files import CaseFiles, find_files
 from .case_tables import TO_BODY, make_table, token_shape
-from .contents import Contents, Wanted, open_body, open_files
+from .contents import Contents, DecodedCases, Wanted, open_body, open_files
 from .guesses import complete
 from .names import Names
 from .parameters import read_parameters
@@ -63,15 +63,15 @@ class NamedReader(CaseReader):
         """Return what is in the files of case `index`; at least what is wanted."""
 
     @cached_property
-    def _completed(self) -> tuple[Names, list[str], Contents]:
+    def _completed(self) -> tuple[Names, list[str]]:
         given = self._given
-        first = self.open_contents(0, Wanted(given.stored()))
-        probes = [first]
+        if given.is_complete and (given.coordinates or given.association):
+            return given, []
+        probes = [self.open_contents(0, self._wanted(given))]
         if given.globals is None:
             others = range(1, min(_PROBED, len(self)))
             probes += [self.open_contents(index, Wanted(())) for index in others]
-        names, told = complete(given, probes)
-        return names, told, first
+        return complete(given, probes)
 
     @property
     def names(self) -> Names:
@@ -83,17 +83,12 @@ class NamedReader(CaseReader):
         """What was taken for what, where the config does not say it."""
         return [*self.told, *self._completed[1]]
 
-    def unused(self) -> dict[str, str]:
-        """Return what the first case holds and nothing uses, with where it is."""
-        names, _, first = self._completed
-        return names.unused(first)
-
     def describe_names(self) -> list[str]:
         """Return what is read as what, and what is there but not used."""
-        table = self.open_case(0)
+        contents, table = self._open(0)
         told = [f"{key} {' '.join(names) or 'none'}" for key, names in table.channels().items()]
         lines = [f"data: at {table.association}s: {', '.join(told)}"]
-        if unused := self.unused():
+        if unused := self.names.unused(contents):
             listed = ", ".join(f"{name} ({where})" for name, where in unused.items())
             lines.append(
                 f"data: NOT USED: {listed}. To use them, name inputs in data.features, values of "
@@ -103,16 +98,18 @@ class NamedReader(CaseReader):
 
     def open_case(self, index: int) -> TokenTable:
         """Return the tokens of case `index`."""
+        return self._open(index)[1]
+
+    def _open(self, index: int) -> tuple[Contents, TokenTable]:
         names = self.names
-        wanted = Wanted(names.stored(), sizes=self._measures(names))
-        contents = self.open_contents(index, wanted)
+        contents = self.open_contents(index, self._wanted(names))
         if contents.mesh is None and self.grid is None:
             self.grid = token_shape(contents, names)[1]
-        return make_table(contents, names)
+        return contents, make_table(contents, names)
 
-    def _measures(self, names: Names) -> bool:
-        used = {pick.array for pick in names.features.values()}
-        return self.options.weights == MEASURE or "volumes" in used
+    def _wanted(self, names: Names) -> Wanted:
+        used = {pick.array for pick in (names.features or {}).values()}
+        return Wanted(names.stored(), self.options.weights == MEASURE or "volumes" in used)
 
 
 def choose_cases(
@@ -154,13 +151,14 @@ class OwnReader(NamedReader):
     association : str, optional
         ``cells`` or ``points`` of a mesh; by default those that hold the fields.
     files : str or list of str, optional
-        Patterns of the files below `root`; see
-        :func:`~physicsnemo_flarepp.datapipes.readers.case_files.find_files`.
+        Globs below `root` in which ``{case}`` stands for the id of a case; the files of one id
+        make one case. One without ``{case}`` and wildcards is shared by all cases.
     parameters : str, optional
-        CSV with a row per case, or one file per case with ``{case}`` in its name; its columns are
-        values of the case. By default the only CSV in `root` in which the cases are found.
-    constants : Mapping[str, float], optional
-        Values that are the same in all cases and in no file.
+        CSV whose columns are values of the case: one with a row per case, or one per case, with
+        ``{case}`` in its name, or with a wildcard and beside the file of the case. By default the
+        only CSV in `root` in which the cases are found.
+    constants : Mapping[str, float or list], optional
+        Values of cases whose files do not hold them.
     layout : str
         ``files``: every case has files of its own. ``set``: arrays hold all cases along their
         first axis, those of another length are shared by all cases. ``auto`` looks.
@@ -184,6 +182,8 @@ class OwnReader(NamedReader):
         Which tokens of a case are read; see :class:`ReaderOptions`.
     """
 
+    _choose_cases = staticmethod(choose_cases)
+
     def __init__(
         self,
         root: str | Path,
@@ -194,7 +194,7 @@ class OwnReader(NamedReader):
         fields: Any = None,
         globals: Any = None,
         association: str | None = None,
-        files: str | Sequence[str] | None = None,
+        files: str | Sequence[str] | CaseFiles | None = None,
         parameters: str | None = None,
         constants: Mapping[str, Any] | None = None,
         layout: str = "auto",
@@ -214,19 +214,21 @@ class OwnReader(NamedReader):
         if not isinstance(options, ReaderOptions):
             options = ReaderOptions(**(options or {}))
         root = Path(root).expanduser()
-        patterns = [files] if isinstance(files, str) else files
-        self._files = find_files(root, patterns, layout)
+        if not isinstance(files, CaseFiles):
+            files = find_files(root, [files] if isinstance(files, str) else files, layout)
+        self._files = files
+        self._decoded = DecodedCases()
         self._shared_names = tuple(shared)
         self._opening = {"boundary": boundary, "allow_missing_chunks": tuple(allow_missing_chunks)}
         self._rows = dict(rows or {})
         self._root, self._body = root, body
-        found = {case: paths[0] for case, paths in self._files.cases.items()}
-        if self._files.whole_set:
+        found = {case: paths[0] for case, paths in files.cases.items()}
+        if files.whole_set:
             width = len(str(self._n_cases - 1))
             found = {f"case_{i:0{width}d}": root for i in range(self._n_cases)}
         self._positions = {case: i for i, case in enumerate(found)}
         counts = {"train": n_train, "val": n_val, "test": n_test}
-        chosen = choose_cases(root, split, found, cases, manifest, counts.get(split))
+        chosen = self._choose_cases(root, split, found, cases, manifest, counts.get(split))
         names = Names.parse(
             coordinates=coordinates,
             features=features,
@@ -237,9 +239,9 @@ class OwnReader(NamedReader):
             grid=grid,
         )
         super().__init__(case_ids=list(chosen), names=names, options=options)
-        self._parameters = read_parameters(root, parameters, list(found), self._files.whole_set)
-        self.told = [*self._files.told, *self._parameters.told]
         self._constants = {n: np.asarray(v, dtype=float) for n, v in (constants or {}).items()}
+        self._parameters = read_parameters(root, parameters, list(found), files.whole_set)
+        self.told = [*files.told, *self._parameters.told]
 
     @cached_property
     def _shared(self) -> Contents | None:
@@ -268,12 +270,14 @@ class OwnReader(NamedReader):
             contents = self._case_of_set(self._positions[case])
         else:
             chosen = Wanted(wanted.arrays, wanted.sizes, **self._opening)
-            contents = open_files(files.cases[case], chosen, files.array_names)
+            contents = self._decoded.open(case, files.cases[case], chosen, files.array_names)
             if self._shared is not None:
                 contents = contents.join(self._shared)
-        values = {**self._constants, **self._parameters.values.get(case, {})}
+        contents = contents.with_values(self._case_values(case))
+        present = {*contents.values, *contents.arrays}
+        constants = {n: v for n, v in self._constants.items() if n not in present}
         contents = replace(
-            contents.with_values(values),
+            contents.with_values(constants),
             body=self._open_body(case),
             unreadable={**self._parameters.unreadable, **contents.unreadable},
         )
@@ -281,6 +285,16 @@ class OwnReader(NamedReader):
             return contents
         arrays = {n: self._kept(contents, n, a) for n, a in contents.arrays.items()}
         return replace(contents, arrays=arrays)
+
+    def _case_values(self, case: str) -> Mapping[str, np.ndarray]:
+        """Return the values of a case in CSV files, if they are used."""
+        given = self._given.globals
+        asked = None if given is None else {pick.array for pick in given.values()}
+        if asked == set():
+            return {}
+        beside = self._files.cases.get(case, (self._root / "case",))[0].parent
+        required = asked is None or not asked <= self._constants.keys()
+        return self._parameters.of_case(case, beside, required)
 
     def _open_body(self, case: str) -> PolygonMesh | None:
         used = {pick.array for pick in (self._given.features or {}).values()}
@@ -325,12 +339,10 @@ class OwnReader(NamedReader):
 
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return the files, and the boundary, so that a mesh can be opened again."""
-        case = self.case_ids[index]
-        paths = self._files.cases.get(case, ())
+        paths = (*self._files.cases.get(self.case_ids[index], ()), *self._files.shared)
         return {
-            "source": str(next(iter((*paths, *self._files.shared)))),
-            "layout": "own",
-            "files": [str(path) for path in (*paths, *self._files.shared)],
+            "source": str(paths[0]),
+            "files": [str(path) for path in paths],
             "boundary": self._opening["boundary"],
         }
 

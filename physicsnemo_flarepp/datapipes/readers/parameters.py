@@ -1,18 +1,22 @@
 """Parameters of cases in CSV files: one table with a row per case, or one file per case."""
 
 import csv
+import glob
 import math
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from ...files import reading
-from ..checks import missing_name, printable
+from ..checks import MissingName, printable
 from .case_files import CASE, some
 
+# CSV of DrivAerML beside a surface.
+REFERENCE_VALUES = "geo_ref_*.csv"
 # Names of columns that hold the ids of cases, where the numbers in several columns would do.
 _ID_NAMES = re.compile(r"(?i).*(case|run|id|index|name|design|number|no\.?|geo\w*)|")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -20,49 +24,50 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class Parameters:
-    """Values of the cases.
-
-    Parameters
-    ----------
-    values : Mapping[str, Mapping[str, numpy.ndarray]]
-        By case and name.
-    told : Sequence[str]
-        What was taken for what, where the config does not say it.
-    unreadable : Mapping[str, str]
-        Why columns that are there are not read.
-    """
+    """Values of the cases."""
 
     values: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     told: Sequence[str] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    # Where every case has a file: below the folder with {case} in its name, or beside the case.
+    folder: Path = Path()
+    pattern: str | None = None
+
+    def of_case(self, case: str, beside: Path, required: bool) -> dict[str, np.ndarray]:
+        """Return the values of a case, whose files are `beside`; without a file, none or an error.
+
+        What is not `required` may be missing.
+        """
+        if self.pattern is None:
+            return dict(self.values.get(case, {}))
+        where = self.folder if CASE in self.pattern else beside
+        pattern = self.pattern.replace(CASE, glob.escape(case))
+        found = sorted(glob.glob(os.path.join(glob.escape(str(where)), pattern)))
+        if len(found) == 1:
+            values = read_reference_values(Path(found[0]))
+            return {name: np.array(value) for name, value in values.items()}
+        if not required:
+            return {}
+        raise MissingName(
+            f"{where / pattern} matches {len(found)} files for case {case}, expected one with its "
+            "values. Fetch it, correct data.reader.parameters, or name the values in "
+            "data.reader.constants"
+        )
 
 
 def read_parameters(
     root: Path, given: str | None, case_ids: Sequence[str], by_position: bool
 ) -> Parameters:
-    """Return the parameters of the cases in CSV files.
+    """Return the parameters of the cases in CSV files: `given`, or the only table in `root`.
 
-    Parameters
-    ----------
-    root : Path
-        Folder of the cases.
-    given : str or None
-        A table with a row per case, or, with ``{case}``, one file per case; both below `root` or
-        absolute. None looks for a single table in `root` in which the cases are found.
-    case_ids : Sequence[str]
-        All cases.
-    by_position : bool
-        Whether rows without ids are those of the cases in order.
+    `given` is a table with a row per case, a pattern of one file per case, or empty for none. Rows
+    without ids are those of the cases in order if `by_position`.
     """
     folder = root if root.is_dir() else root.parent
-    if given is not None and CASE in given:
-        files = {case: folder / given.replace(CASE, case) for case in case_ids}
-        return Parameters(
-            {
-                case: {name: np.array(v) for name, v in read_reference_values(path).items()}
-                for case, path in files.items()
-            }
-        )
+    if given == "":
+        return Parameters()
+    if given is not None and (CASE in given or "*" in given):
+        return Parameters(folder=folder, pattern=given)
     if given is not None:
         return _read_cases(folder / given, case_ids, by_position)
     tables = sorted(folder.glob("*.csv"))
@@ -75,27 +80,21 @@ def read_parameters(
         return Parameters(told=[f"no parameters are read: {error}"])
 
 
-def read_reference_values(path: Path, names: Iterable[str] | None = None) -> dict[str, float]:
-    """Return the numbers of a CSV file by column: a header and one row, as ``geo_ref_*.csv``.
+def reference_values_beside(source: str | Path) -> dict[str, float]:
+    """Return all numbers of the only ``geo_ref_*.csv`` beside a surface file; empty without one."""
+    tables = sorted(Path(source).parent.glob(REFERENCE_VALUES))
+    return read_reference_values(tables[0]) if len(tables) == 1 else {}
 
-    Parameters
-    ----------
-    path : Path
-        The file, as DrivAerML writes it.
-    names : Iterable[str], optional
-        The columns wanted; all by default.
-    """
+
+def read_reference_values(path: Path) -> dict[str, float]:
+    """Return the numbers of a CSV file by column: a header and one row, as ``geo_ref_*.csv``."""
     header, rows = _read_table(path)
     if len(rows) != 1:
         raise ValueError(f"{path} has {len(rows)} rows below its header; expected one of numbers")
-    row = dict(zip(header, rows[0], strict=True))
-    wanted = list(row) if names is None else list(names)
-    for name in wanted:
-        if name not in row:
-            raise missing_name(path, "column", name, row)
-        if not _is_number(row[name]):
-            raise ValueError(f"{path}: {name} is {row[name]!r}, expected a number; repair the file")
-    return {name: float(row[name]) for name in wanted}
+    for name, entry in zip(header, rows[0], strict=True):
+        if not _is_number(entry):
+            raise ValueError(f"{path}: {name} is {entry!r}, expected a number; repair the file")
+    return {name: float(entry) for name, entry in zip(header, rows[0], strict=True)}
 
 
 def _read_table(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -108,7 +107,7 @@ def _read_table(path: Path) -> tuple[list[str], list[list[str]]]:
             rows = [(lines.line_num, [cell.strip() for cell in row]) for row in lines]
     except ValueError as error:
         if isinstance(error.__cause__, UnicodeDecodeError):
-            raise ValueError(f"{path} is no text in UTF-8; save it as `CSV UTF-8`") from error
+            raise ValueError(f"{path} is not UTF-8 text; save it as `CSV UTF-8`") from error
         raise
     rows = [(line, row) for line, row in rows if any(row)]
     if len(rows) < 2:

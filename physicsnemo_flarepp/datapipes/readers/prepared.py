@@ -33,17 +33,7 @@ AREAS = "areas"
 
 
 def open_column(folder: Path, entry: Mapping[str, Any], n_tokens: int) -> np.ndarray:
-    """Return a column of a prepared case, memory-mapped.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the case.
-    entry : Mapping
-        What ``case.json`` says of the column: ``file`` and ``size``.
-    n_tokens : int
-        Rows that it must have.
-    """
+    """Return a column of a prepared case, memory-mapped."""
     path = folder / entry["file"]
     with reading(path):
         if path.stat().st_size != entry["size"]:
@@ -53,7 +43,7 @@ def open_column(folder: Path, entry: Mapping[str, Any], n_tokens: int) -> np.nda
     return column
 
 
-def read_case(path: Path) -> dict[str, Any]:
+def read_case_file(path: Path) -> dict[str, Any]:
     """Return what a ``case.json`` says, which is as it was written."""
     with reading(path):
         content = read_checked_json(path)
@@ -134,7 +124,7 @@ class PreparedReader(CaseReader):
         if not (root / MANIFEST).is_file():
             raise FileNotFoundError(
                 f"{root / MANIFEST} is missing: the preparation did not finish, or this is another "
-                "folder. Run `flarepp prepare` again with the same arguments; it goes on"
+                "folder. Run `flarepp prepare` again with the same arguments; it resumes"
             )
         # What a kill left unfinished is in a hidden folder.
         found = {
@@ -164,7 +154,7 @@ class PreparedReader(CaseReader):
         """Return the ``case.json`` of a case and what it says; a sample asks for it twice."""
         path = self.files[self.case_ids[index]]
         if path not in self._cases:
-            self._cases[path] = read_case(path)
+            self._cases[path] = read_case_file(path)
         return path, self._cases[path]
 
     def open_case(self, index: int) -> TokenTable:

@@ -22,13 +22,7 @@ class SplitMissing(FileNotFoundError):
 
 @dataclass(frozen=True)
 class SplitName:
-    """The split of a manifest, or the directory, that serves as a split under another name.
-
-    Parameters
-    ----------
-    name : str
-        Its name there.
-    """
+    """The split of a manifest, or the directory, that serves as a split under another name."""
 
     name: str
 
@@ -40,15 +34,6 @@ class SplitFraction:
     Cases are ordered by a hash of seed and id, so that a case that is added later moves no other
     between splits but those at a boundary. Of n cases a split has its fraction of n, rounded, and
     at least 1.
-
-    Parameters
-    ----------
-    split : str
-        Which of them.
-    fractions : Mapping[str, float]
-        Of all splits, their sum at most 1.
-    seed : int
-        Chooses among orders.
 
     Examples
     --------
@@ -204,7 +189,9 @@ def read_manifest(path: Path) -> dict[str, list[str]]:
         )
     for name in SPLITS:
         if name in entries and name not in splits:
-            raise ValueError(f"{path}: {name} is no list of case ids; write one, or leave it out")
+            raise ValueError(
+                f"{path}: {name} is not a list of case ids; write one, or leave it out"
+            )
     for name, ids in splits.items():
         check_unique(ids, f"{path}, split {name}")
     return splits
@@ -228,7 +215,7 @@ def read_case_list(path: Path) -> list[str]:
     if path.suffix == ".json":
         content = _read_json(path)
         if not isinstance(content, list) or any(isinstance(c, list | dict) for c in content):
-            raise ValueError(f'{path} is no list of case ids; write ["run_1", ...]')
+            raise ValueError(f'{path} is not a list of case ids; write ["run_1", ...]')
         return [str(case) for case in content]
     with reading(path):
         text = path.read_text(encoding="utf-8")
@@ -250,26 +237,6 @@ def named_split(
     The list is, in this order: `cases`; the manifest (``manifest.json`` under `root` unless
     given); else a file belongs to the split if it lies in the directory ``<root>/<split>``. The
     validation split may also be called ``valid`` or ``validation`` there.
-
-    Parameters
-    ----------
-    root : Path
-        Root of the set.
-    split : str
-        ``train``, ``val`` or ``test``; a manifest may define further ones.
-    found : Mapping[str, Path]
-        All cases under `root`.
-    cases : sequence of str, SplitName or SplitFraction, optional
-        Ids of this split, its name in the manifest, or its share of the cases found.
-    manifest : str or Path, optional
-        Manifest to use.
-    n_cases : int, optional
-        Keep the first `n_cases` of the split.
-
-    Raises
-    ------
-    SplitMissing
-        If nothing tells which cases belong to the split.
     """
     if isinstance(cases, SplitFraction):
         where, ids = "data.splits", cases.choose(list(found))

@@ -14,9 +14,8 @@ lists the array in `allow_missing_chunks`.
 import json
 import math
 import struct
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 import h5py
 import numpy as np
@@ -24,12 +23,10 @@ import scipy.io
 import torch
 import zarr
 from physicsnemo.mesh import DomainMesh, Mesh
-from physicsnemo.mesh.io import from_zarr
 
 from ...files import RefusedFile, damaged, reading
 from ..checks import missing_name
 
-StoredMesh = TypeVar("StoredMesh", DomainMesh, Mesh)
 # Name of what is inside the boundaries of a DomainMesh.
 INTERIOR = "interior"
 _ZARR_NOTES = ("zarr.json", ".zarray", ".zattrs")
@@ -62,19 +59,7 @@ def check_complete(path: Path) -> None:
 def own_dataset(
     path: Path, file: h5py.File, variable: str, allow_missing_chunks: Container[str] = ()
 ) -> h5py.Dataset:
-    """Return a dataset that lies in this file, all of it; HDF5 can point to bytes of other files.
-
-    Parameters
-    ----------
-    path : Path
-        To name in errors.
-    file : h5py.File
-        Where to look.
-    variable : str
-        Name of the dataset.
-    allow_missing_chunks : Container[str], optional
-        Names of datasets whose absent parts stand for the fill value.
-    """
+    """Return a dataset that lies whole in this file; HDF5 can point to bytes of other files."""
     if variable not in file:
         raise missing_name(path, "variable", variable, file.keys())
     if isinstance(file.get(variable, getlink=True), h5py.HardLink):
@@ -130,22 +115,6 @@ def load_mat(path: Path, variable: str, cases: slice, stride: int = 1) -> np.nda
     MATLAB v7.3 files are HDF5 with the axes reversed (MATLAB stores columns first); only the
     chosen cases and grid points are read. Earlier formats have no random access: the variable is
     read whole and cut afterwards.
-
-    Parameters
-    ----------
-    path : Path
-        A ``.mat`` file.
-    variable : str
-        Name of an array whose first MATLAB axis counts cases.
-    cases : slice
-        Cases to keep.
-    stride : int, optional
-        Keep every `stride`-th entry along the second and third axes.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (cases, ...), C-contiguous.
     """
     shape = mat_shape(path, variable)
     grid = [slice(None, None, stride)] * min(2, len(shape) - 1)
@@ -186,23 +155,6 @@ def check_memory_maps(path: Path) -> None:
                 raise EOFError(f"{file} has {size} bytes, expected {expected}")
 
 
-def load_stored(path: Path, kind: type[StoredMesh]) -> StoredMesh:
-    """Return a DomainMesh or a Mesh stored as memory maps; see :func:`load_memory_maps`.
-
-    Parameters
-    ----------
-    path : Path
-        A ``.pdmsh`` or ``.pmsh`` folder.
-    kind : type
-        What it must hold.
-    """
-    with reading(path):
-        stored = load_memory_maps(path)
-        if not isinstance(stored, kind):
-            raise TypeError(f"it holds a {type(stored).__name__}, expected a {kind.__name__}")
-    return stored
-
-
 def load_memory_maps(path: Path) -> Mesh | DomainMesh:
     """Return a Mesh or DomainMesh stored as memory maps; pickled entries are refused.
 
@@ -222,36 +174,19 @@ def load_memory_maps(path: Path) -> Mesh | DomainMesh:
         raise ValueError(f"a meta.json in it is damaged: {type(error).__name__} {error}") from error
 
 
-def load_mesh_store(
-    path: Path, boundary: str | None = None, allowed: Container[str] = ()
-) -> tuple[Mesh, dict[str, Any]]:
-    """Return a stored Mesh, or one part of a stored DomainMesh, and the values of its domain.
-
-    Parameters
-    ----------
-    path : Path
-        Memory maps or a zarr group, as PhysicsNeMo writes them.
-    boundary : str, optional
-        Name of a boundary or ``interior``; by default the only boundary, or the interior of a
-        domain that has none. A plain Mesh has no parts.
-    allowed : Container[str], optional
-        Arrays of a zarr group that may lack chunks.
-    """
-    if (path / "zarr.json").exists():
-        stored = _load_zarr_mesh(path, allowed)
-    else:
-        with reading(path):
-            stored = load_memory_maps(path)
-    if isinstance(stored, Mesh):
-        return stored, {}
-    return domain_part(path, stored, boundary), dict(stored.global_data.items())
-
-
 def domain_part(source: Path | str, domain: DomainMesh, boundary: str | None) -> Mesh:
-    """Return a part of a domain by its name; see :func:`load_mesh_store`."""
-    names = list(domain.boundary_names)
+    """Return a part of a domain by its name; see :func:`part_name`."""
+    name = part_name(source, list(domain.boundary_names), boundary)
+    return domain.interior if name is None else domain.boundaries[name]
+
+
+def part_name(source: Path | str, names: Sequence[str], boundary: str | None) -> str | None:
+    """Return the boundary asked for, or by default the only one; None for the interior.
+
+    A domain without boundaries has an interior alone.
+    """
     if boundary == INTERIOR or (boundary is None and not names):
-        return domain.interior
+        return None
     if boundary is None and len(names) > 1:
         raise ValueError(
             f"{source} has the boundaries {', '.join(names)}; set data.reader.boundary to one of "
@@ -259,15 +194,7 @@ def domain_part(source: Path | str, domain: DomainMesh, boundary: str | None) ->
         )
     if boundary is not None and boundary not in names:
         raise missing_name(source, "boundary", boundary, [*names, INTERIOR])
-    return domain.boundaries[boundary or names[0]]
-
-
-def _load_zarr_mesh(path: Path, allowed: Container[str]) -> Mesh | DomainMesh:
-    with reading(path):
-        for _, member in zarr.open_group(path, mode="r").members(None):
-            if isinstance(member, zarr.Array):
-                check_chunks(path, member, allowed)
-        return from_zarr(path)
+    return boundary or names[0]
 
 
 def check_codecs(path: Path, array: zarr.Array) -> None:

@@ -96,13 +96,15 @@ def test_globals_come_from_csv_and_from_global_data(sets):
         sample, metadata = DrivAerMLReader(sets[layout], "test", global_names=names)[0]
         np.testing.assert_allclose(sample["globals"], [38.889, 0, 0, 1], rtol=1e-6)
         assert metadata["global_names"] == ["U_inf_x", "U_inf_y", "U_inf_z", "rho_inf"]
-        with pytest.raises(KeyError, match="no global value 'nu'; present: U_inf, rho_inf"):
+        with pytest.raises(
+            KeyError, match="no array 'nu'.*; present: U_inf.*rho_inf.*constants.nu"
+        ):
             DrivAerMLReader(sets[layout], global_names=["nu"])[0]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_missing_field_lists_those_present(layout, sets):
-    with pytest.raises(KeyError, match=r"run_2.* 'UMean'; present: .*pMeanTrim.*wallShear"):
+    with pytest.raises(KeyError, match=r"run_2.* 'UMean'.*; present: .*(surface_fields|wallShear)"):
         DrivAerMLReader(sets[layout], fields=["UMean"])[0]
 
 
@@ -111,7 +113,7 @@ def test_association_is_chosen_or_asked_for(tmp_path, box_surface):
     mesh.cell_data["pMean"] = mesh["pMeanTrim"]
     mesh.save(tmp_path / "boundary_1.vtp")
     options = {"pattern": "*.vtp", "cases": ["boundary_1"], "fields": ["pMean"]}
-    with pytest.raises(ValueError, match="both as cell data and as point data.*assoc") as caught:
+    with pytest.raises(ValueError, match="pMean for cells and for points alike.*assoc") as caught:
         DrivAerMLReader(tmp_path, **options)[0]
     assert "truncated" not in str(caught.value)
     for association, count in (("cell", mesh.n_cells), ("point", mesh.n_points)):
@@ -200,10 +202,10 @@ def test_nan_wrong_rows_and_lines_are_refused(tmp_path, box_surface):
         DrivAerMLReader(tmp_path, cases=["run_1"])[0]
     arrays["surface_fields"] = arrays["surface_fields"][:-1]
     np.savez(tmp_path / "run_1.npz", **arrays)
-    with pytest.raises(ValueError, match=r"pMeanTrim .* has shape \(191, 1\), expected \(192,\)"):
+    with pytest.raises(ValueError, match=r"pMeanTrim has shape \(191, 1\), expected \(192,\)"):
         DrivAerMLReader(tmp_path, cases=["run_1"])[0]
     lines = pv.Line()
     lines.cell_data["pMeanTrim"] = [1.0]
     lines.save(tmp_path / "line.vtp")
-    with pytest.raises(ValueError, match="line.vtp has 0 polygons among 1 cells"):
+    with pytest.raises(ValueError, match="line.vtp has cells that are not polygons"):
         DrivAerMLReader(tmp_path, pattern="*.vtp", cases=["line"])[0]

@@ -176,7 +176,8 @@ def test_published_splits_are_those_of_the_documented_draw(name, sizes):
     runs = SPLITS[name].runs()
     assert tuple(len(runs[split]) for split in ("train", "val", "test")) == sizes
     # "torch.randperm with seed 42, shifted to the first number, without the unavailable runs"
-    absent = {int(run) for run in SPLITS[name].absent.split()}
+    left_out = f"{SPLITS[name].absent} {SPLITS[name].dropped}"
+    absent = {int(run) for run in left_out.split()}
     generator = torch.Generator().manual_seed(42)
     count = SPLITS[name].last - SPLITS[name].first + 1
     drawn = (torch.randperm(count, generator=generator) + SPLITS[name].first).tolist()

@@ -71,6 +71,19 @@ def test_one_lost_shard_of_several_chunks_is_noticed(tmp_path, box_surface):
         reader[0]
 
 
+@pytest.mark.parametrize(
+    ("layout", "array"), [("zarr", "surface_fields"), ("pdmsh_zarr", FIELDS[0])]
+)
+def test_a_shard_touches_its_own_chunks_only(tmp_path, box_surface, layout, array):
+    write_case(tmp_path, layout, 1, box_surface())
+    last = zarr_chunks(tmp_path, array)[-1]
+    last.write_bytes(last.read_bytes()[:-9])
+    first = DrivAerMLReader(tmp_path, cases=["run_1"], options={"shard": (0, 4)})
+    assert len(first[0][0]["fields"]) == 48
+    with pytest.raises(ValueError, match="cannot be read"):
+        DrivAerMLReader(tmp_path, cases=["run_1"], options={"shard": (3, 4)})[0]
+
+
 def test_truncated_memory_map_is_named(tmp_path, box_surface):
     write_case(tmp_path, "pdmsh", 1, box_surface())
     (file,) = tmp_path.glob("run_1/**/vehicle/**/pMeanTrim.memmap")

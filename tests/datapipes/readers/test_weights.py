@@ -158,7 +158,7 @@ def test_the_row_of_a_bad_weight_is_that_of_the_case_not_of_the_draw(root_of, bo
 
 
 def test_unknown_arrays_and_unknown_areas_are_errors(root_of, box_surface, ragged_set):
-    with pytest.raises(KeyError, match="no cell or point array 'mass'"):
+    with pytest.raises(KeyError, match="no array 'mass'"):
         DrivAerMLReader(root_of(box_surface(0)), options={"weights": "mass"})[0]
     with pytest.raises(ValueError, match="run_0.npz: the area that each token stands for"):
         DrivAerMLReader(ragged_set, options=MEASURE)[0]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -13,8 +14,9 @@ from physicsnemo_flarepp.builtin.sets import CaseId
 from physicsnemo_flarepp.builtin.workers import case_file, unsolved_cases
 from physicsnemo_flarepp.datapipes import GeoFNOReader
 from physicsnemo_flarepp.datapipes.channels import Channels
+from physicsnemo_flarepp.datapipes.readers.contents import Wanted, open_file
 from physicsnemo_flarepp.datapipes.readers.stores import load_mat
-from physicsnemo_flarepp.evaluation.inputs import read_points
+from physicsnemo_flarepp.evaluation.file_predictions import input_sample
 from tests.faults.attacks.base import Attack, Kind, Trap, edited_zip, replaced_by, whole_file
 
 
@@ -70,7 +72,9 @@ def write_points(folder: Path) -> Path:
 
 
 def open_points(path: Path) -> Any:
-    return read_points(path, Channels(2, {"p": 1}, {}, {}, "point"))
+    channels = Channels(2, {"p": 1}, {}, {}, "point")
+    run = SimpleNamespace(name="run", names=None, channels=channels)
+    return input_sample(run, open_file(path, Wanted()), "point")
 
 
 CASE = CaseId("train", 0)

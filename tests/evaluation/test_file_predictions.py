@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import pyvista as pv
 
+from physicsnemo_flarepp.datapipes.readers.contents import Contents
 from physicsnemo_flarepp.evaluation import (
     describe_prediction,
     force_settings,
     load_run,
     predict_case,
-    predict_surface,
+    predict_file,
     relative_l2,
 )
-from physicsnemo_flarepp.evaluation.surfaces import surface_sample
+from physicsnemo_flarepp.evaluation.file_predictions import input_sample
 from physicsnemo_flarepp.inference import predict
 from physicsnemo_flarepp.meshes import save_mesh
 from physicsnemo_flarepp.runs import trained_run
@@ -29,7 +30,7 @@ def ahmed_files():
 
 
 def values(prediction):
-    surface = prediction.surface
+    surface = prediction.mesh
     data = surface.cell_data if prediction.association == "cell" else surface.point_data
     return np.column_stack([data[f"{name}_predicted"] for name in making.SURFACE_FIELDS])
 
@@ -45,8 +46,8 @@ def test_every_cell_of_any_format_gets_its_value_of_the_test_case(
         (tmp_path / "car.obj").write_text("\n".join([*corners, *faces]))
     else:
         mesh.save(tmp_path / f"car{suffix}")
-    prediction = predict_surface(loaded, tmp_path / f"car{suffix}")
-    save_mesh(prediction.surface, tmp_path / "out.vtp")
+    prediction = predict_file(loaded, tmp_path / f"car{suffix}")
+    save_mesh(prediction.mesh, tmp_path / "out.vtp")
     written = pv.read(tmp_path / "out.vtp")
     assert written.n_cells == mesh.n_cells
     assert not prediction.warnings
@@ -64,14 +65,14 @@ def test_permuted_cells_give_permuted_values(loaded, tmp_path, suffix):
     mesh.save(tmp_path / f"a{suffix}")
     shuffled = pv.PolyData.from_regular_faces(mesh.points, mesh.regular_faces[order])
     shuffled.save(tmp_path / f"b{suffix}")
-    a = predict_surface(loaded, tmp_path / f"a{suffix}")
-    b = predict_surface(loaded, tmp_path / f"b{suffix}")
+    a = predict_file(loaded, tmp_path / f"a{suffix}")
+    b = predict_file(loaded, tmp_path / f"b{suffix}")
     np.testing.assert_allclose(values(b), values(a)[order], rtol=1e-3, atol=1e-2)
 
 
 def test_a_surface_keeps_its_own_data(loaded, surfaces):
     path = surfaces / "run_3" / "boundary_3.vtp"
-    surface = predict_surface(loaded, path).surface
+    surface = predict_file(loaded, path).mesh
     np.testing.assert_array_equal(surface.cell_data["pMeanTrim"], pv.read(path)["pMeanTrim"])
 
 
@@ -97,8 +98,8 @@ def test_real_surfaces_are_predicted_whole(tmp_path, path, association):
     data = making.surface_data(root, reader=reader)
     run = load_run(making.write_run(tmp_path / "run", data), device="cpu")
     chosen = None if association == "point" else "cell"
-    prediction = predict_surface(run, root / "b.vtp", association=chosen)
-    save_mesh(prediction.surface, tmp_path / "out.vtp")
+    prediction = predict_file(run, root / "b.vtp", association=chosen)
+    save_mesh(prediction.mesh, tmp_path / "out.vtp")
     written = pv.read(tmp_path / "out.vtp")
     target = written.cell_data if association == "cell" else written.point_data
     n = mesh.n_cells if association == "cell" else mesh.n_points
@@ -124,14 +125,12 @@ def test_real_surfaces_are_predicted_whole(tmp_path, path, association):
 def test_inputs_are_those_of_training(featured_run, surfaces):
     """Normals, areas and the global value beside the file reach the model as in training."""
     run = load_run(featured_run, device="cpu")
-    prediction = predict_surface(run, surfaces / "run_4" / "boundary_4.vtp")
+    prediction = predict_file(run, surfaces / "run_4" / "boundary_4.vtp")
     expected = predict_case(run, "run_4").prediction
     np.testing.assert_allclose(values(prediction), expected, rtol=1e-4, atol=1e-3)
-    given = predict_surface(
-        run, surfaces / "run_4" / "boundary_4.vtp", global_values={"aRef": 20.0}
-    )
+    given = predict_file(run, surfaces / "run_4" / "boundary_4.vtp", global_values={"aRef": 20.0})
     assert not np.allclose(values(given), expected, rtol=1e-2)
-    flipped = predict_surface(run, surfaces / "run_4" / "boundary_4.vtp", flip=True)
+    flipped = predict_file(run, surfaces / "run_4" / "boundary_4.vtp", flip=True)
     assert not np.allclose(values(flipped), expected, rtol=1e-2)
     assert "face outward" in prediction.warnings[0] and "face inward" in flipped.warnings[0]
 
@@ -140,11 +139,11 @@ def test_globals_that_are_missing_or_unknown_are_named(featured_run, tmp_path):
     run = load_run(featured_run, device="cpu")
     making.body(0).save(tmp_path / "alone.stl")
     with pytest.raises(ValueError, match="needs the global values aRef.*--global aRef=<number>"):
-        predict_surface(run, tmp_path / "alone.stl")
+        predict_file(run, tmp_path / "alone.stl")
     with pytest.raises(ValueError, match="no global value U; its global values are aRef"):
-        predict_surface(run, tmp_path / "alone.stl", global_values={"U": 1.0, "aRef": 2.0})
+        predict_file(run, tmp_path / "alone.stl", global_values={"U": 1.0, "aRef": 2.0})
     with pytest.raises(ValueError, match="aRef has 3 numbers, but run featured takes 1"):
-        predict_surface(run, tmp_path / "alone.stl", global_values={"aRef": [1, 2, 3]})
+        predict_file(run, tmp_path / "alone.stl", global_values={"aRef": [1, 2, 3]})
 
 
 def test_a_stored_feature_that_is_absent_is_named(tmp_path, surfaces):
@@ -153,26 +152,26 @@ def test_a_stored_feature_that_is_absent_is_named(tmp_path, surfaces):
     data["reader"]["features"] = ["wallShearStressMeanTrim"]
     run = load_run(making.write_run(tmp_path / "run", data), device="cpu")
     making.body(0).save(tmp_path / "bare.stl")
-    with pytest.raises(ValueError, match="bare.stl has no cell data wallShearStressMeanTrim"):
-        predict_surface(run, tmp_path / "bare.stl")
+    with pytest.raises(ValueError, match="bare.stl has no array 'wallShearStressMeanTrim'"):
+        predict_file(run, tmp_path / "bare.stl")
 
 
 def test_forces_of_another_size_are_doubtful_and_the_file_says_so(loaded, tmp_path):
     making.body(3).scale(0.2).save(tmp_path / "small.stl")
-    prediction = predict_surface(loaded, tmp_path / "small.stl")
+    prediction = predict_file(loaded, tmp_path / "small.stl")
     lines = describe_prediction(loaded, prediction, force_settings(loaded))
     assert lines[0].startswith("warning: ") and "not of the size" in lines[0]
     forces = [line for line in lines if "Cd" in line]
     assert forces[0].startswith("forces predicted (doubtful: the surface is not of the size")
-    save_mesh(prediction.surface, tmp_path / "out.vtp")
+    save_mesh(prediction.mesh, tmp_path / "out.vtp")
     assert list(pv.read(tmp_path / "out.vtp").field_data["warnings"]) == list(prediction.warnings)
     (tmp_path / "small.stl").rename(tmp_path / "größer.stl")
-    named = predict_surface(loaded, tmp_path / "größer.stl")
+    named = predict_file(loaded, tmp_path / "größer.stl")
     assert "größer" in named.warnings[0]
-    assert r"gr\xf6\xdfer" in named.surface.field_data["warnings"][0]
+    assert r"gr\xf6\xdfer" in named.mesh.field_data["warnings"][0]
     making.body(3).save(tmp_path / "sound.stl")
-    sound = predict_surface(loaded, tmp_path / "sound.stl")
-    assert "warnings" not in sound.surface.field_data
+    sound = predict_file(loaded, tmp_path / "sound.stl")
+    assert "warnings" not in sound.mesh.field_data
     assert not any(
         "doubtful" in t for t in describe_prediction(loaded, sound, force_settings(loaded))
     )
@@ -183,9 +182,9 @@ def test_the_size_is_compared_after_the_transforms_of_training(loaded, tmp_path,
         return {**sample, "coordinates": sample["coordinates"] / 1000}
 
     making.body(3).scale(1000.0).save(tmp_path / "millimetres.stl")
-    assert "millimetres" in predict_surface(loaded, tmp_path / "millimetres.stl").warnings[0]
+    assert "millimetres" in predict_file(loaded, tmp_path / "millimetres.stl").warnings[0]
     monkeypatch.setattr(trained_run.Run, "transform", in_metres)
-    assert predict_surface(loaded, tmp_path / "millimetres.stl").warnings == ()
+    assert predict_file(loaded, tmp_path / "millimetres.stl").warnings == ()
 
 
 def test_polygons_and_degenerate_cells_are_predicted(loaded, tmp_path):
@@ -193,11 +192,11 @@ def test_polygons_and_degenerate_cells_are_predicted(loaded, tmp_path):
     faces = [*box.irregular_faces, np.array([0, 1, 1]), np.array([0, 1, 2, 3, 4])]
     mesh = pv.PolyData.from_irregular_faces(box.points, faces)
     mesh.save(tmp_path / "mixed.vtp")
-    prediction = predict_surface(loaded, tmp_path / "mixed.vtp")
+    prediction = predict_file(loaded, tmp_path / "mixed.vtp")
     assert prediction.values.shape == (8, 4) and np.isfinite(prediction.values).all()
     assert any("1 cells have no area" in text for text in prediction.warnings)
     # The token of a polygon is the mean of its corners.
-    sample = surface_sample(loaded, prediction.polygons, "cell", {})
+    sample = input_sample(loaded, Contents("car", mesh=prediction.polygons), "cell")
     corners = [mesh.points[face].mean(axis=0) for face in faces]
     np.testing.assert_allclose(sample["coordinates"], corners, atol=1e-6)
 
@@ -205,12 +204,12 @@ def test_polygons_and_degenerate_cells_are_predicted(loaded, tmp_path):
 def test_a_run_on_grids_takes_no_surface(darcy_run, tmp_path):
     making.body(0).save(tmp_path / "car.stl")
     with pytest.raises(ValueError, match="dimension 2 on a grid .*points in a .npz"):
-        predict_surface(load_run(darcy_run, device="cpu"), tmp_path / "car.stl")
+        predict_file(load_run(darcy_run, device="cpu"), tmp_path / "car.stl")
 
 
 def test_streaming_in_small_chunks_changes_nothing(loaded, surfaces, monkeypatch):
     path = surfaces / "run_3" / "boundary_3.vtp"
-    whole = predict_surface(loaded, path).values
+    whole = predict_file(loaded, path).values
     sizes = []
 
     def in_chunks(model, fx, **options):
@@ -218,7 +217,7 @@ def test_streaming_in_small_chunks_changes_nothing(loaded, surfaces, monkeypatch
         return predict(model, fx, **options, chunk_size=37)
 
     monkeypatch.setattr(trained_run, "predict", in_chunks)
-    chunked = predict_surface(loaded, path).values
+    chunked = predict_file(loaded, path).values
     assert sizes == [(1, 320, 3)]
     assert np.linalg.norm(chunked - whole) < 1e-4 * np.linalg.norm(whole)
 
@@ -264,16 +263,14 @@ def test_splitting_cells_of_a_file_leaves_a_weighted_prediction_as_it_is(
     split_around_centres(mesh, chosen).save(tmp_path / "split.vtp")
     same = np.cumsum(1 + np.append(0, chosen[:-1]).astype(int)) - 1  # where each cell went
     whole, split = (
-        predict_surface(weighted_run, file, progress=False)
-        for file in (path, tmp_path / "split.vtp")
+        predict_file(weighted_run, file, progress=False) for file in (path, tmp_path / "split.vtp")
     )
     assert len(split.values) == mesh.n_cells + chosen.sum()
     widths = weighted_run.channels.norms
     assert max(relative_l2(split.values[same], whole.values, widths).values()) < 1e-5
     plain = load_run(surface_run, device="cpu")
     before, after = (
-        predict_surface(plain, file, progress=False).values
-        for file in (path, tmp_path / "split.vtp")
+        predict_file(plain, file, progress=False).values for file in (path, tmp_path / "split.vtp")
     )
     assert max(relative_l2(after[same], before, widths).values()) > 1e-3, "without weights it moves"
 
@@ -288,8 +285,8 @@ def test_a_refined_part_hardly_moves_a_weighted_prediction(
     parts[0].append_polydata(parts[1].subdivide(2)).save(tmp_path / "refined.vtp")
     moved = {}
     for run in (weighted_run, load_run(surface_run, device="cpu")):
-        before = predict_surface(run, path, progress=False).values[~front]
-        after = predict_surface(run, tmp_path / "refined.vtp", progress=False).values
+        before = predict_file(run, path, progress=False).values[~front]
+        after = predict_file(run, tmp_path / "refined.vtp", progress=False).values
         change = after[: len(before)] - before
         moved[run.name] = np.linalg.norm(change) / np.linalg.norm(before - before.mean(0))
     assert moved["weighted"] < 0.4 * moved["surfaces"], moved
@@ -298,9 +295,9 @@ def test_a_refined_part_hardly_moves_a_weighted_prediction(
 def test_the_test_case_and_its_file_are_weighted_alike(weighted_run, surfaces):
     path = surfaces / "run_3" / "boundary_3.vtp"
     case = predict_case(weighted_run, "run_3", progress=False)
-    surface = predict_surface(weighted_run, path, progress=False)
+    surface = predict_file(weighted_run, path, progress=False)
     np.testing.assert_allclose(surface.values, case.prediction, rtol=1e-4, atol=1e-4)
-    sample = surface_sample(weighted_run, surface.polygons, "cell", {})
+    sample = input_sample(weighted_run, Contents("car", mesh=surface.polygons), "cell")
     areas = pv.read(path).compute_cell_sizes(length=False, volume=False)["Area"]
     np.testing.assert_allclose(sample["weights"], areas, rtol=1e-5)
     del sample["weights"]
@@ -310,6 +307,6 @@ def test_the_test_case_and_its_file_are_weighted_alike(weighted_run, surfaces):
 
 def test_a_file_with_fields_is_compared_in_both_norms(weighted_run, surfaces):
     path = surfaces / "run_3" / "boundary_3.vtp"
-    lines = describe_prediction(weighted_run, predict_surface(weighted_run, path), None)
+    lines = describe_prediction(weighted_run, predict_file(weighted_run, path), None)
     assert sum("error against the fields in the file" in line for line in lines) == 2
     assert sum("as an integral" in line for line in lines) == 1

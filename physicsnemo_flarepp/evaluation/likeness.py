@@ -35,15 +35,7 @@ _SAME_UNIT = 1.5
 
 @dataclass(frozen=True)
 class SizeComparison:
-    """What a comparison with the training set found.
-
-    Parameters
-    ----------
-    warning : str or None
-        What is off and what to do, None if nothing is.
-    doubt : str or None
-        Why numbers computed from the prediction mean little, in a few words.
-    """
+    """What a comparison with the training set found."""
 
     warning: str | None = None
     doubt: str | None = None
@@ -81,17 +73,6 @@ def compare_size(
     training: TrainingRanges, coordinates: np.ndarray, source: str | Path, *, scale: float = 1.0
 ) -> SizeComparison:
     """Compare a surface with the surfaces of training.
-
-    Parameters
-    ----------
-    training : Mapping
-        See the head of this module.
-    coordinates : numpy.ndarray
-        Of the tokens of the surface, (N, 3), as the model gets them.
-    source : str or Path
-        Name for the message.
-    scale : float, optional
-        Factor that was applied to the coordinates of the file.
 
     Examples
     --------

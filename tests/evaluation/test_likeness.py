@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import pyvista as pv
 
-from physicsnemo_flarepp.evaluation import predict_surface
-from physicsnemo_flarepp.evaluation.surface_checks import compare_size, training_ranges
+from physicsnemo_flarepp.evaluation import predict_file
+from physicsnemo_flarepp.evaluation.likeness import compare_size, training_ranges
 from tests.evaluation import making
 
 CARS = {
@@ -69,25 +69,25 @@ def test_other_units_are_noticed_and_can_be_scaled(loaded, tmp_path, factor, adv
     """The run stored no training set: its normaliser tells the size roughly."""
     mesh = making.body(3)
     mesh.scale(factor).save(tmp_path / "other.stl")
-    prediction = predict_surface(loaded, tmp_path / "other.stl")
+    prediction = predict_file(loaded, tmp_path / "other.stl")
     (warning,) = prediction.warnings
     assert "not of the size of the training surfaces: x " in warning
     assert re.sub(r"about [345]\S* times", "about 5 times", warning).find(advice) > 0
-    scaled = predict_surface(loaded, tmp_path / "other.stl", scale=1 / factor)
+    scaled = predict_file(loaded, tmp_path / "other.stl", scale=1 / factor)
     assert not scaled.warnings and scaled.doubt is None
-    centres = scaled.surface.cell_centers().points
+    centres = scaled.mesh.cell_centers().points
     np.testing.assert_allclose(centres, mesh.cell_centers().points, atol=1e-5)
 
 
 def test_advice_counts_the_scale_that_was_given(loaded, tmp_path):
     making.body(3).save(tmp_path / "metres.stl")
-    (warning,) = predict_surface(loaded, tmp_path / "metres.stl", scale=0.001).warnings
+    (warning,) = predict_file(loaded, tmp_path / "metres.stl", scale=0.001).warnings
     assert "give --scale 1" in warning and "--scale 1000" not in warning
 
 
 def test_a_surface_elsewhere_is_noticed(loaded, tmp_path):
     making.body(3).translate((10, 0, 0)).save(tmp_path / "far.stl")
-    prediction = predict_surface(loaded, tmp_path / "far.stl")
+    prediction = predict_file(loaded, tmp_path / "far.stl")
     (warning,) = prediction.warnings
     assert "x 8." in warning and "Move it" in warning and "y " not in warning
     assert "not where those of training are" in prediction.doubt
@@ -97,7 +97,7 @@ def test_loose_points_matter_to_runs_on_points_only(loaded, tmp_path):
     mesh = making.body(2)
     points = np.concatenate([mesh.points, [[0.0, 0.0, 0.0]]])
     pv.PolyData.from_regular_faces(points, mesh.regular_faces).save(tmp_path / "loose.vtp")
-    assert not predict_surface(loaded, tmp_path / "loose.vtp").warnings
-    at_points = predict_surface(loaded, tmp_path / "loose.vtp", association="point")
+    assert not predict_file(loaded, tmp_path / "loose.vtp").warnings
+    at_points = predict_file(loaded, tmp_path / "loose.vtp", association="point")
     assert "1 points belong to no cell" in at_points.warnings[0]
     assert len(at_points.values) == mesh.n_points + 1

@@ -1,0 +1,304 @@
+"""Published and foreign cases as layouts of the reader for own files: DrivAerML and graphs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from physicsnemo.datapipes import register
+from tensordict import TensorDict
+
+from ...meshes import PolygonMesh
+from ..checks import check_unique, existing_directory
+from ..specs import benchmark
+from .base import ReaderOptions
+from .case_files import SPLIT_DIRECTORIES, CaseFiles
+from .contents import Contents, Wanted
+from .names import Names
+from .own import NamedReader, OwnReader
+from .parameters import REFERENCE_VALUES
+from .splits import CaseChoice, named_split
+
+# Files of DrivAerML by layout; those with cell centres in tables, and no mesh, name them so.
+PATTERNS = {
+    "presampled": ("run_*.npz", "*/run_*.npz"),
+    "vtp": ("run_*/boundary_*.vtp",),
+    "pdmsh": ("run_*/domain_*.pdmsh",),
+    "pmsh": ("run_*/*.pmsh", "run_*.pmsh"),
+    "zarr": ("run_*.zarr", "*/run_*.zarr"),
+}
+_SUFFIXES = {Path(globs[0]).suffix: layout for layout, globs in PATTERNS.items()}
+_CENTRES = {"presampled": "surface_mesh_centers", "zarr": "surface_mesh_centers"}
+_PRESAMPLED = "drivaerml_surface_presampled_*"
+
+
+def case_id(root: Path, path: Path) -> str:
+    """Return the id of a case: ``run_<i>`` of the file or its directory, else the file's stem.
+
+    Examples
+    --------
+    >>> root = Path("data")
+    >>> case_id(root, root / "run_7" / "boundary_7.vtp"), case_id(root, root / "train/run_7.npz")
+    ('run_7', 'run_7')
+    >>> case_id(root, root / "boundary_1_mapped.vtp")
+    'boundary_1_mapped'
+    """
+    parent = path.parent
+    if path.stem.startswith("run_") or parent == root or parent.name in SPLIT_DIRECTORIES:
+        return path.stem
+    return parent.name
+
+
+def find_cases(root: Path, layout: str | None, pattern: str | None) -> tuple[str, Path, CaseFiles]:
+    """Return the layout, the root of the set, which may be below `root`, and its cases.
+
+    Without a `layout` it is the only one present, and a `pattern` replaces its globs.
+    """
+    if layout is not None and layout not in PATTERNS:
+        raise ValueError(f"layout is {layout!r}, expected one of {sorted(PATTERNS)}")
+    globs = PATTERNS if layout is None else {layout: PATTERNS[layout]}
+    if pattern is not None:
+        if Path(pattern).suffix not in _SUFFIXES:
+            raise ValueError(f"pattern {pattern!r} must end in one of {sorted(_SUFFIXES)}")
+        globs = {_SUFFIXES[Path(pattern).suffix]: (pattern,)}
+
+    def matching(folder: Path) -> dict[str, list[Path]]:
+        found = {n: {p for glob in some for p in folder.glob(glob)} for n, some in globs.items()}
+        return {name: sorted(paths) for name, paths in found.items() if paths}
+
+    found, nested = matching(root), sorted(root.glob(_PRESAMPLED))
+    if not found and len(nested) == 1:
+        root, found = nested[0], matching(nested[0])
+    if not found:
+        raise FileNotFoundError(
+            f"{root} holds no case; expected {', '.join(g for gs in globs.values() for g in gs)}. "
+            "Published at https://huggingface.co/datasets/neashton/drivaerml (raw) and "
+            f"{benchmark('drivaerml_40k').source} (presampled)"
+        )
+    if len(found) > 1:
+        raise ValueError(f"{root} holds the layouts {list(found)}; choose one with `layout`")
+    ((layout, paths),) = found.items()
+    ids = [case_id(root, path) for path in paths]
+    check_unique(ids, str(root))
+    return layout, root, CaseFiles({case: (path,) for case, path in zip(ids, paths, strict=True)})
+
+
+@register()
+class DrivAerMLReader(OwnReader):
+    """Cases of vehicle surfaces: x, y, z (and normals, areas, globals) -> pressure, wall shear.
+
+    =========== ======================================================= ==========================
+    layout      files                                                   what a context shard reads
+    =========== ======================================================= ==========================
+    presampled  ``run_*.npz`` (surface_mesh_centers, surface_fields)    the file, keeps its rows
+    vtp         ``run_*/boundary_*.vtp`` PolyData                       the file, keeps its rows
+    pdmsh       ``run_*/domain_*.pdmsh`` DomainMesh of PhysicsNeMo      its cells, memory-mapped
+    pmsh        ``run_*/*.pmsh`` Mesh of PhysicsNeMo: the surface alone its cells, memory-mapped
+    zarr        ``run_*.zarr`` groups of PhysicsNeMo-Curator            the chunks with its rows
+    =========== ======================================================= ==========================
+
+    Tokens are the cells (their centres) or the points of the surface, whichever holds the fields.
+
+    Parameters
+    ----------
+    root : str or Path
+        Root of the set, or, where it holds no case itself, of the only directory
+        ``drivaerml_surface_presampled_<size>`` as published.
+    split : str
+        ``train``, ``test`` or another split of the manifest.
+    fields : Sequence[str]
+        Arrays to predict; a vector such as ``wallShearStressMeanTrim`` gives 3 channels.
+    features : Sequence[str]
+        Further inputs: ``normals``, ``areas``, or stored arrays.
+    globals, global_names : Sequence[str]
+        Values of the whole case: global data of a DomainMesh, arrays of an npz or zarr file,
+        columns of ``geo_ref_*.csv`` beside a vtp file. Both names mean the same.
+    layout : str, optional
+        By default the only one present under `root`.
+    pattern : str, optional
+        Glob of the files under `root`, for sets that are not laid out like DrivAerML.
+    boundary : str
+        Boundary of a DomainMesh to read.
+    constants, association, allow_missing_chunks, cases, manifest, n_train, n_val, n_test, options
+        As in :class:`OwnReader`; without anything that tells the splits there are none.
+
+    Examples
+    --------
+    >>> reader = DrivAerMLReader("data/drivaerml_raw", fields=["pMeanTrim"])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str = "train",
+        *,
+        fields: Any = ("pMeanTrim",),
+        features: Any = (),
+        globals: Any = None,
+        global_names: Sequence[str] = (),
+        coordinates: Any = None,
+        constants: Mapping[str, float | Sequence[float]] | None = None,
+        layout: str | None = None,
+        pattern: str | None = None,
+        association: str | None = None,
+        boundary: str = "vehicle",
+        allow_missing_chunks: Sequence[str] = (),
+        cases: CaseChoice | None = None,
+        manifest: str | Path | None = None,
+        n_train: int | None = None,
+        n_val: int | None = None,
+        n_test: int | None = None,
+        options: ReaderOptions | Mapping[str, Any] | None = None,
+    ) -> None:
+        root = existing_directory(
+            root,
+            expected=[glob for globs in PATTERNS.values() for glob in globs],
+            source=benchmark("drivaerml_40k").source,
+        )
+        self.layout, root, files = find_cases(root, layout, pattern)
+        super().__init__(
+            root,
+            split,
+            coordinates=coordinates or _CENTRES.get(self.layout),
+            features=features,
+            fields=fields,
+            globals=global_names if globals is None else globals,
+            association=association,
+            files=files,
+            parameters=REFERENCE_VALUES if self.layout == "vtp" else "",
+            constants=constants,
+            boundary=boundary,
+            allow_missing_chunks=allow_missing_chunks,
+            cases=cases,
+            manifest=manifest,
+            n_train=n_train,
+            n_val=n_val,
+            n_test=n_test,
+            options=options,
+        )
+        self.files = {case: files.cases[case][0] for case in self.case_ids}
+
+    @staticmethod
+    def _choose_cases(root, split, found, cases, manifest, n_cases) -> dict[str, Path]:
+        return named_split(root, split, found, cases=cases, manifest=manifest, n_cases=n_cases)
+
+    def open_contents(self, index: int, wanted: Wanted) -> Contents:
+        """Return what is in the file of case `index`, which must hold a surface."""
+        contents = super().open_contents(index, wanted)
+        if contents.mesh is not None and not isinstance(contents.mesh, PolygonMesh):
+            raise ValueError(
+                f"{contents.source} has cells that are not polygons, or none; expected a surface. "
+                "Remove lines and vertices, or extract it with pyvista's extract_surface()"
+            )
+        return contents
+
+
+def node_data(graph: Any) -> Mapping[str, Any]:
+    """Return the node tensors of a graph: ``ndata`` of DGL, or the mapping that PyG's ``Data`` is.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> list(node_data(SimpleNamespace(ndata={"pos": [[0.0, 0.0]]})))
+    ['pos']
+    """
+    if hasattr(graph, "ndata"):
+        return graph.ndata
+    keys = getattr(graph, "keys", None)
+    if keys is not None and hasattr(graph, "__getitem__"):
+        return {name: graph[name] for name in (keys() if callable(keys) else keys)}
+    raise TypeError(
+        f"graph is a {type(graph).__name__}; expected a PyG Data (keys() and indexing by name) or "
+        "a DGL-style graph (ndata)"
+    )
+
+
+def tokens_from_graph(
+    graph: Any,
+    *,
+    coordinates: str = "pos",
+    fields: Sequence[str] = ("y",),
+    features: Sequence[str] = (),
+) -> TensorDict:
+    """Return the nodes of one graph as a sample; edges are not used.
+
+    Parameters
+    ----------
+    graph : Any
+        PyG ``Data`` or DGL-style graph with node tensors (N,) or (N, k); neither is imported.
+    coordinates : str, optional
+        Name of the node positions.
+    fields, features : Sequence[str], optional
+        Names of targets and of further inputs.
+
+    Returns
+    -------
+    TensorDict
+        As :class:`CaseReader` gives it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from types import SimpleNamespace
+    >>> graph = SimpleNamespace(ndata={"pos": torch.rand(5, 3), "p": torch.rand(5)})
+    >>> tokens_from_graph(graph, fields=["p"])["fields"].shape
+    torch.Size([5, 1])
+    """
+    return GraphReader([graph], coordinates=coordinates, fields=fields, features=features)[0][0]
+
+
+@register()
+class GraphReader(NamedReader):
+    """Cases from a sequence of graphs in memory.
+
+    Parameters
+    ----------
+    graphs : Sequence[Any]
+        PyG ``Data`` or DGL-style graphs.
+    case_ids : Sequence[str], optional
+        Ids; ``graph_0000`` and so on by default.
+    coordinates, fields, features
+        See :func:`tokens_from_graph`.
+    options : ReaderOptions or Mapping, optional
+        Which tokens of a case are read; see :class:`ReaderOptions`.
+    """
+
+    def __init__(
+        self,
+        graphs: Sequence[Any],
+        *,
+        case_ids: Sequence[str] | None = None,
+        coordinates: str = "pos",
+        fields: Sequence[str] = ("y",),
+        features: Sequence[str] = (),
+        options: ReaderOptions | Mapping[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(options, ReaderOptions):
+            options = ReaderOptions(**(options or {}))
+        ids = case_ids if case_ids is not None else [f"graph_{i:04d}" for i in range(len(graphs))]
+        if len(ids) != len(graphs):
+            raise ValueError(f"{len(ids)} case_ids for {len(graphs)} graphs; expected one each")
+        groups = {"coordinates": coordinates, "fields": fields, "features": features}
+        names = Names.parse(**groups, globals=(), weights=options.weights)
+        super().__init__(case_ids=ids, names=names, options=options)
+        self._graphs = graphs
+
+    def open_contents(self, index: int, wanted: Wanted) -> Contents:
+        """Return the node tensors of graph `index`."""
+        nodes = node_data(self._graphs[index])
+        return contents_of_tensors(f"graph {self.case_ids[index]}", nodes)
+
+    def describe_case(self, index: int) -> dict[str, Any]:
+        """Return the graph's name."""
+        return {"source": f"graph {self.case_ids[index]}"}
+
+
+def contents_of_tensors(source: str, tensors: Mapping[str, Any]) -> Contents:
+    """Return named tensors of any device, or what NumPy takes, that hold numbers."""
+    arrays = {str(name): as_array(tensors[name]) for name in tensors}
+    return Contents(source, {n: a for n, a in arrays.items() if a.dtype.kind in "fiub"})
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Return a tensor of any device, or what NumPy takes, as an array."""
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)

@@ -1,0 +1,371 @@
+"""From a file of any kind to the fields that a run predicts there, and what they tell."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyvista as pv
+import torch
+from torch import Tensor
+
+from ..datapipes import plot_mesh
+from ..datapipes.checks import check_finite
+from ..datapipes.readers.base import MEASURE, NO_WEIGHTS, TokenTable
+from ..datapipes.readers.case_tables import make_table
+from ..datapipes.readers.contents import MESH_FILES, Contents, Wanted, open_body, open_file
+from ..datapipes.readers.names import Names, Pick
+from ..datapipes.readers.parameters import reference_values_beside
+from ..meshes import PolygonMesh, polygon_mesh, to_pyvista
+from ..meshes.export import add_arrays, prediction_arrays
+from ..runs.trained_run import Run
+from .errors import relative_l2
+from .force_conventions import ForceSettings, describe_settings, sign_doubt
+from .forces import Forces, field_forces, force_surface
+from .likeness import SizeComparison, compare_size, mesh_warnings, training_ranges
+
+WARNINGS = "warnings"
+# Arrays of a file that holds a sample, named as the entries of one are.
+_SAMPLE = ("coordinates", "features", "globals", "weights")
+GlobalValues = Mapping[str, float | Sequence[float]]
+
+
+@dataclass(frozen=True)
+class FilePrediction:
+    """Predicted fields at all tokens of a file.
+
+    Parameters
+    ----------
+    mesh : pyvista.DataSet
+        The mesh of the file with its own data, a grid, or points, with the predictions as
+        ``<field>_predicted``; what makes them doubtful is its field data ``warnings``.
+    association : str
+        Whether values belong to the ``cell`` or ``point`` of the mesh, in their order.
+    values : numpy.ndarray
+        Predictions in physical units, (N, O).
+    polygons : PolygonMesh or None
+        The mesh as arrays, if it is a surface.
+    warnings : tuple[str, ...]
+        What makes the prediction doubtful.
+    doubt : str or None
+        Why forces from it mean little, None if the surface is like those of training.
+    """
+
+    mesh: pv.DataSet
+    association: str
+    values: np.ndarray
+    polygons: PolygonMesh | None = None
+    warnings: tuple[str, ...] = ()
+    doubt: str | None = None
+
+
+def predict_file(
+    run: Run,
+    path: str | Path,
+    *,
+    global_values: GlobalValues | None = None,
+    body: str | Path | None = None,
+    scale: float = 1.0,
+    flip: bool = False,
+    association: str | None = None,
+    progress: bool = True,
+) -> FilePrediction:
+    """Predict the fields of a run at all tokens of a file, by exact streaming.
+
+    Inputs are made as in training, by the same code and names; fields need not be in the file.
+
+    Parameters
+    ----------
+    run : Run
+        From :func:`~physicsnemo_flarepp.evaluation.load_run`.
+    path : str or Path
+        A mesh, or arrays of any format that training reads. Any run takes points as ``.npz`` with
+        ``coordinates`` (N, d) and, as in training, ``features`` (N, f), ``globals`` (g,) and
+        ``weights`` (N,); a run whose arrays have no names also takes coordinates as ``.npy``.
+    global_values : Mapping[str, float or sequence of float], optional
+        Values of the run's globals by name. Those not given are taken from the file, or from
+        ``geo_ref_*.csv`` beside it.
+    body : str or Path, optional
+        Surface of the body in a domain, for runs that take the distance to it.
+    scale : float, optional
+        Factor on the coordinates of a mesh; the result is in the scaled coordinates.
+    flip : bool, optional
+        Turn the cells of a surface around first, for a model that was given normals of the other
+        direction.
+    association : str, optional
+        ``cell`` or ``point`` of a mesh; by default what the tokens of training were.
+    progress : bool, optional
+        Show a bar if stderr is a terminal.
+    """
+    path, channels = Path(path), run.channels
+    contents = _open(run, path, scale, flip)
+    if body is not None:
+        contents = replace(contents, body=open_body(Path(body)))
+    association = association or channels.association
+    original = input_sample(run, contents, association, global_values)
+    sample = run.transform(original)
+    warnings, size, polygons = [], SizeComparison(), None
+    if isinstance(contents.mesh, PolygonMesh):
+        polygons = contents.mesh
+        warnings = mesh_warnings(run, polygons, association)
+        if (known := training_ranges(run)) is not None:
+            size = compare_size(known, sample["coordinates"].numpy(), path, scale=scale)
+        warnings += [size.warning] if size.warning else []
+    values = run.predict(sample, progress=progress)
+    if contents.mesh is not None:
+        mesh = to_pyvista(contents.mesh)
+    else:
+        association, coordinates = "point", original["coordinates"].numpy()
+        mesh = plot_mesh({"grid": _whole_grid(run, len(coordinates))}, coordinates)
+    add_arrays(mesh, prediction_arrays(channels.fields, {run.name: values}), association)
+    if warnings:
+        # VTK's strings are ASCII, and a warning may name a file that is not.
+        mesh.field_data[WARNINGS] = [
+            text.encode("ascii", "backslashreplace").decode() for text in warnings
+        ]
+    return FilePrediction(mesh, association, values, polygons, tuple(warnings), size.doubt)
+
+
+def _open(run: Run, path: Path, scale: float, flip: bool) -> Contents:
+    """Return a whole mesh, scaled and turned, or what a run uses of a file of arrays."""
+    channels, names = run.channels, run.names
+    if not (np.isfinite(scale) and scale > 0):
+        raise ValueError(f"scale is {scale}, expected a positive number such as 0.001")
+    boundary = (run.data.get("reader") or {}).get("boundary")
+    if path.suffix.lower() not in MESH_FILES:
+        if scale != 1 or flip:
+            raise ValueError(f"{path} holds arrays; scale and flip are for meshes. Change the file")
+        if names is None and path.suffix.lower() not in (".npy", ".npz"):
+            raise ValueError(
+                f"{path} must be a mesh, or points in a file that ends in .npy or .npz"
+            )
+        stored = [pick.array for pick in ((names and names.coordinates) or {}).values()]
+        wanted = {*_SAMPLE, *((names and names.stored()) or ())}
+        return open_file(path, Wanted(wanted, _measures(run)), (stored or ["coordinates"])[0])
+    if channels.coordinates != 3 or channels.grid is not None:
+        raise ValueError(
+            f"run {run.name} was trained on points of dimension {channels.coordinates}"
+            f"{'' if channels.grid is None else f' on a grid {channels.grid}'}, not on surfaces; "
+            "give points in a .npz or .npy file, or --cases"
+        )
+    contents = open_file(path, Wanted(sizes=_measures(run), boundary=boundary))
+    mesh = contents.mesh
+    if scale != 1:
+        mesh = replace(mesh, points=mesh.points * scale)
+    if not isinstance(mesh, PolygonMesh):
+        if names is None or flip:
+            raise ValueError(
+                f"{path} has cells that are not polygons; expected a surface. Extract it, for "
+                "example with pyvista's extract_surface()"
+            )
+        return replace(contents, mesh=mesh)
+    if (few := np.diff(mesh.offsets) < 3).any():
+        raise ValueError(
+            f"{path} has {few.sum()} cells with fewer than 3 vertices, the first at "
+            f"{int(np.argmax(few))}; remove them, for example with pyvista's clean()"
+        )
+    if flip:
+        mesh = polygon_mesh(to_pyvista(mesh).flip_faces(), path)
+    return replace(contents, mesh=mesh)
+
+
+def _measures(run: Run) -> bool:
+    return run.channels.weights == MEASURE or "volumes" in run.channels.features
+
+
+def _whole_grid(run: Run, n_points: int) -> tuple[int, ...] | None:
+    grid = run.channels.grid
+    return grid if grid is not None and n_points == np.prod(grid) else None
+
+
+def input_sample(
+    run: Run, contents: Contents, association: str, global_values: GlobalValues | None = None
+) -> dict[str, Tensor]:
+    """Return the inputs of a run at all tokens of a file, in physical units and not transformed."""
+    channels, path = run.channels, Path(contents.source)
+    if contents.mesh is None and (run.names is None or _is_sample(path, contents)):
+        names, values = _sample_names(run, contents), {}
+    else:
+        names = run.names or Names(
+            features={name: Pick(name) for name in channels.features}, weights=channels.weights
+        )
+        values = find_globals(run, contents, global_values or {})
+        names = replace(names, globals={name: Pick(name) for name in values})
+    names = replace(names, fields={}, association=association)
+    table = make_table(replace(contents, values=values), names)
+    return _whole_sample(run, table, names.weights, path)
+
+
+def _is_sample(path: Path, contents: Contents) -> bool:
+    """Return whether a file names its arrays as those of a sample are named."""
+    return path.suffix == ".npz" and "coordinates" in contents.arrays.keys() <= {*_SAMPLE}
+
+
+def _sample_names(run: Run, contents: Contents) -> Names:
+    """Return the names of a file whose arrays are entries of a sample."""
+    channels, arrays = run.channels, contents.arrays
+    needed = {"coordinates": "xyz", "features": channels.feature_names}
+    needed |= {"globals": channels.global_names}
+    for key, parts in needed.items():
+        if parts and key in contents.unreadable:
+            raise ValueError(f"{contents.unreadable[key]}. Repair the file")
+        if parts and key not in arrays:
+            raise ValueError(
+                f"{contents.source} has no array {key!r}, which run {run.name} needs "
+                f"({', '.join(parts)}); it has {', '.join(arrays) or 'none'}. Add it to a .npz file"
+            )
+    picks = {key: {key: Pick(key)} if parts else {} for key, parts in needed.items()}
+    weights = channels.weights
+    if weights != NO_WEIGHTS and "weights" in arrays:
+        weights = "weights"
+    elif weights != NO_WEIGHTS and not (weights == MEASURE and channels.coordinates == 2):
+        raise ValueError(
+            f"{contents.source} has no array 'weights', but run {run.name} weighs tokens by "
+            f"{weights!r}; add what each point stands for to a .npz file"
+        )
+    grid = _whole_grid(run, arrays["coordinates"].shape[0])
+    return Names(**picks, weights=weights, grid=grid)
+
+
+def _whole_sample(run: Run, table: TokenTable, weights: str, path: Path) -> dict[str, Tensor]:
+    """Return all rows of a table, which must have the channels of the run and finite values."""
+    channels, rows = run.channels, slice(0, table.n_tokens)
+    sample = {"coordinates": table.read("coordinates", rows)}
+    if table.features:
+        sample["features"] = table.read("features", rows)
+    if table.global_values:
+        sample["globals"] = table.read_globals()
+    named = {"features": channels.feature_names, "globals": channels.global_names}
+    for key, values in sample.items():
+        width = len(named[key]) if key in named else channels.coordinates
+        expected = (width,) if key == "globals" else (table.n_tokens, width)
+        if values.shape != expected:
+            raise ValueError(f"{path}: {key} has shape {values.shape}, expected {expected}")
+        check_finite(path, path.stem, key, values, named.get(key, "xyz"))
+    if channels.weights != NO_WEIGHTS:
+        sample["weights"] = table.read_weights(weights, rows, path.stem).astype(np.float32)
+    return {key: torch.from_numpy(value) for key, value in sample.items()}
+
+
+def find_globals(run: Run, contents: Contents, given: GlobalValues) -> dict[str, np.ndarray]:
+    """Return the values of the whole case that a run takes: given, in the file, or beside it."""
+    wanted, source = run.channels.globals, contents.source
+    unknown = sorted(set(given) - set(wanted))
+    if unknown:
+        raise ValueError(
+            f"run {run.name} has no global value {', '.join(unknown)}; its global values are "
+            f"{', '.join(wanted) or 'none'}"
+        )
+    reader = run.data.get("reader") or {}
+    values = {**reference_values_beside(source), **(reader.get("constants") or {})}
+    picks = {} if run.names is None else run.names.globals
+    stored = {**contents.arrays, **contents.values}
+    for name in wanted:
+        pick = picks.get(name, Pick(name))
+        if pick.array in stored:
+            read = np.asarray(stored[pick.array][...]).reshape(-1)
+            values[name] = read[pick.columns or slice(None)]
+    values |= given
+    absent = [name for name in wanted if name not in values]
+    if absent:
+        raise ValueError(
+            f"run {run.name} needs the global values {', '.join(absent)}, which are neither given "
+            f"nor in {source} nor in a geo_ref_*.csv beside it; give each with --global "
+            f"{absent[0]}=<number>"
+        )
+    arrays = {name: np.asarray(values[name], dtype=np.float64) for name in wanted}
+    for name, array in arrays.items():
+        if array.size != wanted[name]:
+            raise ValueError(
+                f"global value {name} has {array.size} numbers, but run {run.name} takes "
+                f"{wanted[name]}; give a vector as --global {name}=1,0,0"
+            )
+    return arrays
+
+
+def describe_prediction(
+    run: Run,
+    prediction: FilePrediction,
+    settings: ForceSettings | None,
+    target_settings: ForceSettings | None = None,
+) -> list[str]:
+    """Return lines about a predicted surface: warnings, errors, forces and their conventions.
+
+    Parameters
+    ----------
+    run : Run
+        What predicted it.
+    prediction : FilePrediction
+        From :func:`predict_file`.
+    settings : ForceSettings or None
+        Conventions of what the run predicts; None integrates no forces.
+    target_settings : ForceSettings, optional
+        Those of the fields in the file, `settings` by default.
+    """
+    lines = [f"warning: {text}" for text in prediction.warnings]
+    truth = _stored_fields(run, prediction)
+    if truth is not None:
+        for norm, weights in {"": None, ", as an integral": _areas(prediction)}.items():
+            errors = relative_l2(prediction.values, truth, run.channels.norms, weights)
+            text = ", ".join(f"{name} {100 * error:.3g} %" for name, error in errors.items())
+            lines.append(f"relative L2 error against the fields in the file{norm}: {text}")
+    if settings is None:
+        return lines
+    try:
+        return lines + _force_lines(run, prediction, truth, settings, target_settings or settings)
+    except ValueError as reason:  # the prediction stands
+        return [*lines, f"no forces: {reason}"]
+
+
+def _force_lines(
+    run: Run,
+    prediction: FilePrediction,
+    truth: np.ndarray | None,
+    settings: ForceSettings,
+    target_settings: ForceSettings,
+) -> list[str]:
+    surface = force_surface(prediction.polygons, prediction.association, settings)
+    lines = [f"warning: {text}" for text in surface.areas.warnings]
+    doubt = f" (doubtful: {prediction.doubt})" if prediction.doubt else ""
+    forces = field_forces(surface, prediction.values, run.channels, settings)
+    lines.append(f"forces predicted{doubt}: {_format(forces)}")
+    area = f"; reference area {surface.reference_area:.6g} ({surface.area_source})"
+    conventions = [describe_settings(settings) + area]
+    if truth is not None:
+        forces = field_forces(surface, truth, run.channels, target_settings)
+        lines.append(f"forces in the file: {_format(forces)}")
+        if target_settings != settings:
+            conventions.append(f"in the file: {describe_settings(target_settings)}")
+        if odd := forces.shear is not None and sign_doubt(target_settings, forces.shear[0]):
+            lines.append(f"warning: {odd}")
+    return lines + conventions
+
+
+def _areas(prediction: FilePrediction) -> np.ndarray:
+    """Return what the cells or points of a surface stand for, (N,)."""
+    if prediction.association == "point":
+        return prediction.polygons.vertex_areas[1]
+    return np.linalg.norm(prediction.polygons.cell_geometry()[1], axis=1)
+
+
+def _stored_fields(run: Run, prediction: FilePrediction) -> np.ndarray | None:
+    """Return the run's fields if the surface brought all of them, (N, O)."""
+    stored = prediction.polygons.data[prediction.association]
+    columns = []
+    for name, width in run.channels.fields.items():
+        values = stored.get(name)
+        if values is None or values.size != width * len(prediction.values):
+            return None
+        columns.append(values.reshape(-1, width))
+    truth = np.concatenate(columns, axis=1)
+    return truth if np.isfinite(truth).all() else None
+
+
+def _format(forces: Forces) -> str:
+    texts = []
+    for i, (name, value) in enumerate(forces.coefficients.items()):
+        text = f"{name} {value:.5f}"
+        if forces.shear is not None:
+            text += f" (pressure {forces.pressure[i]:.5f}, shear {forces.shear[i]:.5f})"
+        texts.append(text)
+    return ", ".join(texts)
