@@ -6,6 +6,7 @@ Imports nothing that takes long: what a verb needs is imported once the verb is 
 import argparse
 import ctypes.util
 import difflib
+import logging
 import os
 import signal
 import sys
@@ -128,6 +129,7 @@ def _start_warp() -> None:
     if ctypes.util.find_library("cuda") is not None:
         return
     warp = import_module("warp")
+    warp.config.quiet, warp.config.log_level = True, logging.WARNING  # older and newer versions
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)  # the line is written by native code
