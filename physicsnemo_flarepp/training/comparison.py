@@ -81,9 +81,7 @@ def compare(trials: Sequence[ComparedRun], directory: str | Path, jobs: int = 1)
             f"compare runs under {os.environ['WORLD_SIZE']} ranks; start it as one process, and "
             "train models that need several ranks with flarepp train"
         )
-    results = (
-        [train_compared(trial) for trial in trials] if jobs == 1 else _run_jobs(comparison, jobs)
-    )
+    results = [train_compared(trial) for trial in trials] if jobs == 1 else _run_jobs(trials, jobs)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     order = list(dict.fromkeys(trial.model for trial in trials))

@@ -41,7 +41,7 @@ def test_trials_differ_in_model_and_seed_only(equal_settings):
         ("physicsnemo_transolver", 4),
     ]
     configs = [pickle.loads(pickle.dumps(check_config(trial.config))) for trial in trials]
-    for trial, cfg in zip(comparison, configs, strict=True):
+    for trial, cfg in zip(trials, configs, strict=True):
         assert cfg.run_dir == f"some where/{trial.model}-seed{trial.seed}"
         assert (cfg.seed, cfg.training.epochs, cfg.model.n_hidden) == (trial.seed, 2, 64)
         assert cfg.data == configs[0].data and cfg.data.builtin == "darcy"

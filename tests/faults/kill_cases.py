@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from tests.training.checkpoint_cases import CallCounter
+
+from tests.runs.checkpoint_cases import CallCounter
 
 OPERATIONS = (
     "mkdir",

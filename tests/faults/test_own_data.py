@@ -128,7 +128,7 @@ DAMAGES = {
         "a member twice": (second_member, "holds p.npy more than once"),
         "words": (
             in_zip(p=array_bytes((2,), 8, "<U1")),
-            "p is of the type <U1, which is not a real",
+            "p is of the type <U1, which is not",
         ),
         "NaN": (in_zip(p=saved(np.full(N_TOKENS, np.nan))), "20 of 20 values .* NaN"),
         "beyond float32": (in_zip(p=saved(np.full(N_TOKENS, 1e300))), "20 of 20 values .* inf"),

@@ -74,7 +74,7 @@ def test_failing_trial_starts_no_further_one(make_trials, tmp_path):
     trials = make_trials()
     trials[0].config.model.n_hidden = 17
     with pytest.raises(ValueError, match="n_hidden"):
-        compare(comparison, tmp_path / "table", jobs=2)
+        compare(trials, tmp_path / "table", jobs=2)
     assert not (tmp_path / "flarepp1").exists()
 
 

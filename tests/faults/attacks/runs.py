@@ -96,6 +96,7 @@ CONFIG = {
 
 def write_run_manifest(folder: Path) -> Path:
     run = write_run(folder)
+    (run / "training_set.json").write_text("{}")
     files = {path.name: fingerprint(path) for path in run.iterdir()}
     facts = {"written": [], "saved": True}
     return Manifest(run / "run_manifest.json", files, facts).write().path
