@@ -126,10 +126,7 @@ DAMAGES = {
         "shape of half": (in_zip(p=array_bytes((10,), 80)), "p.npy: it has 208 bytes, but 168"),
         "larger than the memory": (bomb, "needs 40 GB|cannot be read"),
         "a member twice": (second_member, "holds p.npy more than once"),
-        "words": (
-            in_zip(p=array_bytes((2,), 8, "<U1")),
-            "p is of the type <U1, which is not",
-        ),
+        "words": (in_zip(p=array_bytes((2,), 8, "<U1")), "p is of the type <U1, which is"),
         "NaN": (in_zip(p=saved(np.full(N_TOKENS, np.nan))), "20 of 20 values .* NaN"),
         "beyond float32": (in_zip(p=saved(np.full(N_TOKENS, 1e300))), "20 of 20 values .* inf"),
         "cut": (cut, "truncated or damaged"),

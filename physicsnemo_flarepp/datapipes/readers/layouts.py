@@ -182,6 +182,10 @@ class DrivAerMLReader(OwnReader):
     def _choose_cases(root, split, found, cases, manifest, n_cases) -> dict[str, Path]:
         return named_split(root, split, found, cases=cases, manifest=manifest, n_cases=n_cases)
 
+    def describe_names(self) -> list[str]:
+        """Return nothing: the arrays of a published layout are known."""
+        return []
+
     def open_contents(self, index: int, wanted: Wanted) -> Contents:
         """Return what is in the file of case `index`, which must hold a surface."""
         contents = super().open_contents(index, wanted)
