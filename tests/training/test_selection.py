@@ -46,13 +46,13 @@ def guarded(monkeypatch):
 
 def with_validation_errors(monkeypatch, values):
     """Let the validation split have these mean errors after the epochs."""
-    errors, evaluate = iter(values), Trainer._split_errors
+    errors, measure = iter(values), Trainer._measure
     monkeypatch.setattr(Trainer, "mean_predictor_error", lambda self, split: 0.9)
     monkeypatch.setattr(
         Trainer,
-        "_split_errors",
-        lambda self, split, predict: (
-            torch.full((2, 2), next(errors)) if split == "val" else evaluate(self, split, predict)
+        "_measure",
+        lambda self, split: (
+            torch.full((2, 2), next(errors)) if split == "val" else measure(self, split)
         ),
     )
 
@@ -103,7 +103,7 @@ def test_the_last_weights_need_no_look_at_test_cases_either(make_config, guarded
     run = train(make_config(training__epochs=1, data__n_val=0))
     assert set(guarded) == TEST_CASES
     assert rows(run.directory, "evaluation") == [], "nothing to look at before the end"
-    assert "Weights: those of the last epoch (1)." in (run.directory / "table.md").read_text()
+    assert "Weights: of the last epoch (1)." in (run.directory / "table.md").read_text()
 
 
 def test_watching_and_choosing_on_test_cases_is_said(make_config):
@@ -114,7 +114,7 @@ def test_watching_and_choosing_on_test_cases_is_said(make_config):
     tests = [row["error"] for row in found if row["split"] == "test"]
     assert run.error == pytest.approx(min(tests))
     table = (run.directory / "table.md").read_text()
-    assert "best on test cases" in table and "too good a figure" in table
+    assert "best on test cases" in table and "so the error is optimistic" in table
     assert run.selection.split == "test"
 
 
