@@ -16,6 +16,7 @@ from physicsnemo_flarepp.datapipes.specs import BENCHMARKS
 from physicsnemo_flarepp.training.config import RunConfig, TrainingConfig
 
 _store = ConfigStore.instance()
+STUDY = ("gnot", "lno", "perceiver_io", "set_transformer")
 
 
 def _register_defaults() -> None:
@@ -43,7 +44,7 @@ def _register_baselines() -> None:
     for model, recipes in table.items():
         for experiment, own in recipes.items():
             if experiment == "recipe":
-                shared = {} if model.startswith("physicsnemo") else study
+                shared = study if model in STUDY else {}
                 node = OmegaConf.to_container(OmegaConf.merge(shared, own))
                 _store.store(model, node, group="recipe", package="_global_")
             else:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,6 +72,7 @@ def _compose(entry: str, overrides: Sequence[str]) -> "DictConfig":
 def _explaining_keys(entry: str, overrides: Iterable[str]) -> Iterator[None]:
     """Turn Hydra's advice to append an unknown key into the name of the key that was meant."""
     from hydra.errors import ConfigCompositionException
+    from omegaconf import OmegaConf
 
     try:
         yield
@@ -82,18 +83,16 @@ def _explaining_keys(entry: str, overrides: Iterable[str]) -> Iterator[None]:
         wrong = found[1]
         models = {text for text in overrides if text.startswith("model=")}
         known = [f"model={path.stem}" for path in (config_directory() / "model").glob("*.yaml")]
-        near = nearest_key(wrong, _keys(_compose(entry, [*models.intersection(known)][:1])))
+        cfg = _compose(entry, [*models.intersection(known)][:1])
+        near = nearest_key(wrong, _keys(OmegaConf.to_container(cfg)))
         hint = f"did you mean {near}?" if near else f"flarepp {entry} --help all lists all keys"
         raise UnknownKey(f"there is no key {wrong!r}; {hint}") from error
 
 
-def _keys(cfg: "DictConfig", prefix: str = "") -> Iterator[str]:
-    from omegaconf import DictConfig
-
-    for name in cfg:
+def _keys(values: Mapping, prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
         yield f"{prefix}{name}"
-        value = cfg._get_node(name)
-        if isinstance(value, DictConfig) and not value._is_none():
+        if isinstance(value, Mapping):
             yield from _keys(value, f"{prefix}{name}.")
 
 

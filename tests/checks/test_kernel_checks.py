@@ -77,9 +77,11 @@ def test_a_broken_forward_kernel_is_named_with_its_mistake(mistake, words, monke
     monkeypatch.setitem(kernels.FORWARD, "cpu", mistake(kernels.FORWARD["cpu"]))
     found = failures()
     dtypes = ("float64", "float32", "float16", "bfloat16")
-    assert {f"kernel cpu {dtype} forward" for dtype in dtypes} == set(found)
-    for finding in found.values():
-        assert words in finding.figures and "training.precision" in finding.advice
+    # The operators that models call use the kernel too, where they take parts.
+    names = {f"kernel cpu {dtype} forward" for dtype in dtypes}
+    assert names == set(found) - {f"encode, decode {dtype}" for dtype in dtypes}
+    for name in names:
+        assert words in found[name].figures and "training.precision" in found[name].advice
 
 
 @pytest.mark.parametrize(
@@ -94,8 +96,9 @@ def test_a_broken_backward_kernel_is_named_with_its_mistake(mistake, words, monk
     monkeypatch.setitem(kernels.BACKWARD, "math", mistake(kernels.BACKWARD["math"]))
     found = failures()
     dtypes = ("float64", "float32", "float16", "bfloat16")
-    assert {f"kernel math {dtype} backward" for dtype in dtypes} == set(found)
-    assert all(words in finding.figures for finding in found.values())
+    names = {f"kernel math {dtype} backward" for dtype in dtypes}
+    assert names == set(found) - {f"encode, decode {dtype}" for dtype in dtypes}
+    assert all(words in found[name].figures for name in names)
 
 
 def test_a_wrong_operator_of_torch_is_found_where_models_call_it(monkeypatch):

@@ -57,7 +57,7 @@ def test_grids_keep_their_order_and_per_point_statistics(darcy_run):
 
 def test_a_model_that_cannot_stream_is_called_at_once(tmp_path, surfaces):
     directory = making.write_run(
-        tmp_path / "run", making.surface_data(surfaces), {"mixer": "attention"}
+        tmp_path / "run", making.surface_data(surfaces), {"mixer": "attention", "slice_num": None}
     )
     run = load_run(directory, device="cpu")
     assert not can_stream(run.model)

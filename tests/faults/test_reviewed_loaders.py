@@ -36,7 +36,8 @@ REVIEWED = {
     # Names of this package or of its own table.
     "__init__.py import_module": 1,
     "datapipes/__init__.py import_module": 1,
-    "commands/dispatch.py import_module": 4,
+    "commands/dispatch.py import_module": 3,
+    "models/lora.py import_module": 1,
     "builtin/sets/base.py import_module": 1,
     "builtin/workers.py import_module": 1,
     "visualization/rendering.py import_module": 1,

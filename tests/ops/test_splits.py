@@ -197,7 +197,7 @@ def test_every_direction_splits_by_its_own_need(monkeypatch):
         ("efficient", True, (8, 8, 64, 2_097_088), 264, 1),
         ("efficient", True, (8, 8, 64, 2_097_089), 264, 2),  # its count of key blocks is an int16
         ("efficient", True, (1, 8, 64, 8_800_000), 264, 5),
-        ("efficient", False, (8, 8, 64, 8_800_000), 264, 1),
+        ("efficient", False, (64, 8, 64, 8_800_000), 264, 1),
     ],
 )
 def test_as_many_parts_as_fill_the_device(backend, backward, sizes, slots, expected, monkeypatch):

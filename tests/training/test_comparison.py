@@ -116,9 +116,9 @@ def test_each_trial_has_a_gpu_of_its_own(make_trials, monkeypatch, jobs, device,
 
 
 def test_recipes_say_what_is_optimised_how(make_config):
-    recipe = trials.recipe_of(make_config(training__beta2=0.99, training__accumulate=3))
+    recipe = comparison.recipe_of(make_config(training__beta2=0.99, training__accumulate=3))
     assert {"batch 6", "AdamW lr 0.001", "beta2 0.99"} <= set(recipe.split(", "))
-    assert "Muon" in trials.recipe_of(make_config(training__optimizer="muon"))
+    assert "Muon" in comparison.recipe_of(make_config(training__optimizer="muon"))
 
 
 def test_ranks_are_refused(make_trials, tmp_path, monkeypatch):
