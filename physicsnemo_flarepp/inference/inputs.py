@@ -46,7 +46,7 @@ class TokenArray:
                 f"got {type(array).__name__}"
             )
         self.name = name
-        self.array = array
+        self.array: Any = array  # written to where it holds gradients
         shape = tuple(array.shape)
         self.lacks_batch = len(shape) == (1 if name in ("token_mask", "token_weights") else 2)
         if self.lacks_batch:

@@ -411,7 +411,7 @@ def all_gradients(
         grad_out[..., -ALIGNMENT] = 1.0
         out[..., -ALIGNMENT] = -grad_lse.masked_fill(lse == -math.inf, 0.0).to(out.dtype)
     q, k, v = F.pad(q, pad), F.pad(k, pad), F.pad(v, pad)
-    if not of_weights:
+    if weights is None or not of_weights:
         grads = _attention_backward(grad_out, q, k, v, out, lse, *known)
         return *(g[..., :-ALIGNMENT] for g in grads), None
     # log w adds to S, so its gradient is the sum of dS over queries and heads. With a constant c

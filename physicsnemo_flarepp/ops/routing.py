@@ -154,6 +154,7 @@ class _EncodeOverGroup(torch.autograd.Function):
         # Every rank decodes the same latents for its own tokens: their gradients add up. With the
         # global pair the kernel differentiates the globally normalised attention.
         grad_out = all_reduce(grad_out, "sum", ctx.name)
-        known = (*ctx.saved_tensors, ctx.scale, ctx.splits)
+        q, k, v, weights, out, lse = ctx.saved_tensors
+        known = (q, k, v, weights, out, lse, ctx.scale, ctx.splits)
         *grads, of_weights = all_gradients(grad_out, None, *known, ctx.needs_input_grad[4])
         return *grads, None, of_weights, None, None, None

@@ -145,7 +145,7 @@ def test_parts_of_a_known_attention_have_the_gradients_of_the_whole():
     whole = attention_with_lse(*leaves[:3], key_weights=leaves[3])
     cotangents = [torch.randn_like(t) for t in whole]
     expected = torch.autograd.grad(whole, leaves, cotangents)
-    whole = [t.detach() for t in whole]
+    whole = tuple(t.detach() for t in whole)
     shares = []
     for rows in (slice(11), slice(11, None)):
         part = [q, k[:, :, rows], v[:, :, rows], weights[:, rows]]
