@@ -13,7 +13,7 @@ from .figures import (
 )
 from .file_predictions import FilePrediction, describe_prediction, predict_file
 from .force_conventions import ForceSettings, force_settings, target_settings
-from .forces import surface_areas, surface_forces
+from .forces import load_sums, surface_areas, surface_forces
 from .predictions import (
     Case,
     CasePrediction,
@@ -49,6 +49,7 @@ __all__ = [
     "force_settings",
     "format_report",
     "load_run",
+    "load_sums",
     "predict_case",
     "predict_file",
     "predict_with_all",

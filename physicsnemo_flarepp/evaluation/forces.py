@@ -5,8 +5,10 @@ force coefficients are
 
     C = sum(-p A + shear_sign * tau |A|) / (q * reference_area)
 
-projected on the drag, side and lift directions. Fields at points are integrated with each point's
-share of the cells around it, which is exact for values that are linear on each triangle.
+projected on the drag, side and lift directions. A moment coefficient is that of the arms about a
+point crossed with these forces, over a reference length as well. Fields at points are integrated
+with each point's share of the cells around it, which is exact for values that are linear on each
+triangle.
 
 `shear_sign` says what the stored wall shear stress is: +1 for the force of the fluid on the body,
 along the flow (the built-in cars); -1 for OpenFOAM's `wallShearStress`, which points against the
@@ -17,6 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from ..datapipes.channels import Channels
 from ..datapipes.readers.parameters import reference_values_beside
@@ -178,12 +183,60 @@ def surface_forces(
                 f"{name} has shape {values.shape}, expected {shape}, one row for each of the {n} "
                 "cells or points of the whole surface"
             )
-    scale = settings.dynamic_pressure * reference_area
-    pressure_part = settings.axes @ -(pressure.astype(np.float64) @ surface.vectors) / scale
-    if shear is None:
-        return Forces(pressure_part, None)
-    stress = settings.shear_sign * (surface.areas @ shear.astype(np.float64))
-    return Forces(pressure_part, settings.axes @ stress / scale)
+    arrays = (surface.vectors, surface.areas, pressure, shear)
+    tensors = [None if a is None else torch.from_numpy(a.astype(np.float64)) for a in arrays]
+    parts = load_sums(*tensors, settings)
+    return Forces(*(None if part is None else part.numpy() / reference_area for part in parts))
+
+
+def load_sums(
+    vectors: Float[Tensor, "*batch N 3"],
+    areas: Float[Tensor, "*batch N"],
+    pressure: Float[Tensor, "*batch N"],
+    shear: Float[Tensor, "*batch N 3"] | None,
+    settings: ForceSettings,
+    arms: Float[Tensor, "*batch N 3"] | None = None,
+) -> tuple[Float[Tensor, "*batch 3"], Float[Tensor, "*batch 3"] | None]:
+    """Return the forces of pressure and shear over the dynamic pressure, or their moments.
+
+    Sums over any part of a surface, differentiable by fields and geometry. Divided by a reference
+    area, a number or a tensor that is differentiated too
+    (:func:`~physicsnemo_flarepp.meshes.geometry.frontal_area`), those of the whole surface are the
+    coefficients.
+
+    Parameters
+    ----------
+    vectors, areas : torch.Tensor
+        Outward area vectors and areas, as of
+        :func:`~physicsnemo_flarepp.meshes.geometry.surface_tensors`.
+    pressure, shear : torch.Tensor
+        Fields; shear may be None.
+    settings : ForceSettings
+        Conventions.
+    arms : torch.Tensor, optional
+        Positions relative to a reference point: gives moments by the right-hand rule about the
+        drag, side and lift axes (roll, pitch, yaw). Divide them by a reference length as well.
+
+    Examples
+    --------
+    >>> settings = ForceSettings("p", None, shear_sign=1, speed=2.0)
+    >>> plate = torch.tensor([[-2.0, 0.0, 0.0]])
+    >>> load_sums(plate, torch.tensor([2.0]), torch.tensor([1.0]), None, settings)
+    (tensor([1., 0., 0.]), None)
+    >>> arms = torch.tensor([[0.0, 0.0, 3.0]])
+    >>> load_sums(plate, torch.tensor([2.0]), torch.tensor([1.0]), None, settings, arms)[0]
+    tensor([0., 3., 0.])
+    """
+    if arms is not None:
+        vectors = torch.linalg.cross(arms, vectors)
+        shear = None if shear is None else torch.linalg.cross(arms, shear)
+    axes = torch.as_tensor(settings.axes / settings.dynamic_pressure).to(vectors)
+
+    def project(per_area: Tensor, directed: Tensor) -> Tensor:
+        return (per_area.unsqueeze(-2) @ directed).squeeze(-2) @ axes.T
+
+    of_pressure = project(-pressure, vectors)
+    return of_pressure, None if shear is None else project(settings.shear_sign * areas, shear)
 
 
 def stored_reference_area(source: str | Path) -> float | None:

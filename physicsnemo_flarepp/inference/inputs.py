@@ -46,7 +46,7 @@ class TokenArray:
                 f"got {type(array).__name__}"
             )
         self.name = name
-        self.array = array
+        self.array: Any = array  # written to where it holds gradients
         shape = tuple(array.shape)
         self.lacks_batch = len(shape) == (1 if name in ("token_mask", "token_weights") else 2)
         if self.lacks_batch:
@@ -65,6 +65,23 @@ class TokenArray:
         first, last = start // self.plane, -(-stop // self.plane)
         rows = _as_tensor(self.array[:, first:last]).flatten(1, -2)
         return rows[:, start - first * self.plane : stop - first * self.plane]
+
+    def write(self, start: int, rows: Tensor) -> None:
+        """Store rows (B, rows, F) from ``start`` on, in the dtype of the array."""
+        stop = start + rows.shape[1]
+        if self.lacks_batch:
+            self.array[start:stop] = self._stored(rows[0])
+        elif not self.on_grid:
+            self.array[:, start:stop] = self._stored(rows)
+        else:
+            first, last = start // self.plane, -(-stop // self.plane)
+            planes = _as_tensor(self.array[:, first:last]).clone()
+            flat = planes.flatten(1, -2)
+            flat[:, start - first * self.plane : stop - first * self.plane] = rows
+            self.array[:, first:last] = self._stored(flat.view(planes.shape))
+
+    def _stored(self, rows: Tensor) -> Any:
+        return rows if isinstance(self.array, Tensor) else rows.cpu().numpy()
 
     def meta(self) -> Tensor:
         """Return a tensor of this shape and dtype without memory, for the model's own checks."""
@@ -141,7 +158,7 @@ class TokenInputs:
 
         Raises ValueError if a value of a real token is NaN or infinite.
         """
-        weights = self._read_weights(start, stop)
+        weights = self.read_weights(start, stop)
         embedding = None
         if self.embedding is not None:
             embedding = self._load_checked(self.embedding, start, stop, weights)
@@ -156,7 +173,7 @@ class TokenInputs:
 
         Weights are scaled by :attr:`total_weight`, which must have been set.
         """
-        return self._scaled(self._read_weights(start, stop))
+        return self._scaled(self.read_weights(start, stop))
 
     def add_up_weights(self, ranges: Sequence[tuple[int, int]]) -> Float[Tensor, " B"]:
         """Return the sum of the token weights of each sample, fp64 on the model's device.
@@ -165,7 +182,7 @@ class TokenInputs:
         """
         total = torch.zeros(self.batch, dtype=torch.float64)
         for start, stop in ranges:
-            weights = self._read_weights(start, stop)
+            weights = self.read_weights(start, stop)
             if weights is None:
                 raise ValueError("token_weights are not among the inputs; pass them to TokenInputs")
             weights = weights.cpu()
@@ -173,12 +190,12 @@ class TokenInputs:
             total += weights.sum(-1, dtype=torch.float64)
         return total.to(self.device)
 
-    def _read_weights(self, start: int, stop: int) -> TokenWeights | None:
+    def read_weights(self, start: int, stop: int) -> TokenWeights | None:
         """Read mask and weights as one, where the weights are stored."""
         mask = None if self.token_mask is None else self.token_mask.read(start, stop)
         if self.token_weights is None:
             return mask
-        weights = self.token_weights.read(start, stop)
+        weights = self.token_weights.read(start, stop).detach()
         return join_weights(None if mask is None else mask.to(weights.device), weights)
 
     def _scaled(self, weights: TokenWeights | None) -> TokenWeights | None:

@@ -1,5 +1,7 @@
 """What area points stand for, the frontal area of a surface, and distances to a body."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.spatial import Delaunay, KDTree, QhullError
@@ -88,6 +90,22 @@ def _vertex_areas(points: Float[np.ndarray, "N d"], cells: np.ndarray) -> Float[
     return PolygonMesh("grid or cloud", in_space, cells.reshape(-1), offsets).vertex_areas[1]
 
 
+@dataclass(frozen=True)
+class Silhouette:
+    """The shadow of a surface, cut by equidistant lines: the edges between which it is dark.
+
+    `plane` (3, 2) spans the shadow, along the lines and across them; `area` is what the intervals
+    cover. Interval i lies on line number `line[i]`, from the edge `starts[i]` to `stops[i]`, pairs
+    of vertex numbers.
+    """
+
+    plane: Float[np.ndarray, "3 2"]
+    area: float
+    line: Int[np.ndarray, " n"]
+    starts: Int[np.ndarray, "n 2"]
+    stops: Int[np.ndarray, "n 2"]
+
+
 def frontal_area(mesh: PolygonMesh, axis: np.ndarray, *, lines: int = 2000) -> float:
     """Return the area of the silhouette of `mesh` seen along `axis`, (3,).
 
@@ -95,34 +113,55 @@ def frontal_area(mesh: PolygonMesh, axis: np.ndarray, *, lines: int = 2000) -> f
     each line the union of the intervals is exact, across the lines the midpoint rule is used, so
     the error is that of `lines` strips (below 1e-4 of the area for a sphere at the default).
     """
+    found = silhouette(mesh, axis, lines)
+    return 0.0 if found is None else found.area
+
+
+def silhouette(mesh: PolygonMesh, axis: np.ndarray, lines: int) -> Silhouette | None:
+    """Return the shadow that :func:`frontal_area` measures, None if it has no extent."""
     # Two orthonormal vectors across the axis span the plane of the shadow.
     plane = np.linalg.svd(np.asarray(axis, dtype=np.float64)[None])[2][1:].T
     shadow = mesh.points.astype(np.float64) @ plane
     low, high = shadow.min(axis=0), shadow.max(axis=0)
     across = int(np.argmax(high - low))  # lines follow one another along the longer side
-    shadow = (shadow - low)[:, [1 - across, across]]
+    order = [1 - across, across]
+    shadow = (shadow - low)[:, order]
     width, height = shadow.max(axis=0)
     if width == 0 or height == 0:
-        return 0.0
+        return None
     strip = height / lines
     triangles = fan_triangles(mesh.connectivity, mesh.offsets)
-    parts = [
-        _intervals(shadow[triangles[first : first + _BLOCK]], strip, lines)
-        for first in range(0, len(triangles), _BLOCK)
-    ]
-    line, start, stop = (np.concatenate(part) for part in zip(*parts, strict=True))
+    parts = []
+    for first in range(0, len(triangles), _BLOCK):
+        block = triangles[first : first + _BLOCK]
+        line, start, stop, owner, edges = _intervals(shadow[block], strip, lines)
+        parts.append((line, start, stop, owner + first, edges))
+    line, start, stop, owner, edges = (np.concatenate(part) for part in zip(*parts, strict=True))
     # Laid end to end with gaps, the lines become one axis and one running maximum serves all.
     offset = line * (2 * width)
-    order = np.argsort(start + offset, kind="stable")
-    start, stop = (start + offset)[order], (stop + offset)[order]
+    order_of_starts = np.argsort(start + offset, kind="stable")
+    line, owner, edges = (values[order_of_starts] for values in (line, owner, edges))
+    start, stop = ((values + offset)[order_of_starts] for values in (start, stop))
     reached = np.concatenate([[-np.inf], np.maximum.accumulate(stop)[:-1]])
-    return float(np.maximum(stop - np.maximum(start, reached), 0).sum() * strip)
+    area = float(np.maximum(stop - np.maximum(start, reached), 0).sum() * strip)
+    # The union begins where nothing reaches, and ends with the interval that reached farthest.
+    begins = np.flatnonzero(start > reached)
+    farthest = np.maximum.accumulate(np.where(stop > reached, np.arange(len(stop)), 0))
+    ends = farthest[np.append(begins[1:], len(stop)) - 1]
+    bounds = [
+        triangles[owner[chosen, None], (edges[chosen, side, None] + np.arange(2)) % 3]
+        for side, chosen in enumerate((begins, ends))
+    ]
+    return Silhouette(plane[:, order], area, line[begins], *bounds)
 
 
 def _intervals(
     triangles: Float[np.ndarray, "T 3 2"], strip: float, lines: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut triangles by the lines v = (k + 1/2) strip; return k, start and stop in u."""
+) -> tuple[np.ndarray, ...]:
+    """Cut triangles by the lines v = (k + 1/2) strip.
+
+    Returns k, start and stop in u, the triangle, and the edges of start and stop, (n, 2).
+    """
     low, high = triangles[..., 1].min(axis=1), triangles[..., 1].max(axis=1)
     first = np.ceil(low / strip - 0.5).astype(np.int64)
     last = np.minimum(np.floor(high / strip - 0.5).astype(np.int64), lines - 1)
@@ -131,16 +170,19 @@ def _intervals(
     line = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts - first, counts)
     v = (line + 0.5) * strip
     start, stop = np.full(len(owner), np.inf), np.full(len(owner), -np.inf)
+    edges = np.zeros((len(owner), 2), dtype=np.int8)
     for edge in range(3):
         a, b = triangles[owner, edge], triangles[owner, (edge + 1) % 3]
         rise = b[:, 1] - a[:, 1]
         part = np.divide(v - a[:, 1], rise, out=np.full_like(v, np.nan), where=rise != 0)
         u = a[:, 0] + part * (b[:, 0] - a[:, 0])
         crosses = (part >= 0) & (part <= 1)
+        edges[crosses & (u < start), 0] = edge
+        edges[crosses & (u > stop), 1] = edge
         start = np.where(crosses, np.minimum(start, u), start)
         stop = np.where(crosses, np.maximum(stop, u), stop)
     found = stop > start
-    return line[found], start[found], stop[found]
+    return line[found], start[found], stop[found], owner[found], edges[found]
 
 
 def distance_to_body(

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..mixers.base import TokenWeights
-from ..ops import all_reduce, group_size
+from ..ops import sum_over_group
 from ..ops.attention import join_weights
 from ..ops.kernels import accumulation_dtype
 
@@ -33,11 +33,13 @@ def weigh_tokens(
     weights = join_weights(token_mask, token_weights)
     if weights is None or token_weights is None:
         return weights
-    total = weights.detach().sum(-1, dtype=torch.float64)
+    if weights.requires_grad:
+        # A weight of 0 is padding, whose own output jumps to 0 there: no derivative, so none.
+        weights = weights.masked_fill(weights == 0, 0.0)
+    total = weights.sum(-1, dtype=torch.float64)
     # Where values are not read, a negative weight must still not pass for a number.
     total = total.masked_fill((weights < 0).any(-1), torch.nan)
-    if group is not None and group_size(group) > 1:
-        total = all_reduce(total, "sum", group)
+    total = sum_over_group(total, group)
     if not torch.compiler.is_compiling():
         check_totals(total)
     return scale_weights(weights, total, dtype)
@@ -51,7 +53,7 @@ def scale_weights(
     Positive weights stay positive, however small: 0 means padding.
     """
     dtype = accumulation_dtype(dtype)
-    scaled = weights.detach().double() / total[:, None] * TOTAL_WEIGHT
+    scaled = weights.double() / total[:, None] * TOTAL_WEIGHT
     scaled = scaled.to(dtype).clamp(min=torch.finfo(dtype).tiny)
     return scaled.masked_fill(weights == 0, 0.0)
 

@@ -23,6 +23,7 @@ from .kernels import (
     BACKWARD,
     FORWARD,
     accumulation_dtype,
+    column_unit,
     heads_innermost,
     select_backend,
 )
@@ -60,9 +61,9 @@ def attention_with_lse(
         O_m = \sum_n w_n \exp(s\, q_m \cdot k_n - L_m)\, v_n
 
     the softmax against the measure that puts :math:`w_n` on key n, 1 by default. Both results are
-    differentiable, but not with respect to the weights. A row without any key (an empty key set,
-    or a sample whose weights are all 0) gives :math:`O = 0` and :math:`L = -\infty`, with zero
-    gradients.
+    differentiable, also with respect to the weights; a key of weight 0 is removed, and its weight
+    has the gradient 0. A row without any key (an empty key set, or a sample whose weights are all
+    0) gives :math:`O = 0` and :math:`L = -\infty`, with zero gradients.
 
     The weights enter as they are, so :math:`L` of key sets weighted alike can be compared and
     merged; a factor on all weights of a sample adds its logarithm to :math:`L` and leaves
@@ -123,8 +124,8 @@ def attention_of_part(
 ) -> tuple[Float[Tensor, "B H M E"], Float[Tensor, "B H M"]]:
     """Return the known attention over a key set, to be differentiated with respect to a part of it.
 
-    Gradients of the result reach ``q``, ``k`` and ``v`` as they would in the attention over all
-    keys: one fused backward pass, and no forward pass.
+    Gradients of the result reach ``q``, ``k``, ``v`` and the weights as they would in the attention
+    over all keys: one fused backward pass, and no forward pass.
 
     Examples
     --------
@@ -304,7 +305,11 @@ def _log_weights(weights: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if weights is None:
         return None
     dtype = accumulation_dtype(dtype)
-    return weights.to(torch.promote_types(weights.dtype, dtype)).log().to(dtype)
+    wide = weights.to(torch.promote_types(weights.dtype, dtype))
+    if not weights.requires_grad:  # as in our own operators; what follows is for plain ones
+        return wide.log().to(dtype)
+    removed = weights == 0  # where the derivative of the logarithm is infinite
+    return wide.masked_fill(removed, 1.0).log().masked_fill(removed, -math.inf).to(dtype)
 
 
 def _empty_result(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -372,23 +377,52 @@ def _save_for_backward(ctx, inputs, output) -> None:
 
 
 def _autograd_backward(ctx, grad_out: Tensor | None, grad_lse: Tensor | None):
-    q, k, v, weights, out, lse = ctx.saved_tensors
     if grad_out is None and grad_lse is None:
         return None, None, None, None, None, None
+    q, k, v, weights, out, lse = ctx.saved_tensors
     if grad_out is None:
         grad_out = torch.zeros_like(out)
-    if grad_lse is None:
-        grads = _attention_backward(grad_out, q, k, v, out, lse, weights, ctx.scale, ctx.splits)
-        return *grads, None, None, None
+    known = (q, k, v, weights, out, lse, ctx.scale, ctx.splits)
+    return *all_gradients(grad_out, grad_lse, *known, ctx.needs_input_grad[3]), None, None
+
+
+def all_gradients(
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    weights: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    scale: float,
+    splits: int | None,
+    of_weights: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the gradients of q, k, v and, if asked for, of the weights, in one backward pass."""
+    known = (weights, scale, splits)
+    if grad_lse is None and not of_weights:
+        return *_attention_backward(grad_out, q, k, v, out, lse, *known), None
     # dS = P * (dO v - <dO, O> + dL). Columns of zeros appended to q, k, v leave S and P alone;
     # with dO = 1 and O = -dL in the first of them the kernel's own <dO, O> picks up the term.
     pad = (0, ALIGNMENT)
     grad_out, out = F.pad(grad_out, pad), F.pad(out, pad)
-    grad_out[..., -ALIGNMENT] = 1.0
-    out[..., -ALIGNMENT] = -grad_lse.masked_fill(lse == -math.inf, 0.0).to(out.dtype)
+    if grad_lse is not None:
+        grad_out[..., -ALIGNMENT] = 1.0
+        out[..., -ALIGNMENT] = -grad_lse.masked_fill(lse == -math.inf, 0.0).to(out.dtype)
     q, k, v = F.pad(q, pad), F.pad(k, pad), F.pad(v, pad)
-    grads = _attention_backward(grad_out, q, k, v, out, lse, weights, ctx.scale, ctx.splits)
-    return *(g[..., :-ALIGNMENT] for g in grads), None, None, None
+    if weights is None or not of_weights:
+        grads = _attention_backward(grad_out, q, k, v, out, lse, *known)
+        return *(g[..., :-ALIGNMENT] for g in grads), None
+    # log w adds to S, so its gradient is the sum of dS over queries and heads. With a constant c
+    # for q in that column, where k is 0, the kernel's own gradient of k is s c sum_m dS.
+    unit = column_unit(scale)
+    q[..., -ALIGNMENT] = unit
+    grads = _attention_backward(grad_out, q, k, v, out, lse, *known)
+    column = grads[1][..., -ALIGNMENT]
+    summed = column.sum(1, dtype=accumulation_dtype(column.dtype)) / (scale * unit)
+    grad_weights = (summed / weights).masked_fill(weights == 0, 0.0).to(weights.dtype)
+    return *(g[..., :-ALIGNMENT] for g in grads), grad_weights
 
 
 _attention.register_autograd(_autograd_backward, setup_context=_save_for_backward)

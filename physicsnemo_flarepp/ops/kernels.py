@@ -89,6 +89,11 @@ def _cpu_backward(grad_out, q, k, v, out, lse, log_weights, scale):
     )
 
 
+def column_unit(scale: float) -> float:
+    """Return a power of two near 1 / scale, exact in half precision, to stand in a column of q."""
+    return 2.0 ** min(15, max(-14, -round(math.log2(scale))))
+
+
 def _append_columns(
     q: Tensor, k: Tensor, v: Tensor, log_weights: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -99,7 +104,7 @@ def _append_columns(
     exact. The kernel sums in fp32. The columns that follow are zeros up to the alignment; v gets
     as many.
     """
-    unit = 2.0 ** min(15, max(-14, -round(math.log2(scale))))
+    unit = column_unit(scale)
     target = (log_weights / (scale * unit)).clamp(min=_REMOVED)
     high = target.to(k.dtype)
     columns = torch.stack((high, (target - high).to(k.dtype)), -1)[:, None]

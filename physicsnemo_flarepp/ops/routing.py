@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .attention import TokenWeights, attention_backward, attention_with_lse, may_split
+from .attention import TokenWeights, all_gradients, attention_with_lse, join_weights, may_split
 from .checks import check_attention
 from .collectives import Group, all_reduce, group_name, group_size
 from .merging import merge_over_group
@@ -43,13 +43,15 @@ def encode(
         Boolean :math:`(B, N)`, True for real tokens. A sample without real tokens gives zeros.
     key_weights : torch.Tensor, optional
         Measure :math:`(B, N)` that each token stands for, finite and at least 0; 0 masks a token.
-        Only ratios within a sample matter. No gradient flows to it. A boolean one is a mask.
+        Only ratios within a sample matter. It gets its gradient, 0 where it is 0. A boolean one is
+        a mask.
     group : ProcessGroup or str, optional
         The context group (or its name) whose ranks own disjoint tokens of the same samples, any
         number each, 0 included. ``q`` is the same on all ranks, and so is the result: the gather
         over the tokens of all of them. See :func:`merge_over_group` for what travels. In the
-        backward pass the partial gradients of the latents are summed once; ``k`` and ``v`` get
-        exact gradients, ``q`` this rank's summand of its gradient (paper, appendix A).
+        backward pass the partial gradients of the latents are summed once; ``k``, ``v`` and
+        the weights get exact gradients, ``q`` this rank's summand of its gradient (paper,
+        appendix A).
     splits : int, optional
         Parts into which the tokens are split, for more parallel work on the device; by default as
         many as fill it (:func:`~physicsnemo_flarepp.ops.splits.choose_splits`).
@@ -142,18 +144,17 @@ class _EncodeOverGroup(torch.autograd.Function):
         weighting = {"key_mask": key_mask, "key_weights": key_weights}
         out, lse = attention_with_lse(q, k, v, scale=scale, splits=splits, **weighting)
         out, lse = merge_over_group(out, lse, name)
-        ctx.save_for_backward(q, k, v, key_mask, key_weights, out, lse)
+        ctx.save_for_backward(q, k, v, join_weights(key_mask, key_weights), out, lse)
         ctx.scale, ctx.name, ctx.splits = scale, name, splits
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_out: Tensor):
-        q, k, v, key_mask, key_weights, out, lse = ctx.saved_tensors
         # Every rank decodes the same latents for its own tokens: their gradients add up. With the
         # global pair the kernel differentiates the globally normalised attention.
         grad_out = all_reduce(grad_out, "sum", ctx.name)
-        options = {"scale": ctx.scale, "splits": ctx.splits}
-        weighting = {"key_mask": key_mask, "key_weights": key_weights}
-        grads = attention_backward(grad_out, q, k, v, out, lse, **options, **weighting)
-        return *grads, None, None, None, None, None
+        q, k, v, weights, out, lse = ctx.saved_tensors
+        known = (q, k, v, weights, out, lse, ctx.scale, ctx.splits)
+        *grads, of_weights = all_gradients(grad_out, None, *known, ctx.needs_input_grad[4])
+        return *grads, None, of_weights, None, None, None

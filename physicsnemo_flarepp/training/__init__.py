@@ -2,15 +2,15 @@
 
 from typing import Any
 
-__all__ = ["TrainingResult", "streamed_step", "train"]
+__all__ = ["TrainingResult", "streamed_gradients", "streamed_step", "train"]
 
 
 def __getattr__(name: str) -> Any:
     """Import the loop when it is asked for: the losses alone need neither data nor TensorBoard."""
-    if name == "streamed_step":
-        from .streamed import streamed_step
+    if name.startswith("streamed_"):
+        from . import streamed
 
-        return streamed_step
+        return getattr(streamed, name)
     if name in __all__:
         from . import run
 

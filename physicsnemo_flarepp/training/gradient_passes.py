@@ -15,7 +15,7 @@ reaches a chunk through the gradients of the sums. Over a context group latents'
 are added up, and parameters' gradients stay partial, as those of the plain backward pass.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -28,6 +28,7 @@ from ..mixers.base import Gathered, Latents
 from ..models.layers import AnyBlock
 from ..ops import all_reduce, group_size
 from ..ops.kernels import accumulation_dtype
+from .input_gradients import InputGradients
 from .losses import LossOverSums
 
 # What a pass gets of a chunk; None where a model has no such input.
@@ -35,14 +36,18 @@ Loaded = tuple[Tensor | None, ...]
 
 
 class GradientPasses:
-    """One forward and backward pass over all tokens, with gradients in fp64 of its own."""
+    """One forward and backward pass over all tokens, with gradients in fp64 of its own.
+
+    Those of inputs go to `places`, arrays by the name of the input.
+    """
 
     def __init__(
         self,
         passes: TokenPasses,
-        targets: TokenArray,
+        targets: TokenArray | None,
         loss: LossOverSums,
         parameters: list[nn.Parameter],
+        places: Mapping[str, TokenArray],
     ) -> None:
         self.passes = passes
         self.model = passes.model
@@ -53,6 +58,7 @@ class GradientPasses:
         self.targets = targets
         self.loss = loss
         self.parameters = parameters
+        self.of_inputs = InputGradients(passes, places)
         # Thousands of chunks are added up: in fp64 that costs neither time nor digits.
         self.gradients = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
         self.latents: list[Latents] = []
@@ -78,6 +84,7 @@ class GradientPasses:
         latent_gradients = self._differentiate_head(grad_sums)
         for number in reversed(range(len(self.model.blocks))):
             latent_gradients = self._differentiate_block(number, latent_gradients)
+        self.of_inputs.finish()
         return value.detach().reshape(()).to(accumulation_dtype(self.inputs.dtype))
 
     # The loss ------------------------------------------------------------------------------
@@ -86,7 +93,7 @@ class GradientPasses:
         """Return the sums of the loss over the tokens of all chunks and ranks, in fp64."""
         total = None
 
-        def add(index: int, x: Tensor, weights: Tensor | None, target: Tensor) -> None:
+        def add(index: int, x: Tensor, weights: Tensor | None, target: Tensor | None) -> None:
             nonlocal total
             with torch.no_grad():
                 with self._autocast():
@@ -99,11 +106,12 @@ class GradientPasses:
             total = all_reduce(total, "sum", self.group)
         return total
 
-    def _sums(self, index: int, prediction: Tensor, target: Tensor) -> Tensor:
+    def _sums(self, index: int, prediction: Tensor, target: Tensor | None) -> Tensor:
         rows = self.passes.ranges[index]
         sums = self.loss.sums(prediction, target, rows)
         if index == 0:
-            empty = self.loss.sums(prediction[:, :0], target[:, :0], (rows[0], rows[0]))
+            nothing = None if target is None else target[:, :0]
+            empty = self.loss.sums(prediction[:, :0], nothing, (rows[0], rows[0]))
             if empty.shape != sums.shape or bool((empty != 0).any()):
                 raise TypeError(
                     f"{type(self.loss).__name__}.sums must add up over tokens, but over none it "
@@ -117,8 +125,9 @@ class GradientPasses:
         return self.model.read_out(self.model.blocks[-1].update(x, latents), weights)
 
     def _load_head(self, index: int) -> Loaded:
-        rows = self.passes.ranges[index]
-        target = self.inputs.to_device(self.targets.read(*rows))
+        rows, target = self.passes.ranges[index], None
+        if self.targets is not None:
+            target = self.inputs.to_device(self.targets.read(*rows))
         return self.states[-1].read(index), self.inputs.load_weights(*rows), target
 
     def _differentiate_head(self, grad_sums: Tensor) -> list[Tensor]:
@@ -126,15 +135,23 @@ class GradientPasses:
         latents = _leaves(self.latents[-1])
         total = _zeros(latents)
 
-        def differentiate(index: int, x: Tensor, weights: Tensor | None, target: Tensor) -> None:
+        def differentiate(
+            index: int, x: Tensor, weights: Tensor | None, target: Tensor | None
+        ) -> None:
             (x,) = _leaves((x,))
+            target, learned = self.of_inputs.leaf("target", target)
             with torch.enable_grad():
                 with self._autocast():
                     y = self._read_out(x, latents, weights)
                 sums = self.loss.sums(y, target, self.passes.ranges[index])
-            grads = self._backward([(sums, grad_sums.to(sums.dtype))], [x, *latents])
+            grads = self._backward([(sums, grad_sums.to(sums.dtype))], [x, *latents, *learned])
             self.gradient.write(index, grads[0])
             _add(total, grads[1:])
+            if learned:
+                self.of_inputs.store("target", index, grads[-1])
+            if weights is not None:
+                nothing = x.new_zeros((*weights.shape, 1), dtype=accumulation_dtype(x.dtype))
+                self.of_inputs.add_to_weights(index, nothing, None)
 
         self._visit(self._load_head, differentiate)
         return total
@@ -182,17 +199,23 @@ class GradientPasses:
 
         def load(index: int) -> Loaded:
             weights = self.inputs.load_weights(*self.passes.ranges[index])
-            return stream.read(index), weights, self.gradient.read(index)
+            summed = self.of_inputs.read_summed(index)
+            return stream.read(index), weights, self.gradient.read(index), summed
 
-        def differentiate(index: int, x: Tensor, weights: Tensor | None, grad: Tensor) -> None:
+        def differentiate(
+            index: int, x: Tensor, weights: Tensor | None, grad: Tensor, summed: Tensor | None
+        ) -> None:
             (x,) = _leaves((x,))
+            weights, learned = self.of_inputs.leaf("token_weights", weights)
             outputs = self._gather_again(
                 block, x, before, weights, self.gathered[number][position], pair
             )
-            found = self._backward(outputs, [x, *before])
+            found = self._backward(outputs, [x, *before, *learned])
             if found[0] is not None:
                 self.gradient.write(index, grad + found[0])
-            _add(grads, found[1:])
+            _add(grads, found[1 : 1 + len(before)])
+            if learned:
+                self.of_inputs.add_to_weights(index, summed, found[-1])
 
         self._visit(load, differentiate)
 
@@ -205,15 +228,26 @@ class GradientPasses:
         total = _zeros(latents)
 
         def load(index: int) -> Loaded:
-            rows, grad = self.passes.ranges[index], self.gradient.read(index)
+            rows = self.passes.ranges[index]
+            known = self.gradient.read(index), self.of_inputs.read_summed(index)
             if number == 0:
-                return grad, *self.inputs.load(*rows)
+                return *known, *self.inputs.load(*rows)
             weights = self.inputs.load_weights(*rows)
-            return grad, self.states[number - 1].read(index), weights
+            return *known, self.states[number - 1].read(index), weights
 
-        def differentiate(index: int, grad: Tensor, *loaded: Tensor | None) -> None:
+        def differentiate(
+            index: int, grad: Tensor, summed: Tensor | None, *loaded: Tensor | None
+        ) -> None:
             *tokens, weights = loaded
-            tokens = tokens if number == 0 else _leaves(tokens)
+            weights, learned = self.of_inputs.leaf("token_weights", weights)
+            if number == 0:
+                named = zip(("fx", "embedding"), tokens, strict=True)
+                leaves = {name: self.of_inputs.leaf(name, value) for name, value in named}
+                tokens = [value for value, _ in leaves.values()]
+                wanted = {name: leaf[0] for name, (_, leaf) in leaves.items() if leaf}
+            else:
+                tokens = _leaves(tokens)
+                wanted = {"state": tokens[0]}
             with torch.enable_grad(), self._autocast():
                 if number == 0:
                     x = self.model.embed(*tokens, self.inputs.time, weights)
@@ -221,10 +255,13 @@ class GradientPasses:
                     x = self.model.blocks[number - 1].update(*tokens, latents)
             outputs = [(x, grad)]
             outputs += self._gather_again(block, x, (), weights, gathered, pair)
+            found = self._backward(outputs, [*wanted.values(), *latents, *learned])
+            if learned:
+                self.of_inputs.add_to_weights(index, summed, found[-1])
             if number == 0:
-                self._backward(outputs, [])
+                for name, gradient in zip(wanted, found, strict=False):
+                    self.of_inputs.store(name, index, gradient)
             else:
-                found = self._backward(outputs, [*tokens, *latents])
                 self.gradient.write(index, found[0])
                 _add(total, found[1:])
 

@@ -1,6 +1,7 @@
 """Loss and gradients of a mesh of any size, in the memory of one chunk."""
 
 import os
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -8,6 +9,8 @@ from torch import Tensor, nn
 
 from ..inference.inputs import ArrayLike, TokenArray, TokenInputs
 from ..inference.prediction import plan_passes, storage_place, unwrap
+from ..models import TokenModel
+from ..ops.kernels import accumulation_dtype
 from ..progress import progress_bar
 from .gradient_passes import GradientPasses
 from .losses import LossOverSums, RelativeL2
@@ -74,7 +77,8 @@ def streamed_step(
     ------
     ValueError
         As :func:`~physicsnemo_flarepp.inference.predict`; also if no parameter or an input requires
-        a gradient. ``.grad`` is then as it was before, and so after any other error.
+        a gradient: :func:`streamed_gradients` gives those of inputs. ``.grad`` is then as it was
+        before, and so after any other error.
     TypeError
         If the loss is not one over sums.
 
@@ -88,32 +92,172 @@ def streamed_step(
     (True, torch.Size([4, 64, 8]))
     """
     model = unwrap(model)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    inputs = TokenInputs(model, fx, embedding, time, token_mask, token_weights)
+    if inputs.require_grad or not parameters:
+        raise ValueError(
+            "streamed_step gives the gradients of parameters: "
+            + (
+                "an input requires one; detach it, or call streamed_gradients"
+                if parameters
+                else "none of them requires one"
+            )
+        )
     loss = RelativeL2(token_mask) if loss is None else loss
+    plan = (chunk_size, offload, stream_dtype, progress)
+    value, gradients = _run(model, inputs, target, loss, parameters, {}, factor, plan)
+    for parameter, summed in zip(parameters, gradients, strict=True):
+        summed = summed.to(parameter.dtype)
+        parameter.grad = summed if parameter.grad is None else parameter.grad.add_(summed)
+    return value
+
+
+def streamed_gradients(
+    model: nn.Module,
+    fx: ArrayLike,
+    embedding: ArrayLike | None,
+    objective: LossOverSums,
+    *,
+    target: ArrayLike | None = None,
+    wanted: Sequence[str] | None = None,
+    out: Mapping[str, ArrayLike] | None = None,
+    chunk_size: int | str = "auto",
+    time: Float[Tensor, " B"] | None = None,
+    token_mask: ArrayLike | None = None,
+    token_weights: ArrayLike | None = None,
+    offload: str | os.PathLike | None = "cpu",
+    stream_dtype: torch.dtype | None = None,
+    progress: bool = False,
+) -> tuple[Float[Tensor, ""], dict[str, ArrayLike]]:
+    r"""Return an objective of a whole mesh and its gradients by the inputs, chunk by chunk.
+
+    Equal to the gradients of the plain forward up to rounding, in the memory of
+    :func:`streamed_step`, whose objective is the loss. One forward and one backward pass give the
+    gradients by the inputs of all tokens.
+
+    Parameters
+    ----------
+    model, fx, embedding, time, token_mask, token_weights
+        As in :func:`streamed_step`. Inputs may require gradients; those are not added to ``.grad``.
+    chunk_size, offload, stream_dtype, progress
+        As in :func:`streamed_step`.
+    objective : LossOverSums
+        A function of sums over tokens: ``sums(prediction, target, rows)`` of the tokens
+        ``rows[0]:rows[1]``, and ``value(sums)``, one number. A force or an average is one.
+    target : ArrayLike, optional
+        What ``sums`` needs to know of each token, such as its area vector, :math:`(B, N, T)` or
+        (N, T) for a batch of one; None is passed on without it.
+    wanted : sequence of str, optional
+        Inputs whose gradients are wanted: any of "fx", "embedding", "token_weights" and "target".
+        By default all that are given but the target.
+    out : Mapping of str to arrays, optional
+        Arrays to write them to, of the shapes of the inputs: tensors, NumPy arrays, memory maps or
+        zarr arrays. Others are returned in new tensors on the host.
+
+    Returns
+    -------
+    tuple[torch.Tensor, dict]
+        The objective, detached, and the arrays by name. Tokens of weight 0 or masked get 0. With a
+        context group the objective is that of all tokens, each rank gets the gradients of its own,
+        and the row of ``fx`` that all tokens share has its whole gradient on every rank.
+
+    Examples
+    --------
+    >>> from physicsnemo_flarepp import FlarePP
+    >>> model = FlarePP(functional_dim=3, out_dim=1, n_layers=2, n_hidden=32, n_head=4)
+    >>> class Average:
+    ...     def sums(self, prediction, areas, rows):
+    ...         return torch.stack(((prediction * areas).sum(), areas.sum()))
+    ...
+    ...     def value(self, sums):
+    ...         return sums[0] / sums[1]
+    >>> x, areas = torch.rand(1, 1000, 3), torch.rand(1, 1000, 1)
+    >>> options = {"target": areas, "token_weights": areas[..., 0], "chunk_size": 300}
+    >>> wanted = ("fx", "token_weights", "target")
+    >>> average, gradients = streamed_gradients(
+    ...     model, x, None, Average(), wanted=wanted, **options
+    ... )
+    >>> {name: tuple(gradient.shape) for name, gradient in gradients.items()}
+    {'fx': (1, 1000, 3), 'token_weights': (1, 1000), 'target': (1, 1000, 1)}
+    """
+    model = unwrap(model)
+    given = {"fx": fx, "embedding": embedding, "token_weights": token_weights, "target": target}
+    given = {k: v.detach() if isinstance(v, Tensor) else v for k, v in given.items()}
+    results = _arrays_for(given, wanted, out or {}, model)
+    target = given.pop("target")
+    inputs = TokenInputs(model, time=time, token_mask=token_mask, **given)
+    grid = model.structured_shape
+    places = {name: TokenArray(name, array, grid) for name, array in results.items()}
+    plan = (chunk_size, offload, stream_dtype, progress)
+    value, _ = _run(model, inputs, target, objective, [], places, 1.0, plan)
+    return value, results
+
+
+def _arrays_for(
+    given: Mapping[str, ArrayLike | None],
+    wanted: Sequence[str] | None,
+    out: Mapping[str, ArrayLike],
+    model: TokenModel,
+) -> dict[str, ArrayLike]:
+    """Return the arrays that gradients are written to, by name."""
+    known = [name for name, value in given.items() if value is not None]
+    if model.unified_pos:  # made from the grid, whatever is given
+        known = [name for name in known if name != "embedding"]
+    if wanted is None:
+        wanted = [name for name in known if name != "target"]
+    names = list(dict.fromkeys((*wanted, *out)))
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"wanted: there is no gradient of {name!r}, because the model gets no such input; "
+                f"choose from {', '.join(known)}"
+            )
+    arrays = {}
+    for name in names:
+        value = given[name]
+        if name not in out:
+            dtype = accumulation_dtype(TokenArray(name, value).meta().dtype)
+            arrays[name] = torch.empty(tuple(value.shape), dtype=dtype)
+            continue
+        arrays[name] = array = out[name]
+        flags = getattr(array, "flags", None)
+        writable = hasattr(array, "__setitem__") and getattr(flags, "writeable", True)
+        if not writable or tuple(array.shape) != tuple(value.shape):
+            raise ValueError(
+                f"out[{name!r}] must be a writable array of the shape {tuple(value.shape)} of "
+                f"{name}, got {tuple(array.shape)}{'' if writable else ', read-only'}"
+            )
+    return arrays
+
+
+def _run(
+    model: TokenModel,
+    inputs: TokenInputs,
+    target: ArrayLike | None,
+    loss: LossOverSums,
+    parameters: list[nn.Parameter],
+    places: Mapping[str, TokenArray],
+    factor: float | Tensor,
+    plan: tuple[int | str, str | os.PathLike | None, torch.dtype | None, bool],
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the loss and the gradients of the parameters in fp64; fills the places."""
     if not isinstance(loss, LossOverSums):
         raise TypeError(
             f"loss must have sums(prediction, target, rows) and value(sums), got "
             f"{type(loss).__name__}: a loss that is no function of sums over tokens cannot be "
             "streamed; use the plain forward, or leave it out for the relative L2"
         )
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    inputs = TokenInputs(model, fx, embedding, time, token_mask, token_weights)
-    if inputs.require_grad or not parameters:
-        raise ValueError(
-            "streamed_step gives the gradients of parameters: "
-            + ("an input requires one; detach it" if parameters else "none of them requires one")
-        )
-    targets = _check_target(target, inputs, model.structured_shape)
-    place = storage_place(offload)
+    targets = None if target is None else _check_target(target, inputs, model.structured_shape)
+    chunk_size, offload, stream_dtype, progress = plan
     n_streams = len(model.blocks) + 1  # the last one for the gradient
-    passes, visits = plan_passes(model, inputs, chunk_size, place, stream_dtype, n_streams)
-    work = GradientPasses(passes, targets, loss, parameters)
+    passes, visits = plan_passes(
+        model, inputs, chunk_size, storage_place(offload), stream_dtype, n_streams
+    )
+    work = GradientPasses(passes, targets, loss, parameters, places)
     visits = 2 * (visits + len(passes.ranges))
     with progress_bar("streamed step", visits, progress) as passes.advance:
         value = work.run(factor)
-    for parameter, summed in zip(parameters, work.gradients, strict=True):
-        summed = summed.to(parameter.dtype)
-        parameter.grad = summed if parameter.grad is None else parameter.grad.add_(summed)
-    return value
+    return value, work.gradients
 
 
 def _check_target(

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from physicsnemo_flarepp import LNO, MixerBackbone, PerceiverIO, SetTransformer
-from physicsnemo_flarepp.training import streamed_step
+from physicsnemo_flarepp.training import streamed_gradients, streamed_step
+from physicsnemo_flarepp.training.losses import RelativeL2
 from tests.cuda.standins import emulate
 
 LIMITS = {torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
@@ -108,6 +109,32 @@ def test_streamed_steps_have_the_gradients_of_fp64(card, dtype, weighting, monke
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         streamed_step(model, **case, embedding=None, target=target, chunk_size=2300, factor=scale)
     assert_near([gradients(model) / scale], [gradients(exact)], LIMITS[dtype])
+
+
+class ScaledError(RelativeL2):
+    scale = 2.0**16
+
+    def value(self, sums):
+        return self.scale * super().value(sums)
+
+
+@pytest.mark.parametrize(
+    "card, dtype",
+    [("sm_75", torch.float16), ("sm_80", torch.bfloat16), ("sm_80", torch.float32)],
+    ids=str,
+)
+def test_streamed_gradients_of_weights_are_those_of_fp64(card, dtype, monkeypatch):
+    emulate(monkeypatch, card)
+    model, (case, target) = make_model("flarepp"), make_case(1, 5000, "weights")
+    leaves = {key: x.double().requires_grad_() for key, x in case.items()}
+    error = torch.linalg.norm(copy.deepcopy(model).double()(**leaves) - target)
+    (error / torch.linalg.norm(target.double())).backward()
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        _, found = streamed_gradients(
+            model, **case, embedding=None, objective=ScaledError(), target=target, chunk_size=2300
+        )
+    for key, gradient in found.items():
+        assert_near([gradient / ScaledError.scale], [leaves[key].grad], LIMITS[dtype])
 
 
 @pytest.mark.slow

@@ -24,14 +24,17 @@ def rows(batch, n, heads, dtype):
 
 def reference(q, k, v, weights, cotangents):
     """Output, normaliser and gradients in fp64 by einsum."""
-    q, k, v = (t.detach().double().requires_grad_() for t in (q, k, v))
+    leaves = q, k, v = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    if weights is not None and weights.requires_grad:
+        weights = weights.detach().double().requires_grad_()
+        leaves.append(weights)
     scores = torch.einsum("bhmd,bhnd->bhmn", q, k) * D**-0.5
     if weights is not None:
         scores = scores + weights.double().log()[:, None, None]
     results = torch.einsum("bhmn,bhnd->bhmd", scores.softmax(-1), v), scores.logsumexp(-1)
     doubled = [cotangent.double() for cotangent in cotangents]
     results = results[: len(cotangents)]
-    return [*results, *torch.autograd.grad(results, (q, k, v), doubled)]
+    return [*results, *torch.autograd.grad(results, leaves, doubled)]
 
 
 def assert_near(found, expected, limit):
@@ -44,12 +47,14 @@ def weighting_of(kind, batch, n):
         return {}
     if kind == "mask":
         return {"key_mask": torch.rand(batch, n) > 0.3}
-    return {"key_weights": torch.exp(torch.randn(batch, n))}
+    weights = torch.exp(torch.randn(batch, n))
+    return {"key_weights": weights.requires_grad_(kind == "learned weights")}
 
 
 def check(call, inputs, weighting, dtype):
     leaves = [t.detach().requires_grad_() for t in inputs]
     results = call(*leaves, **weighting)
+    leaves += [t for t in weighting.values() if t.requires_grad]
     results = results if isinstance(results, tuple) else (results,)
     cotangents = [torch.randn(t.shape).to(t.dtype) for t in results]
     found = [*results, *torch.autograd.grad(results, leaves, cotangents)]
@@ -57,7 +62,7 @@ def check(call, inputs, weighting, dtype):
     assert_near(found, reference(*inputs, weights, cotangents), LIMITS[dtype])
 
 
-@pytest.mark.parametrize("weighting", ["plain", "mask", "weights"])
+@pytest.mark.parametrize("weighting", ["plain", "mask", "weights", "learned weights"])
 @pytest.mark.parametrize("dtype", LIMITS, ids=str)
 @pytest.mark.parametrize("card", CARDS)
 def test_gradients_are_those_of_fp64(card, dtype, weighting, monkeypatch):

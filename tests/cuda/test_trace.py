@@ -160,9 +160,29 @@ def test_gradients_on_fake_cuda_tensors_copy_nothing_to_the_host(fake_cuda, dtyp
     weights = torch.rand(1, 5000)
     with Recorder() as recorded:
         out, lse = attention._attention(q, k, v, weights, 0.25, None)
-        ctx = SimpleNamespace(scale=0.25, splits=None)
+        ctx = SimpleNamespace(scale=0.25, splits=None, needs_input_grad=[True] * 4)
         ctx.saved_tensors = (q, k, v, weights, out, lse)
         attention._autograd_backward(ctx, out, lse)
     name = f"_scaled_dot_product_{kernel}_attention"
     assert recorded.attention() == {name, f"{name}_backward"}
     assert recorded.copies == [] and not [n for n in recorded.called if n in WAITS]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients_of_weights_cost_no_pass_and_nothing_unless_wanted(dtype, monkeypatch):
+    emulate(monkeypatch, "sm_80")
+    q, k, v = (torch.rand(1, n, 2, 16).to(dtype).transpose(1, 2) for n in (8, 300, 300))
+    q.requires_grad_()
+    recorded = {}
+    for learned in (False, True):
+        weights = (0.1 + torch.rand(1, 300)).requires_grad_(learned)
+        out, lse = attention.attention_with_lse(q, k, v, key_weights=weights)
+        with Recorder() as recorded[learned]:
+            out.backward(out.detach())
+    with Recorder() as alone:
+        arguments = (out, q, k, v, out, lse, weights)
+        attention._attention_backward(*(t.detach() for t in arguments), 0.25, None)
+    operators = recorded[False].called - Counter({"detach": 99})
+    assert operators == alone.called - Counter({"detach": 99})
+    name, *others = recorded[True].attention()
+    assert not others and recorded[True].called[name] == recorded[False].called[name] == 1

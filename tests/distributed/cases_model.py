@@ -95,8 +95,7 @@ def outputs_and_gradients(model, inputs, cotangent, group=None):
     """Output, gradient of every parameter, and of the shared and the token-wise input."""
     model.zero_grad(set_to_none=True)
     inputs = {
-        key: v if key.startswith("token_") else v.clone().requires_grad_()
-        for key, v in inputs.items()
+        key: v if key == "token_mask" else v.clone().requires_grad_() for key, v in inputs.items()
     }
     y = model(**inputs)
     (y * cotangent).sum().backward()
@@ -106,7 +105,11 @@ def outputs_and_gradients(model, inputs, cotangent, group=None):
         gradients = dict(
             zip(gradients, sum_in_buckets(list(gradients.values()), group), strict=True)
         )
-    return y.detach(), gradients, inputs["embedding"].grad
+    token_gradient = inputs["embedding"].grad
+    if "token_weights" in inputs:  # of many scales: with respect to their logarithms
+        weights = inputs["token_weights"]
+        token_gradient = torch.cat((token_gradient, (weights * weights.grad)[..., None]), -1)
+    return y.detach(), gradients, token_gradient
 
 
 def worst_errors(got, expected, start: int, stop: int) -> dict[str, float]:

@@ -28,7 +28,7 @@ from physicsnemo_flarepp.training.optimizers import make_average
 from physicsnemo_flarepp.training.optimizers import make_optimizer as recipe_optimizer
 from physicsnemo_flarepp.training.schedules import make_schedule
 from physicsnemo_flarepp.training.step import TrainStep
-from physicsnemo_flarepp.training.streamed import streamed_step
+from physicsnemo_flarepp.training.streamed import streamed_gradients, streamed_step
 
 SAMPLES = 4
 
@@ -184,14 +184,40 @@ def streamed(rank: int) -> dict[tuple, tuple[float, float]]:
             rows = bounds(layout, ranks)[rank : rank + 2]
             local = {**take(inputs, *rows), "target": target[:, slice(*rows)]}
             got = streamed_step(model, **local, chunk_size=5)
+            of_inputs = input_gradient_errors(model, inputs, rows, groups[ranks])
             found = sum_in_buckets([p.grad for p in model.parameters()], groups[ranks])
             total = max(g.norm() for g in expected)
             errors = [
                 float((a - b).norm() / max(b.norm(), 1e-3 * total))
                 for a, b in zip(found, expected, strict=True)
             ]
-            results[name, ranks] = (abs(float(got / loss.detach()) - 1), max(errors))
+            results[name, ranks] = (abs(float(got / loss.detach()) - 1), max(errors), *of_inputs)
     return results
+
+
+class SquareOfSum:
+    def sums(self, prediction, target, rows):
+        return prediction.sum((0, 1))
+
+    def value(self, sums):
+        return sums.square().sum()
+
+
+def input_gradient_errors(model, inputs, rows, group) -> list[float]:
+    """Of streamed gradients on this rank's tokens against those of one process."""
+    enable_context_parallel(model, None)
+    keys = [key for key in ("fx", "embedding", "token_weights") if key in inputs]
+    leaves = [inputs[key].clone().requires_grad_() for key in keys]
+    whole = model(**{**inputs, **dict(zip(keys, leaves, strict=True))})
+    expected = torch.autograd.grad(whole.sum((0, 1)).square().sum(), leaves)
+    enable_context_parallel(model, group)
+    local = take(inputs, *rows)
+    _, found = streamed_gradients(model, **local, objective=SquareOfSum(), chunk_size=5)
+    errors = []
+    for key, gradient in zip(keys, expected, strict=True):
+        own = gradient if key == "fx" else gradient[:, slice(*rows)]
+        errors.append(float((found[key] - own).norm() / gradient.norm()))
+    return errors
 
 
 def streamed_failure(rank: int) -> str:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import pyvista as pv
+import torch
 
 from physicsnemo_flarepp.builtin.sets.car_body import sample_shape
 from physicsnemo_flarepp.builtin.sets.cars import solve_shape, write_run
@@ -10,11 +11,13 @@ from physicsnemo_flarepp.datapipes.readers.parameters import read_reference_valu
 from physicsnemo_flarepp.evaluation.force_conventions import ForceSettings, force_settings
 from physicsnemo_flarepp.evaluation.forces import (
     force_surface,
+    load_sums,
     stored_reference_area,
     surface_areas,
     surface_forces,
 )
-from physicsnemo_flarepp.meshes import polygon_mesh
+from physicsnemo_flarepp.meshes import geometry, polygon_mesh
+from physicsnemo_flarepp.meshes.geometry import surface_tensors
 from physicsnemo_flarepp.meshes.measures import frontal_area
 
 X = np.array([1.0, 0.0, 0.0])
@@ -179,3 +182,48 @@ def test_without_a_table_the_reference_is_the_silhouette(loaded, tmp_path):
     assert "silhouette" in surface.area_source
     given = force_surface(ball, "cell", force_settings(loaded, {"reference_area": 3.0}))
     assert given.reference_area == 3.0
+
+
+@pytest.mark.parametrize("association", ["cell", "point"])
+@pytest.mark.parametrize("is_fixed", [True, False], ids=["fixed area", "own area"])
+def test_coefficients_have_the_derivatives_of_finite_differences(association, is_fixed):
+    """Forces and moments by the vertices, with the reference area held or differentiated."""
+    body = pv.Icosphere(nsub=2).scale((2.0, 1.0, 0.5))
+    # Off symmetry: where one part just hides another, the silhouette has a kink.
+    body.points += 0.02 * np.random.default_rng(0).normal(size=body.points.shape)
+    mesh = polygon_mesh(body, "ellipsoid")
+    chosen, axis = settings(shear_sign=-1, drag_axis=(1.0, 0.2, 0), lift_axis=(0, 0, 1.0)), X
+    torch.manual_seed(0)
+    points = torch.tensor(mesh.points, dtype=torch.float64, requires_grad=True)
+    n = mesh.n_cells if association == "cell" else len(points)
+    pressure, shear = torch.randn(n).double(), torch.randn(n, 3).double()
+
+    def coefficients(points):
+        surface = surface_tensors(points, mesh.connectivity, mesh.offsets, association)
+        known = (surface.vectors, surface.areas, pressure, shear, chosen)
+        area = 3.0 if is_fixed else geometry.frontal_area(points, mesh, axis, lines=300)
+        arms = surface.positions - torch.tensor([0.5, 0.0, 1.0])
+        return torch.cat((*load_sums(*known), *load_sums(*known, arms))) / area
+
+    found, cotangent = coefficients(points), torch.randn(12).double()
+    total = found.detach().numpy()[:3] + found.detach().numpy()[3:6]
+    areas = surface_areas(mesh, association, "outward")
+    area = 3.0 if is_fixed else float(geometry.frontal_area(points.detach(), mesh, axis, lines=300))
+    expected = surface_forces(areas, pressure.numpy(), shear.numpy(), chosen, area).total
+    np.testing.assert_allclose(total, expected, rtol=1e-12)
+    (gradient,) = torch.autograd.grad(found, points, cotangent)
+    direction = torch.randn_like(points)
+    ends = [coefficients((points + s * direction).detach()) @ cotangent for s in (1e-6, -1e-6)]
+    slope = (ends[0] - ends[1]) / 2e-6
+    torch.testing.assert_close((gradient * direction).sum(), slope, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("axis", range(3))
+def test_moments_of_a_buoyant_body_are_those_of_its_centre(axis):
+    """Linear pressure acts like a weight at the centre of the volume."""
+    mesh = polygon_mesh(ellipsoid().translate((3.0, -1.0, 2.0)), "ellipsoid")
+    surface = surface_tensors(torch.tensor(mesh.points).double(), mesh.connectivity, mesh.offsets)
+    known = (surface.vectors, surface.areas, 3.0 * surface.positions[:, axis], None, settings())
+    force, moment = load_sums(*known)[0], load_sums(*known, surface.positions)[0]
+    expected = np.cross([3.0, -1.0, 2.0], force)
+    np.testing.assert_allclose(moment, expected, rtol=0, atol=2e-2 * np.abs(expected).max())

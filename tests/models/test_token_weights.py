@@ -150,17 +150,36 @@ def test_a_tiny_positive_weight_is_no_padding():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["flarepp", "attention", "transolver", "transolver3"])
-def test_gradients_are_those_of_finite_differences_and_weights_get_none(name):
-    model = make_model(
-        name, n_layers=1, n_hidden=8, n_head=2, slice_num=None if name == "attention" else 3
-    )
-    inputs = make_inputs(5)
-    weights = inputs["token_weights"].requires_grad_()
-    rows = [inputs[key].requires_grad_() for key in ("fx", "embedding")]
-    assert torch.autograd.gradcheck(lambda *a: model(*a, token_weights=weights), rows)
-    model(*rows, token_weights=weights).sum().backward()
-    assert weights.grad is None
+@pytest.mark.parametrize("name", ["flarepp", "transolver", "transolver3"])
+def test_gradients_are_those_of_finite_differences(name):
+    model = make_model(name, n_layers=1, n_hidden=8, n_head=2, slice_num=3)
+    rows = [value.requires_grad_() for value in make_inputs(5).values()]
+    assert torch.autograd.gradcheck(lambda *a: model(*a[:2], token_weights=a[2]), rows)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_weights_have_gradients_that_a_factor_on_them_does_not_see(name):
+    """By central differences along one direction; only ratios count, so w and dw are orthogonal."""
+    model, inputs = make_model(name), make_inputs()
+    inputs["token_weights"][0, 3] = 0.0
+    weights = inputs["token_weights"].clone().requires_grad_()
+    mask = torch.ones(2, N, dtype=torch.bool)
+    mask[1, 5:8] = False
+    cotangent = torch.randn(2, N, 2).double()
+
+    def value(weights):
+        return (model(**{**inputs, "token_weights": weights}, token_mask=mask) * cotangent).sum()
+
+    (gradient,) = torch.autograd.grad(value(weights), weights)
+    assert gradient[0, 3] == 0 and (gradient[1, 5:8] == 0).all()
+    total = (gradient * weights).abs().sum(-1)
+    assert ((gradient * weights).sum(-1).abs() < 1e-12 * total).all()
+    direction = weights.detach() * torch.randn(2, N).double()
+    step = 1e-5 * direction
+    with torch.no_grad():
+        difference = (value(weights + step) - value(weights - step)) / 2e-5
+    slope = (gradient * direction).sum()
+    assert abs(difference - slope) < 1e-6 * (gradient * direction).norm()
 
 
 def weighted_softmax(scores, weights):

@@ -1,11 +1,19 @@
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from physicsnemo_flarepp.ops import attention, attention_backward, attention_with_lse, kernels
+from physicsnemo_flarepp.ops import (
+    attention,
+    attention_backward,
+    attention_with_lse,
+    kernels,
+    plain_operators,
+)
+from physicsnemo_flarepp.ops.attention import attention_of_part
 
 B, H, M, N, D = 2, 3, 5, 37, 16
 
@@ -73,11 +81,81 @@ def test_both_results_have_the_gradients_of_finite_differences(weighting):
     assert torch.autograd.gradcheck(lambda *a: attention_with_lse(*a, **weighting), inputs)
 
 
-def test_weights_get_no_gradient():
-    q, k, v = (t.requires_grad_() for t in qkv())
-    weights = torch.rand(B, N, dtype=torch.float64, requires_grad=True)
-    attention_with_lse(q, k, v, key_weights=weights)[0].sum().backward()
-    assert weights.grad is None and q.grad is not None
+@pytest.mark.parametrize("n_queries, splits", [(M, 1), (M, 2), (9, 3)])
+@pytest.mark.parametrize("backend", ["cpu", "math", "plain"])
+def test_weights_have_the_gradients_of_finite_differences(backend, n_queries, splits, monkeypatch):
+    if backend != "plain":
+        monkeypatch.setattr(attention, "select_backend", lambda *_: backend)
+    q, k, v = (torch.randn(B, 2, n, 4, dtype=torch.float64) for n in (n_queries, 6, 6))
+    weights, mask = torch.rand(B, 6, dtype=torch.float64) + 0.1, torch.ones(B, 6, dtype=torch.bool)
+    mask[0, 2] = False
+    inputs = [t.requires_grad_() for t in (q, k, v, weights)]
+
+    def both(q, k, v, weights):
+        with plain_operators() if backend == "plain" else nullcontext():
+            options = {"key_mask": mask, "key_weights": weights, "splits": splits}
+            return attention_with_lse(q, k, v, **options)
+
+    assert torch.autograd.gradcheck(both, inputs)
+    assert torch.autograd.gradcheck(lambda *a: both(*a)[0], inputs)  # no gradient of lse
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_weight_of_zero_has_no_gradient_and_a_tiny_one_that_of_its_limit(plain):
+    q, k, v = qkv()
+    cotangent = torch.randn(B, H, M, D, dtype=torch.float64)
+    weights = torch.rand(B, N, dtype=torch.float64) + 0.1
+
+    def value(weight, learned=False):
+        with plain_operators() if plain else nullcontext():
+            leaf = torch.cat((torch.full((B, 1), weight).double(), weights[:, 1:]), 1)
+            leaf.requires_grad_(learned)
+            return leaf, (attention_with_lse(q, k, v, key_weights=leaf)[0] * cotangent).sum(
+                (1, 2, 3)
+            )
+
+    def gradient(weight):
+        leaf, loss = value(weight, True)
+        return torch.autograd.grad(loss.sum(), leaf)[0][:, 0]
+
+    assert (gradient(0.0) == 0).all()
+    limit = (value(1e-7)[1] - value(0.0)[1]) / 1e-7
+    torch.testing.assert_close(gradient(1e-30), limit, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_gradients_of_weights_in_every_precision(dtype):
+    q, k, v = qkv(dtype)
+    cotangents = torch.randn(B, H, M, D).to(dtype), torch.randn(B, H, M)
+    weights = some_weights(spread=1.0)
+    found = []
+    for inputs in ((q, k, v), [t.double() for t in (q, k, v)]):
+        leaf = weights.clone().requires_grad_()
+        results = attention_with_lse(*inputs, key_weights=leaf)
+        total = sum((a * b).sum() for a, b in zip(results, cotangents, strict=True))
+        found.append(torch.autograd.grad(total, leaf)[0] * weights)
+    limit = {torch.bfloat16: 3e-2, torch.float16: 4e-3}.get(dtype, 1e-5)
+    assert (found[0] - found[1]).norm() < limit * found[1].norm()
+
+
+def test_parts_of_a_known_attention_have_the_gradients_of_the_whole():
+    q, k, v = qkv()
+    weights = some_weights()
+    leaves = [t.clone().requires_grad_() for t in (q, k, v, weights)]
+    whole = attention_with_lse(*leaves[:3], key_weights=leaves[3])
+    cotangents = [torch.randn_like(t) for t in whole]
+    expected = torch.autograd.grad(whole, leaves, cotangents)
+    whole = tuple(t.detach() for t in whole)
+    shares = []
+    for rows in (slice(11), slice(11, None)):
+        part = [q, k[:, :, rows], v[:, :, rows], weights[:, rows]]
+        part = [t.clone().requires_grad_() for t in part]
+        results = attention_of_part(*part[:3], whole, key_weights=part[3])
+        shares.append(torch.autograd.grad(results, part, cotangents))
+    torch.testing.assert_close(shares[0][0] + shares[1][0], expected[0], rtol=0, atol=1e-12)
+    for i, axis in ((1, 2), (2, 2), (3, 1)):
+        joined = torch.cat([share[i] for share in shares], axis)
+        torch.testing.assert_close(joined, expected[i], rtol=1e-10, atol=1e-12)
 
 
 def on_cpu_kernel(monkeypatch):
@@ -375,7 +453,9 @@ def test_compiled_without_graph_break_equals_eager(weighting):
     for f in (loss, torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")):
         torch.manual_seed(1)
         inputs = [t.requires_grad_() for t in qkv()]
-        value = f(*inputs, WEIGHTINGS[weighting]())
+        options = WEIGHTINGS[weighting]()
+        inputs += [t.requires_grad_() for t in options.values() if t.is_floating_point()]
+        value = f(*inputs[:3], options)
         value.backward()
         results.append([value.detach(), *(t.grad for t in inputs)])
     for a, b in zip(*results, strict=True):

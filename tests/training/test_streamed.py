@@ -14,7 +14,7 @@ from physicsnemo_flarepp.inference import encode_state, predict
 from physicsnemo_flarepp.ops import plain_operators
 from physicsnemo_flarepp.ops.errors import relative_l2
 from physicsnemo_flarepp.ops.plain import is_plain
-from physicsnemo_flarepp.training import streamed_step
+from physicsnemo_flarepp.training import streamed_gradients, streamed_step
 from tests.inference.streaming_cases import (
     BATCH,
     MODELS,
@@ -240,6 +240,122 @@ def test_slices_that_next_to_no_token_of_a_chunk_belongs_to(name, chunk_size):
     model.zero_grad()
     found = streamed_step(model, **case, chunk_size=chunk_size)
     assert abs(found / expected - 1) < 1e-5 and worst_difference(model, reference) < 5e-3
+
+
+class WeightedPower:
+    """A function of sums that depends on data of the tokens, too."""
+
+    def sums(self, prediction, target, rows):
+        target = 1.0 if target is None else target
+        return torch.stack(((prediction * target).sum(), prediction.square().sum()))
+
+    def value(self, sums):
+        return sums[0] * sums[1].sqrt()
+
+
+def plain_gradients(model, case):
+    """The objective and its gradients by every input of floating type, by plain autograd."""
+    case = {k: v.clone() for k, v in case.items()}
+    leaves = {k: v.requires_grad_() for k, v in case.items() if v.is_floating_point()}
+    inputs = {key: value for key, value in case.items() if key != "target"}
+    objective, target = WeightedPower(), case["target"].reshape(case["target"].shape[0], -1, 2)
+    target = target.masked_fill(~case.get("token_mask", torch.tensor(True))[..., None], 0.0)
+    value = objective.value(objective.sums(model(**inputs).reshape(target.shape), target, None))
+    found = torch.autograd.grad(value, list(leaves.values()))
+    return value.detach(), dict(zip(leaves, found, strict=True))
+
+
+def assert_same_gradients(found, expected, limit=1e-10):
+    assert set(found) == set(expected)
+    for name, gradient in expected.items():
+        error = (torch.as_tensor(found[name]) - gradient).norm()
+        assert error <= limit * gradient.norm(), name
+
+
+@pytest.mark.parametrize("kind", ["whole", "weighted"])
+@pytest.mark.parametrize("name", [*MODELS, *COMPLETE])
+def test_input_gradients_of_every_mixer(name, kind):
+    model, case = make(name), make_case(kind=kind)
+    if kind == "weighted":
+        case["target"][~case["token_mask"]] = 0.0  # the objective reads it
+    value, expected = plain_gradients(model, case)
+    fx, embedding = case.pop("fx"), case.pop("embedding")
+    found_value, found = streamed_gradients(
+        model, fx, embedding, WeightedPower(), wanted=list(expected), chunk_size=11, **case
+    )
+    assert abs(found_value / value - 1) < 1e-10 and not fx.requires_grad
+    assert_same_gradients(found, expected)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_input_gradients_in_single_precision_and_by_default_of_all_inputs():
+    model, case = make("flarepp", torch.float32), make_case(torch.float32)
+    case["token_weights"] = make_weights()
+    _, expected = plain_gradients(model, case)
+    del expected["target"]
+    inputs = [case.pop("fx"), case.pop("embedding")]
+    _, found = streamed_gradients(model, *inputs, WeightedPower(), chunk_size=7, **case)
+    assert_same_gradients(found, expected, 2e-5)
+    assert {k: v.dtype for k, v in found.items()} == {k: v.dtype for k, v in expected.items()}
+
+
+def test_input_gradients_of_grids_and_of_one_row_for_all_tokens():
+    model = make_model(structured_shape=(7, 5))
+    torch.manual_seed(2)
+    case = {"fx": torch.randn(2, 7, 5, 4), "embedding": torch.randn(2, 7, 5, 3)}
+    case = {key: value.double() for key, value in case.items()}
+    case["target"] = torch.randn(2, 7, 5, 2).double()
+    _, expected = plain_gradients(model, case)
+    options = {"wanted": list(expected), "target": case["target"], "chunk_size": 8}
+    _, found = streamed_gradients(model, case["fx"], case["embedding"], WeightedPower(), **options)
+    assert_same_gradients(found, expected)
+    row = {**make_case(), "fx": torch.randn(BATCH, 1, 4).double()}
+    _, expected = plain_gradients(make("flare"), row)
+    options = {"wanted": list(expected), "target": row["target"], "chunk_size": 8}
+    _, found = streamed_gradients(
+        make("flare"), row["fx"], row["embedding"], WeightedPower(), **options
+    )
+    assert_same_gradients(found, expected)
+
+
+def test_input_gradients_go_to_memory_maps(tmp_path):
+    """A batch of one without its axis; the objective needs no target."""
+    model, case = make("transolver"), make_case()
+    one = {key: case[key][0].numpy() for key in ("fx", "embedding")}
+    one["token_weights"] = make_weights()[0].numpy()
+    _, expected = plain_gradients(
+        model,
+        {
+            **{k: torch.from_numpy(v)[None] for k, v in one.items()},
+            "target": torch.ones(1, TOKENS, 2),
+        },
+    )
+    out = {
+        name: np.lib.format.open_memmap(tmp_path / f"{name}.npy", "w+", np.float32, value.shape)
+        for name, value in one.items()
+    }
+    _, found = streamed_gradients(model, **one, objective=WeightedPower(), out=out, chunk_size=9)
+    assert all(found[name] is out[name] for name in out)
+    for name in out:
+        stored = torch.from_numpy(np.load(tmp_path / f"{name}.npy"))[None]
+        assert (stored - expected[name]).norm() < 1e-6 * expected[name].norm()
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        ({"wanted": ["token_weights"]}, ValueError, "no gradient of 'token_weights'.*fx, embedd"),
+        ({"wanted": ["time"]}, ValueError, "no gradient of 'time'"),
+        ({"out": {"fx": np.zeros((2, 5, 4))}}, ValueError, r"must be a writable .*\(2, 53, 4\)"),
+        ({"out": {"fx": np.broadcast_to(0.0, (2, 53, 4))}}, ValueError, "read-only"),
+        ({"objective": torch.nn.MSELoss()}, TypeError, "no function of sums over tokens"),
+    ],
+)
+def test_input_gradients_that_cannot_be_had_are_named(change, error, message):
+    fx, embedding = make_cloud()
+    options = {"model": make("flare"), "fx": fx, "embedding": embedding}
+    with pytest.raises(error, match=message):
+        streamed_gradients(**{**options, "objective": WeightedPower(), **change})
 
 
 def in_threads(*works):
