@@ -60,12 +60,14 @@ def describe_contents(contents: Contents, names: Names | None) -> list[Found]:
 
 def _found(name: str, place: str, array: Rowwise, role: str) -> Found:
     values = np.asarray(array[...])
+    kind = str(values.dtype)
+    values = values.astype(int) if values.dtype.kind == "b" else values
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
     text = f"{finite.min():.4g} .. {finite.max():.4g}" if finite.size else "no number"
     if missing := values.size - finite.size:
         text += f", {missing} NaN or infinite"
     shape = " x ".join(map(str, values.shape)) or "1"
-    return Found(printable(name), place, shape, str(values.dtype), text, role)
+    return Found(printable(name), place, shape, kind, text, role)
 
 
 def _role(names: Names | None, name: str) -> str:

@@ -19,6 +19,7 @@ TO_BODY = ("distance", "direction")
 GEOMETRY = ("normals", "areas", "volumes", *TO_BODY)
 # A value of the whole case with more numbers is an array of tokens that was named by mistake.
 _MOST_VALUES = 4096
+_MOST_AXES = 3
 
 
 def find_place(contents: Contents, names: Names) -> str:
@@ -106,7 +107,22 @@ def token_shape(contents: Contents, names: Names) -> tuple[int, tuple[int, ...] 
             f"{contents.source}: {name} (of the coordinates) has shape {shape}, expected "
             "(points, dimensions) or, on a grid, (rows, columns, dimensions)"
         )
+    _check_dimensions(contents, names.coordinates, len(of_tokens))
     return math.prod(of_tokens), of_tokens if len(of_tokens) > 1 else None
+
+
+def _check_dimensions(contents: Contents, picks: Mapping[str, Pick], token_axes: int) -> None:
+    """Raise if points would have more than three coordinates."""
+    shapes = {pick.array: tuple(contents.arrays[pick.array].shape) for pick in picks.values()}
+    width = sum(p.width(math.prod(shapes[p.array][token_axes:])) for p in picks.values())
+    if width > _MOST_AXES:
+        name, shape = next(iter(shapes.items()))
+        turned = f" Transposed? Then save it as {shape[::-1]}." if shape[0] <= _MOST_AXES else ""
+        raise ValueError(
+            f"{contents.source_of(name)}: {', '.join(shapes)} with shape {shape} would give each "
+            f"point {width} coordinates; points have at most {_MOST_AXES}.{turned} Or name others "
+            "as data.coordinates"
+        )
 
 
 def _grid_of_fields(contents: Contents, names: Names) -> tuple[int, ...]:
@@ -239,7 +255,7 @@ def _column(
     if stored is None:
         raise _missing(contents, name)
     raise ValueError(
-        f"{contents.source}: {name} has shape {tuple(stored.shape)}, expected ({n},) or "
+        f"{contents.source_of(name)}: {name} has shape {tuple(stored.shape)}, expected ({n},) or "
         f"({n}, channels), one row for each of the {n} tokens. Name another array, or other "
         "coordinates"
     )

@@ -87,6 +87,8 @@ class Contents:
         Why arrays that are there are not read, by name: sentences that begin with the file.
     checked : bool
         Whether the values were compared with each other when the file was decoded.
+    origins : Mapping[str, Path or str]
+        The files of arrays, where the arrays of a case are in several.
     """
 
     source: Path | str
@@ -96,6 +98,11 @@ class Contents:
     body: PolygonMesh | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
     checked: bool = False
+    origins: Mapping[str, Path | str] = field(default_factory=dict)
+
+    def source_of(self, name: str) -> Path | str:
+        """Return the file to blame for an array."""
+        return self.origins.get(name, self.source)
 
     def join(self, other: "Contents") -> "Contents":
         """Return both together; arrays of a second mesh must be on the same points or cells."""
@@ -113,6 +120,7 @@ class Contents:
             self.body or other.body,
             {**self.unreadable, **other.unreadable},
             self.checked and other.checked,
+            {name: part.source_of(name) for part in (self, other) for name in part.arrays},
         )
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> "Contents":

@@ -19,7 +19,7 @@ from .base import MEASURE, CaseReader, ReaderOptions, Rowwise, TokenTable
 from .case_files import CaseFiles, find_files
 from .case_tables import TO_BODY, make_table, token_shape
 from .contents import Contents, DecodedCases, Wanted, open_body, open_files
-from .guesses import complete
+from .guesses import complete, is_connectivity, is_coordinates
 from .names import Names
 from .parameters import read_parameters
 from .splits import SPLITS, SplitFraction, SplitMissing, named_split, says_its_split
@@ -255,13 +255,38 @@ class OwnReader(NamedReader):
     def _n_cases(self) -> int:
         """Number of cases of a whole set: the length of its largest array."""
         arrays = self._shared.arrays
-        several = {n: a for n, a in arrays.items() if a.shape and n not in self._shared_names}
+        several = {
+            name: array
+            for name, array in arrays.items()
+            if array.shape
+            and name not in self._shared_names
+            and not is_connectivity(name, array)
+            and not (is_coordinates(name) and len(array.shape) <= 2)
+        }
         if not several:
             raise ValueError(
                 f"{self._shared.source} holds no array with cases along its first axis; it has "
                 f"{', '.join(f'{n} {tuple(a.shape)}' for n, a in arrays.items()) or 'none'}"
             )
         return max(several.values(), key=lambda array: math.prod(array.shape)).shape[0]
+
+    @cached_property
+    def _shared_arrays(self) -> set[str]:
+        """Arrays of a whole set that all cases share.
+
+        With as many cases as points the shape does not tell: coordinates that would have one row
+        per case, and none per point, are shared.
+        """
+        n, arrays = self._n_cases, self._shared.arrays
+        as_many = any(array.shape[:2] == (n, n) for array in arrays.values())
+        return {
+            name
+            for name, array in arrays.items()
+            if name in self._shared_names
+            or array.shape[:1] != (n,)
+            or is_connectivity(name, array)
+            or (as_many and is_coordinates(name) and math.prod(array.shape[1:]) <= 3)
+        }
 
     def open_contents(self, index: int, wanted: Wanted) -> Contents:
         """Return what is in the files of case `index`."""
@@ -312,9 +337,7 @@ class OwnReader(NamedReader):
 
     def _case_of_set(self, position: int) -> Contents:
         arrays = {
-            name: _entry(array, position)
-            if array.shape[:1] == (self._n_cases,) and name not in self._shared_names
-            else array
+            name: array if name in self._shared_arrays else _entry(array, position)
             for name, array in self._shared.arrays.items()
         }
         return replace(self._shared, arrays=arrays)
