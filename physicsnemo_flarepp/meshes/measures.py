@@ -1,4 +1,4 @@
-"""What area points stand for, the frontal area of a surface, and distances to a body."""
+"""What points stand for; where a surface faces, its frontal area, and distances to a body."""
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -11,6 +11,8 @@ from .polygons import PolygonMesh, fan_triangles
 _LARGEST_CIRCUMRADIUS = 1.5
 _NEIGHBOUR = 3
 _BLOCK = 2**18  # triangles cut at a time: bounds the memory of large surfaces
+# Below this share of area^(3/2) the enclosed volume does not tell inside from outside.
+_FLAT = 1e-5
 
 
 def grid_areas(points: Float[np.ndarray, "N d"], shape: tuple[int, ...]) -> Float[np.ndarray, " N"]:
@@ -86,6 +88,27 @@ def _vertex_areas(points: Float[np.ndarray, "N d"], cells: np.ndarray) -> Float[
     in_space[:, : points.shape[1]] = points
     offsets = np.arange(0, cells.size + 1, cells.shape[1])
     return PolygonMesh("grid or cloud", in_space, cells.reshape(-1), offsets).vertex_areas[1]
+
+
+def facing(centres: np.ndarray, vectors: np.ndarray) -> str | None:
+    """Return whether cells face ``outward`` or ``inward``, by the sign of the enclosed volume.
+
+    None if the volume is too small for the area. It is taken about the middle of the surface, so
+    that small openings do not matter.
+
+    >>> axes = np.concatenate([np.eye(3), -np.eye(3)])  # the six faces of a cube
+    >>> facing(axes, axes), facing(axes, -axes), facing(axes[:1], axes[:1])
+    ('outward', 'inward', None)
+    """
+    areas = np.linalg.norm(vectors, axis=1)
+    total = areas.sum()
+    if not total > 0:
+        return None
+    middle = areas @ centres / total
+    volume = np.einsum("ij,ij->", centres - middle, vectors) / 3
+    if abs(volume) < _FLAT * total**1.5:
+        return None
+    return "outward" if volume > 0 else "inward"
 
 
 def frontal_area(mesh: PolygonMesh, axis: np.ndarray, *, lines: int = 2000) -> float:

@@ -139,7 +139,7 @@ def _by_patterns(root: Path, patterns: Sequence[str], layout: str) -> CaseFiles:
             )
     whole = layout == "set" or (not found and layout == "auto")
     return CaseFiles(
-        {} if whole else {case: tuple(found[case]) for case in _sorted(found)},
+        {} if whole else {case: tuple(found[case]) for case in in_order(found)},
         tuple(shared) if not whole else (*shared, *(p for paths in found.values() for p in paths)),
         names,
         whole_set=whole,
@@ -181,13 +181,13 @@ def _by_looking(root: Path, layout: str) -> CaseFiles:
             used.insert(0, geometry)
             for case, files in cases.items():
                 files.insert(0, shapes[case])
-    told = [f"{len(cases)} cases, each a file {' and a file '.join(used)}: {some(_sorted(cases))}"]
+    told = [f"{len(cases)} cases, each a file {' and a file '.join(used)}: {some(in_order(cases))}"]
     others = {s: len(p) for s, p in by_suffix.items() if s not in used}
     if others:
         listed = ", ".join(f"{count} {s}" for s, count in others.items())
         told.append(f"left aside are {listed} files; name them in data.reader.files to read them")
     return CaseFiles(
-        {case: tuple(cases[case]) for case in _sorted(cases)},
+        {case: tuple(cases[case]) for case in in_order(cases)},
         array_names=_array_names(paths, ids),
         told=tuple(told),
     )
@@ -253,12 +253,12 @@ def _relative(root: Path, path: Path) -> str:
     return path.relative_to(root).as_posix()
 
 
-def _sorted(ids: Iterable[str]) -> list[str]:
+def in_order(ids: Iterable[str]) -> list[str]:
     """Return ids in the order of the numbers in them.
 
     Examples
     --------
-    >>> _sorted(["run_10", "run_9"])
+    >>> in_order(["run_10", "run_9"])
     ['run_9', 'run_10']
     """
     key = lambda text: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", text)]  # noqa: E731

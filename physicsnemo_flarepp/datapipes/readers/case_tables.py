@@ -191,9 +191,10 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         if n == 0:
             raise ValueError(f"{contents.source} has no {place}s")
         geometry, measure = _mesh_geometry(contents.mesh, place)
-        coordinates = {"xyz": geometry.pop("coordinates")}
+        points = geometry.pop("coordinates")
+        coordinates = _mesh_coordinates(contents, names, points)
         arrays = contents.columns(place)
-        to_body = _body_columns(contents, coordinates, n)
+        to_body = _body_columns(contents, {"xyz": points}, n)
         columns = {**to_body, **geometry, **token_columns(arrays, n, None)}
     else:
         place = "point"
@@ -275,6 +276,21 @@ def _mesh_geometry(
         return columns, None
     sizes = mesh.sizes if place == "cell" else mesh.point_sizes
     return {**columns, "volumes": sizes}, sizes
+
+
+def _mesh_coordinates(contents: Contents, names: Names, points: Rowwise) -> dict[str, Rowwise]:
+    """Return the coordinates of a mesh, or those of x, y, z that are named."""
+    if not names.coordinates:
+        return {"xyz": points}
+    asked = [pick.array for pick in names.coordinates.values()]
+    if not set(asked) <= set("xyz"):
+        raise ValueError(
+            f"{contents.source} is a mesh, which has its own coordinates; data.coordinates is "
+            f"[{', '.join(asked)}], expected some of x, y, z, or null for all"
+        )
+    axes = ["xyz".index(axis) for axis in asked]
+    shape = (points.shape[0], len(axes))
+    return {"".join(asked): ComputedColumn(shape, lambda rows: np.asarray(points[rows])[:, axes])}
 
 
 def _cell_columns(mesh: PolygonMesh) -> dict[str, Rowwise]:

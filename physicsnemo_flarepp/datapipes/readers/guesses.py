@@ -80,7 +80,7 @@ def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]
     if names.features is None:
         stored = first.columns(names.association)
         features = {n: Pick(n) for n in columns if n not in used and _is_input(n, stored[n])}
-        if isinstance(first.mesh, PolygonMesh):
+        if isinstance(first.mesh, PolygonMesh) and np.ptp(first.mesh.points, axis=0).all():
             features = {"normals": Pick("normals")} | {
                 n: p for n, p in features.items() if not re.fullmatch("(?i).*(normals?|areas?)", n)
             }

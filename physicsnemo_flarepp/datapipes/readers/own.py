@@ -140,8 +140,8 @@ class OwnReader(NamedReader):
     split : str
         ``train``, ``val``, ``test`` or another split of the manifest.
     coordinates : str, list or mapping, optional
-        Arrays of the coordinates (meshes have their own): a name, the names of x, y, z, or
-        ``grid`` for the indices of a grid that comes without.
+        Arrays of the coordinates: a name, the names of x, y, z, or ``grid`` for the indices of a
+        grid that comes without. Meshes have their own; of these a list such as [x, y] keeps some.
     features, fields, globals : list or mapping, optional
         Further inputs at the tokens, what is predicted, and values of the whole case. A list of
         names, or {name: array[columns]} such as {shear: "surface_fields[1:4]"}. The features
