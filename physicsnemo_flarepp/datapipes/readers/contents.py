@@ -5,6 +5,9 @@ files                     what is found                                what a dr
 ========================= ============================================ ========================
 .vtp .vtu .vtk .vts .vtr  a mesh, its cell, point and field data       the arrays asked for
 .vti .stl .ply .obj
+.cgns .case .encas .foam  the volumes of a CGNS, EnSight or OpenFOAM   all arrays
+                          case, or a part by name, at its last time
+.csv                      columns by name                              all columns
 .npz                      arrays by name                               the arrays asked for
 .npy                      one array, named by the file                 its rows, memory-mapped
 .h5 .hdf5                 arrays by name, those of groups group/array  the first row to the last
@@ -56,7 +59,8 @@ class Wanted:
     sizes : bool
         Whether the area or volume of tokens is used, so that cells of a volume are measured.
     boundary : str or None
-        Part of a DomainMesh: a boundary or ``interior``; None for the only boundary.
+        Part of a DomainMesh: a boundary or ``interior``; None for the only boundary. Or of a CGNS,
+        EnSight or OpenFOAM case; None for the interior.
     allow_missing_chunks : Collection[str]
         Zarr arrays whose absent chunks stand for the fill value.
     """
@@ -273,7 +277,7 @@ def open_file(path: Path, wanted: Wanted, name: str | None = None) -> Contents:
         raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}")
     _check_present(path)
     if suffix in MESH_SUFFIXES:
-        mesh = read_mesh(path, arrays=wanted.arrays, sizes=wanted.sizes)
+        mesh = read_mesh(path, arrays=wanted.arrays, sizes=wanted.sizes, part=wanted.boundary)
         return Contents(path, mesh=mesh, values=_values(mesh.data.get("field", {})))
     if suffix in (".pmsh", ".pdmsh"):
         if (path / "zarr.json").exists():

@@ -14,6 +14,7 @@ from physicsnemo.datapipes import register
 
 from ...meshes import PolygonMesh
 from ...meshes.polygons import Rows
+from ...meshes.vtk_calls import LISTS
 from .array_files import LazyArray
 from .base import MEASURE, CaseReader, ReaderOptions, Rowwise, TokenTable
 from .case_files import CaseFiles, find_files
@@ -240,7 +241,9 @@ class OwnReader(NamedReader):
         )
         super().__init__(case_ids=list(chosen), names=names, options=options)
         self._constants = {n: np.asarray(v, dtype=float) for n, v in (constants or {}).items()}
-        self._parameters = read_parameters(root, parameters, list(found), files.whole_set)
+        self._parameters = read_parameters(
+            root, parameters, list(found), files.whole_set, found.values()
+        )
         self.told = [*files.told, *self._parameters.told]
 
     @cached_property
@@ -372,7 +375,11 @@ class OwnReader(NamedReader):
     def source_files(self) -> list[Path]:
         """Return all files of the cases."""
         listed = [path for case in self.case_ids for path in self._files.cases.get(case, ())]
-        return [*listed, *self._files.shared]
+        # A file that names others stands for the folder they are in.
+        return [
+            path.parent if path.suffix.lower() in LISTS else path
+            for path in (*listed, *self._files.shared)
+        ]
 
 
 def _entry(array: Rowwise, position: int) -> LazyArray:
