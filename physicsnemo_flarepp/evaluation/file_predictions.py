@@ -116,7 +116,8 @@ def predict_file(
         mesh = to_pyvista(contents.mesh)
     else:
         association, coordinates = "point", original["coordinates"].numpy()
-        mesh = plot_mesh({"grid": _whole_grid(run, len(coordinates))}, coordinates)
+        metadata = {"grid": _whole_grid(run, len(coordinates)), "files": [str(path)]}
+        mesh = plot_mesh(metadata, coordinates)
     add_arrays(mesh, prediction_arrays(channels.fields, {run.name: values}), association)
     if warnings:
         # VTK's strings are ASCII, and a warning may name a file that is not.

@@ -6,7 +6,7 @@ import pytest
 import pyvista as pv
 import torch
 
-from physicsnemo_flarepp.datapipes import OwnReader, ReaderOptions
+from physicsnemo_flarepp.datapipes import OwnReader, ReaderOptions, plot_mesh
 from physicsnemo_flarepp.datapipes.readers import contents
 from physicsnemo_flarepp.datapipes.readers.case_files import find_files
 from physicsnemo_flarepp.datapipes.readers.contents import Wanted, open_file
@@ -308,3 +308,20 @@ def test_the_list_of_triangles_counts_no_cases_and_the_wrong_file_is_blamed(tmp_
     write_arrays(tmp_path, snapshots=RANDOM.random((6, 8)))
     with pytest.raises(ValueError, match=r"snapshots.npy: snapshots has shape \(8,\), expected"):
         OwnReader(tmp_path, fields=["snapshots"], coordinates="points")[0]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("corners", [3, 4])
+def test_a_list_of_cells_makes_surfaces_of_clouds(first, corners, tmp_path):
+    plane = pv.Plane(i_resolution=4, j_resolution=3)
+    plane = plane.triangulate() if corners == 3 else plane
+    cells = plane.regular_faces + first
+    points, u = np.asarray(plane.points), RANDOM.random((6, plane.n_points))
+    write_arrays(tmp_path, nodes=points, u=u, elements=cells, ids=np.arange(6))
+    reader = OwnReader(tmp_path)
+    assert list(reader.names.fields) == ["u"] and list(reader.names.features) == []
+    sample, metadata = reader[2]
+    mesh = plot_mesh(metadata, sample["coordinates"].numpy())
+    np.testing.assert_array_equal(mesh.regular_faces, plane.regular_faces)
+    np.testing.assert_allclose(mesh.points, plane.points)
+    assert plot_mesh(metadata, points[:7]).n_cells == 7  # of other points: a cloud of vertices
