@@ -31,10 +31,8 @@ class MixerBackbone(TokenModel):
 
     Parameters
     ----------
-    functional_dim, out_dim, embedding_dim, n_layers, n_hidden, dropout, n_head, act, mlp_ratio, \
-    unified_pos, ref, structured_shape, time_input, use_te, norm, io_layers, checkpoint_blocks, \
-    activation_checkpointing, plain_projections, init
-        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
+    functional_dim, out_dim, embedding_dim, n_layers, n_hidden, dropout, n_head, act, mlp_ratio
+        As in :class:`~physicsnemo_flarepp.models.FlarePP`, like the rest of what is not named here.
     mixer : str, optional, default="flarepp"
         "flarepp", "flare", "attention", "transolver", "transolver_plus" or "transolver3".
     slice_num : int, optional, default=64

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from hydra.errors import HydraException
@@ -77,7 +77,8 @@ def build_model(
     out. Where a class has a ``norm`` and the config does not choose one, it is LayerNorm for fp32
     and RMSNorm for mixed precision, as in the published runs.
     """
-    arguments = OmegaConf.to_container(OmegaConf.create(cfg), resolve=True)
+    plain = OmegaConf.to_container(OmegaConf.create(cast(DictConfig, cfg)), resolve=True)
+    arguments = cast(dict[str, Any], plain)
     cls = _model_class(arguments.pop("_target_", None))
     rule = _rule(cls)
     arguments = _known_arguments(cls, arguments)

@@ -40,7 +40,11 @@ def car_runs(tmp_path_factory):
     root = tmp_path_factory.mktemp("cars")
     data = making.surface_data(making.write_surfaces(root / "set"))
     mixers = ("flarepp", "flare", "attention")
-    return [trained(root / f"cars-{mixer}", data, {"mixer": mixer}) for mixer in mixers]
+    latents = {"attention": None}
+    return [
+        trained(root / f"cars-{mixer}", data, {"mixer": mixer, "slice_num": latents.get(mixer, 4)})
+        for mixer in mixers
+    ]
 
 
 @pytest.fixture(scope="module")

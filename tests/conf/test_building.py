@@ -129,7 +129,7 @@ def open_small(data, root, monkeypatch):
 @pytest.mark.parametrize("name", options("model"))
 def test_model_is_built_and_predicts(name, grid):
     shape = "null" if grid is None else "grid"
-    tiny = TINY[:-1] if name == "gnot" else TINY
+    tiny = TINY[:-1] if name in ("gnot", "attention") else TINY
     cfg = composed(f"model={name}", *tiny, f"model.structured_shape={shape}").model
     batch = {"coordinates": torch.rand(2, 12, 2), "features": torch.rand(2, 12, 1)}
     model = build_model(cfg, InputLayout(2, 1, 0, 3, grid))

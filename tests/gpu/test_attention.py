@@ -3,12 +3,14 @@
 import pytest
 import torch
 
-from physicsnemo_flarepp.ops import attention, attention_with_lse
+from physicsnemo_flarepp.ops import attention, attention_with_lse, decode, encode
 
 pytestmark = pytest.mark.gpu
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 B, H, M, N = 2, 3, 21, 300
+# So many tokens of one sample that kernels take them in parts, alike and with a remainder.
+LARGE = ((1, 8, 64, 4096), (1, 8, 64, 40_001), (2, 1, 64, 9001))
 
 
 def differentiate(q, k, v, mask, both):
@@ -31,6 +33,27 @@ def test_results_and_gradients_equal_double_precision(cuda, dtype, width, masked
     for result, reference in zip(found, expected, strict=True):
         close = TOLERANCE[dtype] * float(reference.detach().abs().max().clamp(min=1.0))
         torch.testing.assert_close(result.double().cpu(), reference, rtol=0, atol=close)
+
+
+@pytest.mark.parametrize("parts", [None, 1, 7])
+@pytest.mark.parametrize("sizes", LARGE, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_gradients_of_many_tokens_equal_double_precision(cuda, dtype, sizes, parts):
+    """In the dtypes that choose the fused kernels, as chosen, whole and in parts."""
+    b, h, m, n = sizes
+    q, z, k, v = (torch.randn(b, rows, h, 16).to(dtype).transpose(1, 2) for rows in (m, m, n, n))
+    for call, inputs in ((encode, (q, k, v)), (decode, (k, q, z))):
+        exact = [t.double().requires_grad_() for t in inputs]
+        scores = exact[0] @ exact[1].mT / 4
+        expected = scores.softmax(-1) @ exact[2]
+        cotangent = torch.randn(expected.shape).to(dtype)
+        references = torch.autograd.grad(expected, exact, cotangent.double())
+        leaves = [t.to(cuda).requires_grad_() for t in inputs]
+        out = call(*leaves, splits=parts)
+        found = torch.autograd.grad(out, leaves, cotangent.to(cuda))
+        for a, b_ in zip((out, *found), (expected, *references), strict=True):
+            error = (a.double().cpu() - b_).norm() / b_.norm()
+            assert error < TOLERANCE[dtype]
 
 
 def test_each_backend_is_reached(cuda):

@@ -152,7 +152,9 @@ def test_a_tiny_positive_weight_is_no_padding():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["flarepp", "attention", "transolver", "transolver3"])
 def test_gradients_are_those_of_finite_differences_and_weights_get_none(name):
-    model = make_model(name, n_layers=1, n_hidden=8, n_head=2, slice_num=3)
+    model = make_model(
+        name, n_layers=1, n_hidden=8, n_head=2, slice_num=None if name == "attention" else 3
+    )
     inputs = make_inputs(5)
     weights = inputs["token_weights"].requires_grad_()
     rows = [inputs[key].requires_grad_() for key in ("fx", "embedding")]
