@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..datapipes.specs import BENCHMARKS
+from ..texts import format_table
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -134,12 +135,13 @@ def flags_first(arguments: Iterable[str]) -> list[str]:
 
 def run_composed(
     entry: str,
-    task: "Callable[[DictConfig], object]",
+    task: "Callable[[DictConfig], Mapping[str, str] | None]",
     arguments: Sequence[str],
     directory: str = "run_dir",
 ) -> None:
     """Let Hydra compose a config and run `task` on it; in a sweep, on every one.
 
+    A sweep ends with a table of the rows that the task returned, whatever ended it.
     `arguments` are overrides and Hydra's flags. `directory` is the key that names where results go:
     in a sweep, what is swept is added to its value, unless the arguments give it.
     """
@@ -150,13 +152,14 @@ def run_composed(
 
     command, arguments = sys.argv, flags_first(arguments)
     kept: list[Exception] = []
+    rows: list[Mapping[str, str]] = []
 
     def job(cfg: "DictConfig") -> None:
         sys.argv = command  # the run directory records it
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             name = sweep_name(HydraConfig.get().overrides.task, arguments, directory)
             OmegaConf.update(cfg, directory, OmegaConf.select(cfg, directory) + name)
-            task(cfg)
+            rows.extend(filter(None, [task(cfg)]))
             return
         try:
             task(cfg)
@@ -170,6 +173,8 @@ def run_composed(
         with _explaining_keys(entry, arguments):
             hydra.main(f"pkg://{_PACKAGE}", entry, version_base="1.3")(job)()
     finally:
+        if rows:
+            print(format_table([list(rows[0]), *(list(row.values()) for row in rows)]))
         sys.argv = command
         if full_error is None:
             del os.environ["HYDRA_FULL_ERROR"]

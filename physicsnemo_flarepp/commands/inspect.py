@@ -42,6 +42,7 @@ def describe(inspection: Inspection) -> list[str]:
     rows += [(f.name, f.place, f.shape, f.kind, f.values, f.role) for f in inspection.found]
     lines = [*inspection.lines, "", format_table(rows), ""]
     lines += [f"guess: {text}" for text in inspection.guesses]
+    lines += inspection.problems
     unused = [f.name for f in inspection.found if f.role == "not used"]
     if unused:
         lines.append(f"not used: {', '.join(unused)}")

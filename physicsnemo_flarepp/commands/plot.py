@@ -13,9 +13,9 @@ from .arguments import force_overrides, load_chosen_run, on_surfaces
 
 
 def usual_figures(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Return the figures that are drawn by default: forces where a run is on surfaces."""
+    """Return what is drawn by default beside the curves: forces where a run is on surfaces."""
     forces = ("parity",) if any(map(on_surfaces, runs)) else ()
-    return ("comparison", "training", *forces, "routing", "spectrum")
+    return ("comparison", *forces, "routing", "spectrum")
 
 
 def run(options: argparse.Namespace) -> list[Path]:
@@ -46,10 +46,13 @@ def run(options: argparse.Namespace) -> list[Path]:
         forces=force_overrides(options),
         forces_asked=options.figures is not None,
     )
-    names = options.figures or usual_figures(figures.runs)
-    if options.no_forces and not options.figures:
-        names = [name for name in names if name != "parity"]
-    paths = figures.draw(names)
+    if options.figures:
+        paths = figures.draw(options.figures)
+    else:
+        # The curves need neither weights nor data, so they are there whatever else is missing.
+        paths = figures.draw(["training"])
+        names = usual_figures(figures.runs)
+        paths += figures.draw([n for n in names if not (options.no_forces and n == "parity")])
     print(f"figures: {figures.directory}")
     if figures.missing:
         raise SystemExit(f"not drawn: {', '.join(figures.missing)}")

@@ -7,15 +7,21 @@ from physicsnemo.distributed import DistributedManager
 
 from ..evaluation import draw_run
 from ..training import train
+from ..training.reporting import SPLIT_NAMES
 
 
-def run(cfg: DictConfig) -> None:
+def run(cfg: DictConfig) -> dict[str, str] | None:
     """Train a config, then draw the run; exit with 128 + signal if a signal stopped it.
 
     Parameters
     ----------
     cfg : DictConfig
         See :class:`~physicsnemo_flarepp.training.config.RunConfig`.
+
+    Returns
+    -------
+    dict[str, str] or None
+        The row of a sweep's table, on the process that writes.
     """
     trained = train(cfg)
     DistributedManager.cleanup()  # one process draws
@@ -23,3 +29,10 @@ def run(cfg: DictConfig) -> None:
         draw_run(trained.directory)
     if code := trained.exit_code():  # not on success: it would end a sweep of hydra -m
         sys.exit(code)
+    if not trained.is_main:
+        return None
+    return {
+        "run": str(trained.directory),
+        f"{SPLIT_NAMES[trained.split]} error, %": f"{100 * trained.error:.2f}",
+        "parameters": f"{trained.parameters:,}",
+    }

@@ -11,7 +11,9 @@ import pyvista as pv
 from ..files import reading
 from ..meshes import polygon_mesh, to_pyvista
 from ..meshes.polygons import select_polygons
-from .readers.contents import MESH_FILES, Wanted, open_file
+from .readers.base import Rowwise
+from .readers.contents import ARRAY_SUFFIXES, MESH_FILES, Wanted, open_file
+from .readers.guesses import is_connectivity
 
 
 def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSet:
@@ -19,7 +21,8 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
 
     Surfaces are read from their file again; values of sampled tokens belong at the rows
     ``sample["tokens"]`` of its cell or point data, as ``metadata["association"]`` says. Grids are
-    built from the coordinates; other sets give a point cloud.
+    built from the coordinates, and so are surfaces whose files list the points of each cell; other
+    sets give a point cloud.
 
     Parameters
     ----------
@@ -47,7 +50,10 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     points = np.zeros((len(coordinates), 3))
     points[:, : coordinates.shape[1]] = coordinates
     if metadata.get("grid") is None:
-        return pv.PolyData(points)
+        cells = listed_cells(_stored_arrays(metadata), len(points))
+        return (
+            pv.PolyData(points) if cells is None else pv.PolyData.from_regular_faces(points, cells)
+        )
     grid = metadata["grid"]
     if math.prod(grid) != len(points):
         raise ValueError(
@@ -68,6 +74,26 @@ def _stored_mesh(metadata: Mapping[str, Any]) -> pv.DataSet | None:
     if found is None:
         return None
     return to_pyvista(open_file(found, Wanted(boundary=metadata.get("boundary"))).mesh)
+
+
+def _stored_arrays(metadata: Mapping[str, Any]) -> dict[str, Rowwise]:
+    """Return the arrays in the files of a case."""
+    files = [Path(file) for file in metadata.get("files") or ()]
+    found = [open_file(f, Wanted(())) for f in files if f.suffix.lower() in ARRAY_SUFFIXES]
+    return {name: array for contents in found for name, array in contents.arrays.items()}
+
+
+def listed_cells(arrays: Mapping[str, Rowwise], n_points: int) -> np.ndarray | None:
+    """Return the triangles or quads that an array lists by the numbers of their points, from 0.
+
+    None if there is no such array for so many points, or several.
+    """
+    found = [np.asarray(a[...]) for name, a in arrays.items() if is_connectivity(name, a)]
+    found = [
+        cells - (cells.min() == 1 and cells.max() == n_points) for cells in found if cells.size
+    ]
+    fitting = [cells for cells in found if cells.min() >= 0 and cells.max() < n_points]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _reordered(surface: pv.PolyData, metadata: Mapping[str, Any]) -> pv.PolyData:

@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from ..files import Fingerprint, replace_text
 from ..meshes import ASSOCIATIONS
 from .readers import CaseReader
-from .readers.base import NO_WEIGHTS, channel_names
+from .readers.base import NO_WEIGHTS, channel_names, parameter_names
 
 FILE_NAME = "channels.json"
 # Layouts that store cell centres: their tokens are the cells of a mesh.
@@ -98,7 +98,7 @@ class Channels:
     @property
     def global_names(self) -> tuple[str, ...]:
         """One name per channel of the globals."""
-        return tuple(channel_names(self.globals))
+        return tuple(parameter_names(self.globals))
 
     def columns(self, field: str) -> slice:
         """Return which channels of the fields belong to `field`."""

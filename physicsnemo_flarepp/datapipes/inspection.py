@@ -13,10 +13,12 @@ from omegaconf import OmegaConf
 
 from ..meshes import ASSOCIATIONS, PolygonMesh
 from ..progress import progress_bar
+from .case_inputs import has_same_inputs
 from .checks import printable
 from .loaders import check_disjoint
 from .readers import CaseReader, OwnReader
 from .readers.base import MEASURE, NO_WEIGHTS, Rowwise
+from .readers.case_files import in_order
 from .readers.case_tables import make_table
 from .readers.contents import SUFFIXES, Contents, Wanted, open_file
 from .readers.guesses import complete
@@ -25,6 +27,8 @@ from .readers.splits import SPLITS
 from .sources import DataSource, open_source
 from .statistics import OTHER_UNITS
 
+# Cases of a folder that are read without being asked for all.
+_LOOKED_AT = 5
 # Texts that stand for themselves on a command line of Hydra, which has words for other values.
 _PLAIN = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/.][A-Za-z0-9_./-]*")
 
@@ -60,12 +64,14 @@ def describe_contents(contents: Contents, names: Names | None) -> list[Found]:
 
 def _found(name: str, place: str, array: Rowwise, role: str) -> Found:
     values = np.asarray(array[...])
+    kind = str(values.dtype)
+    values = values.astype(int) if values.dtype.kind == "b" else values
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
     text = f"{finite.min():.4g} .. {finite.max():.4g}" if finite.size else "no number"
     if missing := values.size - finite.size:
         text += f", {missing} NaN or infinite"
     shape = " x ".join(map(str, values.shape)) or "1"
-    return Found(printable(name), place, shape, str(values.dtype), text, role)
+    return Found(printable(name), place, shape, kind, text, role)
 
 
 def _role(names: Names | None, name: str) -> str:
@@ -99,6 +105,8 @@ class Inspection:
     found: tuple[Found, ...]
     guesses: tuple[str, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
+    # How many cases were compared, and what is wrong with them.
+    problems: tuple[str, ...] = ()
 
     def as_yaml(self) -> str:
         """Return the config as a file of the group ``data``."""
@@ -147,12 +155,15 @@ def inspect_data(path: str | Path) -> Inspection:
         names, guesses = reader.names, reader.guesses
     except ValueError as error:
         names, guesses = None, [*reader.told, f"no guess: {error}"]
+    readers = _open_splits(path, names)
+    counts = ", ".join(f"{len(found)} {split}" for split, found in readers.items())
     lines = (
         f"{printable(path)}: first case {reader.case_ids[0]}: {describe_geometry(first)}",
-        _describe_splits(path),
+        f"cases: {counts}",
     )
-    config = {}
+    config, problems = {}, []
     if names is not None:
+        problems = _look_at_some(path, readers)
         given = names.as_config() | {"root": str(path.resolve())}
         keys = ("root", "coordinates", "features", "fields", "globals", "association")
         config = {key: given[key] for key in keys if given[key] is not None}
@@ -160,7 +171,38 @@ def inspect_data(path: str | Path) -> Inspection:
             config["weights"] = NO_WEIGHTS
             guesses = [*guesses, "weights are none: what each point stands for is not known"]
     found = tuple(describe_contents(first, names))
-    return Inspection(path, lines, found, tuple(map(printable, guesses)), config)
+    return Inspection(
+        path, lines, found, tuple(map(printable, guesses)), config, tuple(map(printable, problems))
+    )
+
+
+def _open_splits(path: Path, names: Names | None) -> dict[str, OwnReader]:
+    """Return the readers of the splits that there are, all with the same names."""
+    given = {} if names is None else names.as_config()
+    readers = {}
+    for split in SPLITS:
+        try:
+            readers[split] = OwnReader(path, split, **given)
+        except (FileNotFoundError, ValueError):
+            continue
+    return readers
+
+
+def _look_at_some(path: Path, readers: Mapping[str, OwnReader]) -> list[str]:
+    """Return what is wrong with the first case, the last and some between, and how many."""
+    listed = {case: (r, i) for r in readers.values() for i, case in enumerate(r.case_ids)}
+    ids = in_order(listed)
+    places = np.linspace(0, len(ids) - 1, min(_LOOKED_AT, len(ids))).round().astype(int)
+    chosen = [listed[ids[place]] for place in places]
+    problems = [f"problem: {text}" for text in _compare(chosen)]
+    if not problems and has_same_inputs(chosen):
+        problems.append(
+            f"problem: no input differs between these {len(chosen)} cases, so a model would "
+            "predict the same for all: name what tells them apart in data.features or data.globals"
+        )
+    whole = f"; `flarepp inspect --check data=own data.root={path}` reads all"
+    return [f"{len(chosen)} of {len(ids)} cases read{whole if len(ids) > len(chosen) else ''}",
+            *problems]  # fmt: skip
 
 
 def _has_measure(contents: Contents, names: Names) -> bool:
@@ -175,16 +217,6 @@ def _guess(names: Names, cases: Sequence[Contents]) -> tuple[Names | None, list[
         return complete(names, cases)
     except ValueError as error:
         return None, [f"no guess: {error}"]
-
-
-def _describe_splits(path: Path) -> str:
-    counts = {}
-    for split in SPLITS:
-        try:
-            counts[split] = len(OwnReader(path, split))
-        except (FileNotFoundError, ValueError):
-            continue
-    return "cases: " + ", ".join(f"{count} {split}" for split, count in counts.items())
 
 
 @dataclass
@@ -223,12 +255,19 @@ def check_cases(cfg: Mapping[str, Any], *, progress: bool = True) -> tuple[int, 
         check_disjoint(readers)
     except ValueError as error:
         problems.append(str(error))
+    listed = [(reader, index) for reader in readers.values() for index in range(len(reader))]
+    problems += _compare(listed, progress=progress)
+    return len(listed), list(dict.fromkeys(problems))
+
+
+def _compare(cases: Sequence[tuple[CaseReader, int]], *, progress: bool = False) -> list[str]:
+    """Read cases and return what is wrong with each, and which differ from most others."""
+    problems: list[str] = []
     channels: dict[tuple[str, str], ChannelSizes] = {}
     files: dict[str, str] = {}
     kinds: dict[str, dict[str, Any]] = {}
-    listed = [(reader, index) for reader in readers.values() for index in range(len(reader))]
-    with progress_bar("check", len(listed), progress) as advance:
-        for reader, index in listed:
+    with progress_bar("check", len(cases), progress) as advance:
+        for reader, index in cases:
             # Which case is the odd one is told when all were read.
             reader.forget_common()
             try:
@@ -250,8 +289,9 @@ def check_cases(cfg: Mapping[str, Any], *, progress: bool = True) -> tuple[int, 
                 f"all cases is {median:.4g}: {_factor(size / median)}. Is this case in "
                 "different units?"
             )
-    problems += [*_different_kinds(kinds, files), *_different_dimensions(channels, files)]
-    return len(listed), list(dict.fromkeys(problems))
+    return [
+        *problems, *_different_kinds(kinds, files), *_different_dimensions(channels, files)
+    ]  # fmt: skip
 
 
 def _reader_of(source: DataSource, split: str, problems: list[str]) -> CaseReader | None:

@@ -292,12 +292,14 @@ def doubtful_inputs(
     normalizer: Normalizer,
     kinds: Mapping[str, str] | None,
     names: Mapping[str, Sequence[str]],
+    varying_axes: str | None = None,
 ) -> list[str]:
     """Return warnings about inputs that are constant, huge or tiny after normalisation.
 
     And about cases of very different sizes, which are probably in different units. `ranges` are
     those of :meth:`InputRanges.summary`, `kinds` how the normaliser was made (None if unknown) and
-    `names` those of the channels, both by sample key.
+    `names` those of the channels, both by sample key. `varying_axes` is the value of
+    ``data.coordinates`` that leaves out constant ones.
     """
     lines = []
     sizes = ranges.get("extent", {"min": (), "max": ()})
@@ -320,9 +322,10 @@ def doubtful_inputs(
         size, extent = scaled.abs().amax(0), scaled[1] - scaled[0]
         for i, name in enumerate(names[key]):
             if constant[i]:
+                how = f"={varying_axes}" if key == "coordinates" and varying_axes else ""
                 lines.append(
                     f"{key}: {name} is constant, {low[i]:.6g} in all cases. It tells a model "
-                    "nothing: leave it out"
+                    f"nothing: leave it out ({'of ' if not how else ''}data.{key}{how})"
                 )
             elif size[i] > _HUGE or extent[i] < _TINY:
                 word = "huge" if size[i] > _HUGE else "tiny"

@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
 from ..meshes.export import export_mesh
 from ..runs.directory import record_written
 from ..runs.metrics import read_metrics
@@ -126,6 +128,9 @@ def draw_comparison(
     case_id = chosen_case(runs[0], case, errors)
     found = predict_with_all(runs, names, case_id)
     one = found[names[0]]
+    # The norm of training, in which its table gives errors.
+    in_integrals = OmegaConf.select(runs[0].config, "training.norm") == "measure"
+    weights = runs[0].test_set.read_measure(one.index) if in_integrals else None
     preset, title = preset_of(runs[0], one), f"case {case_id}"
     if case != case_id:
         title += f", {case} error of {names[0]}"
@@ -136,11 +141,13 @@ def draw_comparison(
         label = preset.labels.get(field, field)
         mesh, arrays = one.mesh, [one.scalars(field, one.target)]
         arrays += [each.scalars(field, each.prediction) for each in found.values()]
-        volume = is_volume(mesh)
+        shares, volume = weights, is_volume(mesh)
         if volume:
+            arrays += [] if weights is None else [weights]
             numbered = {f"array {number}": values for number, values in enumerate(arrays)}
             mesh, cut = slice_volume(mesh, numbered, one.association)
             arrays = list(cut.values())
+            shares = None if weights is None else arrays.pop()
         reference, predicted = arrays[0], dict(zip(found, arrays[1:], strict=True))
         try:
             picture = plot_comparison(
@@ -152,7 +159,10 @@ def draw_comparison(
                 association=one.association,
                 cameras=preset.cameras if cameras is None and not is_flat(mesh) else cameras,
                 crop=preset.crop,
-                vector_errors={n: c.error(field) for n, c in found.items()} if vector else None,
+                vector_errors={n: c.error(field, weights) for n, c in found.items()}
+                if vector
+                else None,
+                weights=shares,
                 title=title + (", middle slice along y" if volume else ""),
                 theme=theme,
                 path=figure_paths(directory, stem, formats),

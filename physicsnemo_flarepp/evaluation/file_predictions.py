@@ -116,7 +116,8 @@ def predict_file(
         mesh = to_pyvista(contents.mesh)
     else:
         association, coordinates = "point", original["coordinates"].numpy()
-        mesh = plot_mesh({"grid": _whole_grid(run, len(coordinates))}, coordinates)
+        metadata = {"grid": _whole_grid(run, len(coordinates)), "files": [str(path)]}
+        mesh = plot_mesh(metadata, coordinates)
     add_arrays(mesh, prediction_arrays(channels.fields, {run.name: values}), association)
     if warnings:
         # VTK's strings are ASCII, and a warning may name a file that is not.
@@ -142,7 +143,8 @@ def _open(run: Run, path: Path, scale: float, flip: bool) -> Contents:
         stored = [pick.array for pick in ((names and names.coordinates) or {}).values()]
         wanted = {*_SAMPLE, *((names and names.stored()) or ())}
         return open_file(path, Wanted(wanted, _measures(run)), (stored or ["coordinates"])[0])
-    if channels.coordinates != 3 or channels.grid is not None:
+    on_meshes = names is not None and names.association is not None
+    if channels.grid is not None or not (channels.coordinates == 3 or on_meshes):
         raise ValueError(
             f"run {run.name} was trained on points of dimension {channels.coordinates}"
             f"{'' if channels.grid is None else f' on a grid {channels.grid}'}, not on surfaces; "

@@ -197,11 +197,6 @@ def run_convention(run: Run) -> ForceConvention | None:
     return force_convention(run.channels.fields, _builtin(run))
 
 
-def trained_on_builtin_cars(run: Run) -> bool:
-    """Return whether the run's data is the built-in set, named or as a directory."""
-    return _builtin(run) == "cars"
-
-
 def _builtin(run: Run) -> str | None:
     if run.training_set is not None:
         return run.training_set["builtin"]

@@ -26,14 +26,12 @@ from torch import Tensor
 from ..datapipes.channels import Channels
 from ..datapipes.readers.parameters import reference_values_beside
 from ..meshes import ASSOCIATIONS, PolygonMesh
-from ..meshes.measures import frontal_area
+from ..meshes.measures import facing, frontal_area
 from ..meshes.polygons import polygon_geometry, vertex_area_vectors
 from .force_conventions import ORIENTATIONS, ForceSettings
 
 # A closed surface has area vectors that sum to 0; stored single precision leaves about 1e-6.
 _CLOSED = 1e-4
-# Below this share of area^(3/2) the enclosed volume does not tell inside from outside.
-_FLAT = 1e-5
 
 
 @dataclass(frozen=True)
@@ -114,27 +112,6 @@ def surface_areas(mesh: PolygonMesh, association: str, orientation: str = "auto"
             len(mesh.points), mesh.connectivity, mesh.offsets, vectors
         )
     return SurfaceAreas(vectors, areas, tuple(warnings))
-
-
-def facing(centres: np.ndarray, vectors: np.ndarray) -> str | None:
-    """Return whether cells face ``outward`` or ``inward``, by the sign of the enclosed volume.
-
-    None if the volume is too small for the area. It is taken about the middle of the surface, so
-    that small openings do not matter.
-
-    >>> axes = np.concatenate([np.eye(3), -np.eye(3)])  # the six faces of a cube
-    >>> facing(axes, axes), facing(axes, -axes), facing(axes[:1], axes[:1])
-    ('outward', 'inward', None)
-    """
-    areas = np.linalg.norm(vectors, axis=1)
-    total = areas.sum()
-    if not total > 0:
-        return None
-    middle = areas @ centres / total
-    volume = np.einsum("ij,ij->", centres - middle, vectors) / 3
-    if abs(volume) < _FLAT * total**1.5:
-        return None
-    return "outward" if volume > 0 else "inward"
 
 
 def _clashing_edges(mesh: PolygonMesh) -> int:

@@ -5,6 +5,8 @@ training set is told by the lowest and highest coordinates of all its cases and 
 largest extent of a case along each axis:
 
     {"coordinates": {"min": [...], "max": [...]}, "extent": {"min": [...], "max": [...]}}
+
+and by where its surfaces face, ``orientation``.
 """
 
 from collections.abc import Mapping
@@ -16,10 +18,9 @@ import numpy as np
 
 from ..datapipes.normalization import normalization_kinds
 from ..meshes import PolygonMesh
+from ..meshes.measures import facing
 from ..meshes.polygons import polygon_geometry
 from ..runs.trained_run import Run
-from .force_conventions import trained_on_builtin_cars
-from .forces import facing
 
 TrainingRanges = Mapping[str, Mapping[str, "list[float] | np.ndarray"]]
 
@@ -93,7 +94,7 @@ def compare_size(
     if off.any():
         lengths = "; ".join(
             f"{axis} {extent[i]:.4g} (training {smallest[i]:.4g} to {largest[i]:.4g})"
-            for i, axis in enumerate("xyz")
+            for i, axis in zip(range(len(off)), "xyz", strict=False)
             if off[i]
         )
         return SizeComparison(
@@ -107,7 +108,7 @@ def compare_size(
         return SizeComparison()
     ranges = "; ".join(
         f"{axis} {low[i]:.4g} to {high[i]:.4g} (training {floor[i]:.4g} to {ceiling[i]:.4g})"
-        for i, axis in enumerate("xyz")
+        for i, axis in zip(range(len(outside)), "xyz", strict=False)
         if outside[i] > _OUTSIDE
     )
     return SizeComparison(
@@ -137,13 +138,14 @@ def _advice(extent: np.ndarray, smallest: np.ndarray, largest: np.ndarray, scale
     factors = [unit, 1.0] if abs(np.log(unit / ratio)) < np.log(_SAME_UNIT) else [1.0]
     for factor in factors:
         rescale = "" if factor == 1 else f"{units[factor]}: give --scale {scale * factor:.6g}. "
-        for order in permutations(range(3)):
+        for order in permutations(range(len(extent))):
             if not _fits(extent[list(order)] * factor, smallest, largest).all():
                 continue
-            if order == (0, 1, 2):
+            if order == tuple(sorted(order)):
                 return rescale.removesuffix(". ")
-            like = ", ".join("xyz"[order.index(axis)] for axis in range(3))
-            return f"{rescale}Its axes look exchanged: its x, y, z are like {like} of training"
+            like = ", ".join("xyz"[order.index(axis)] for axis in range(len(order)))
+            axes = ", ".join("xyz"[: len(order)])
+            return f"{rescale}Its axes look exchanged: its {axes} are like {like} of training"
     size = f"{1 / ratio:.3g} times larger" if ratio < 1 else f"{ratio:.3g} times smaller"
     if _fits(extent * ratio, smallest, largest).all():
         return (
@@ -189,17 +191,19 @@ def mesh_warnings(run: Run, mesh: PolygonMesh, association: str) -> list[str]:
 
 
 def _normals_warnings(run: Run, mesh: PolygonMesh, direction: str | None) -> list[str]:
-    """Say which way normals point, unless it is known to be that of training."""
-    direction = direction or "no definite way"
-    if not trained_on_builtin_cars(run):
+    """Say that normals point the other way than in training, or that this is not known."""
+    told = f"{mesh.source}: its cells face {direction or 'no definite way'}"
+    if run.training_set is None or "orientation" not in run.training_set:
         return [
-            f"{mesh.source}: its cells face {direction}, and run {run.name} takes normals as "
-            "input. Patches that OpenFOAM writes face inward, CAD surfaces mostly outward: if the "
-            "training surfaces faced the other way, give --flip"
+            f"{told}, and run {run.name}, which did not store where its training surfaces faced, "
+            "takes normals as input. Patches that OpenFOAM writes face inward, CAD surfaces mostly "
+            "outward: if the training surfaces faced the other way, give --flip"
         ]
-    if direction != "outward":
-        return [
-            f"{mesh.source}: its cells face {direction}, but the cars of training face outward, "
-            f"and run {run.name} takes normals as input; give --flip"
-        ]
-    return []
+    trained = run.training_set["orientation"]
+    if trained not in ("outward", "inward") or direction == trained:
+        return []
+    advice = "orient them" if direction is None else "give --flip"
+    return [
+        f"{told}, but the surfaces of training face {trained}, and run {run.name} takes normals "
+        f"as input; {advice}"
+    ]

@@ -114,11 +114,11 @@ class CasePrediction(Case):
         """Relative L2 error of each field, or of all in one norm, as the run was trained."""
         return relative_l2(self.prediction, self.target, self.channels.norms)
 
-    def error(self, field: str) -> float:
+    def error(self, field: str, weights: Float[np.ndarray, " N"] | None = None) -> float:
         """Return the relative L2 error of a field or a channel, in a norm of its own."""
         columns = self.columns(field)
         chosen = (values[:, columns] for values in (self.prediction, self.target))
-        return relative_l2(*chosen, {field: columns.stop - columns.start})[field]
+        return relative_l2(*chosen, {field: columns.stop - columns.start}, weights)[field]
 
 
 def find_case(run: Run, case: int | str) -> int:

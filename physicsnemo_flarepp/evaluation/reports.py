@@ -249,9 +249,15 @@ def _force_rows(report: Report) -> list[list[str]]:
         true = report.forces.true[:, column]
         off = np.abs(report.forces.predicted[:, column] - true)
         worst = int(np.argmax(off))
-        numbers = (report.forces.r_squared(name), true.mean(), off.mean(), off[worst])
-        rows.append([name, *(f"{x:.4g}" for x in numbers), report.errors.case_ids[worst]])
+        numbers = (true.mean(), off.mean(), off[worst])
+        score = _score(report.forces.r_squared(name))
+        rows.append([name, score, *(f"{x:.4g}" for x in numbers), report.errors.case_ids[worst]])
     return rows
+
+
+def _score(value: float) -> str:
+    """Return an R^2, which one case does not have."""
+    return "-" if np.isnan(value) else f"{value:.4g}"
 
 
 def format_comparison(reports: Sequence[Report]) -> str:
@@ -263,7 +269,7 @@ def format_comparison(reports: Sequence[Report]) -> str:
     ]
     for name in _REPORTED:
         columns[f"R^2 of {name}"] = [
-            "-" if r.forces is None else f"{r.forces.r_squared(name):.4g}" for r in reports
+            "-" if r.forces is None else _score(r.forces.r_squared(name)) for r in reports
         ]
     shown = {name: texts for name, texts in columns.items() if set(texts) != {"-"}}
     names = [report.name for report in reports]

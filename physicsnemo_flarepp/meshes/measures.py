@@ -1,4 +1,4 @@
-"""What area points stand for, the frontal area of a surface, and distances to a body."""
+"""What points stand for; where a surface faces, its frontal area, and distances to a body."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,8 @@ from .polygons import PolygonMesh, fan_triangles
 _LARGEST_CIRCUMRADIUS = 1.5
 _NEIGHBOUR = 3
 _BLOCK = 2**18  # triangles cut at a time: bounds the memory of large surfaces
+# Below this share of area^(3/2) the enclosed volume does not tell inside from outside.
+_FLAT = 1e-5
 
 
 def grid_areas(points: Float[np.ndarray, "N d"], shape: tuple[int, ...]) -> Float[np.ndarray, " N"]:
@@ -104,6 +106,27 @@ class Silhouette:
     line: Int[np.ndarray, " n"]
     starts: Int[np.ndarray, "n 2"]
     stops: Int[np.ndarray, "n 2"]
+
+
+def facing(centres: np.ndarray, vectors: np.ndarray) -> str | None:
+    """Return whether cells face ``outward`` or ``inward``, by the sign of the enclosed volume.
+
+    None if the volume is too small for the area. It is taken about the middle of the surface, so
+    that small openings do not matter.
+
+    >>> axes = np.concatenate([np.eye(3), -np.eye(3)])  # the six faces of a cube
+    >>> facing(axes, axes), facing(axes, -axes), facing(axes[:1], axes[:1])
+    ('outward', 'inward', None)
+    """
+    areas = np.linalg.norm(vectors, axis=1)
+    total = areas.sum()
+    if not total > 0:
+        return None
+    middle = areas @ centres / total
+    volume = np.einsum("ij,ij->", centres - middle, vectors) / 3
+    if abs(volume) < _FLAT * total**1.5:
+        return None
+    return "outward" if volume > 0 else "inward"
 
 
 def frontal_area(mesh: PolygonMesh, axis: np.ndarray, *, lines: int = 2000) -> float:

@@ -20,12 +20,15 @@ import numpy as np
 from ..files import damaged
 from .cells import POLYGON_TYPES, CellMesh, pixels_to_quads, to_pyvista
 from .polygons import ASSOCIATIONS, PolygonMesh, check_vertices
-from .vtk_calls import ask_vtk
+from .vtk_calls import COMPOSITE, ask_vtk
 
 if TYPE_CHECKING:
     import pyvista as pv
 
-SUFFIXES = (".vtp", ".stl", ".ply", ".obj", ".vtk", ".vtu", ".vts", ".vtr", ".vti")
+SUFFIXES = (
+    *(".vtp", ".stl", ".ply", ".obj", ".vtk", ".vtu", ".vts", ".vtr", ".vti"),
+    *COMPOSITE,
+)
 _PLY_BYTES = {
     **dict.fromkeys(("char", "uchar", "int8", "uint8"), 1),
     **dict.fromkeys(("short", "ushort", "int16", "uint16"), 2),
@@ -41,6 +44,7 @@ def read_mesh(
     arrays: Sequence[str] | None = None,
     places: Sequence[str] = ASSOCIATIONS,
     sizes: bool = False,
+    part: str | None = None,
 ) -> PolygonMesh | CellMesh:
     """Return the mesh in a file; a damaged file or one without a mesh is a ValueError.
 
@@ -54,6 +58,9 @@ def read_mesh(
         Where to read them: ``cell``, ``point``, or both.
     sizes : bool, optional
         Have VTK measure the cells of a mesh that is not a surface of polygons.
+    part : str, optional
+        Zone, part or patch of a CGNS, EnSight or OpenFOAM case, of which the last time is read; by
+        default all of the highest dimension, with the arrays that all of them have.
 
     Returns
     -------
@@ -61,7 +68,7 @@ def read_mesh(
         A surface of polygons, or a mesh of other cells or of points alone.
     """
     path = Path(path)
-    head, found = _read_checked(path, arrays, places, sizes)
+    head, found = _read_checked(path, arrays, places, sizes, part)
     data = {
         place: {name: array for (at, name), array in found.items() if at == place}
         for place in (*ASSOCIATIONS, "field")
@@ -78,7 +85,7 @@ def read_mesh(
 
 
 def _read_checked(
-    path: Path, arrays: Sequence[str] | None, places: Sequence[str], sizes: bool
+    path: Path, arrays: Sequence[str] | None, places: Sequence[str], sizes: bool, part: str | None
 ) -> tuple[dict, dict[tuple, np.ndarray]]:
     """Return VTK's description of a mesh file, and its arrays by place and name, checked."""
     if path.suffix.lower() not in SUFFIXES:
@@ -89,7 +96,7 @@ def _read_checked(
         pass
     try:
         _check_declared_size(path)
-        head, found = ask_vtk(path, arrays, places, sizes)
+        head, found = ask_vtk(path, arrays, places, sizes, part)
         if "error" in head:
             raise ValueError(head["error"])
         if "present" not in head:

@@ -23,6 +23,10 @@ from typing import BinaryIO
 import numpy as np
 import psutil
 
+# Files that name others, which lie beside or below them; and all formats with parts.
+LISTS = (".case", ".encas", ".foam")
+COMPOSITE = (".cgns", *LISTS)
+
 # How long a parser may take: a minute, and a second per megabyte for slow disks.
 _SECONDS, _BYTES_PER_SECOND = 60, 1e6
 # How much memory it may take: no mesh is packed a hundred times smaller, so a file that needs more
@@ -102,7 +106,7 @@ def _free_process() -> _Process:
 
 
 def ask_vtk(
-    path: Path, arrays: Sequence[str] | None, places: Sequence[str], sizes: bool = False
+    path: Path, arrays: Sequence[str] | None, places: Sequence[str], sizes: bool, part: str | None
 ) -> tuple[dict, dict]:
     """Return what :func:`.vtk_process.read` says of a file, and the arrays by (place, name).
 
@@ -110,12 +114,14 @@ def ask_vtk(
     helper that crashes or does not finish is a ValueError.
     """
     process = _free_process()
-    size = path.stat().st_size
+    read = path.parent.rglob("*") if path.suffix.lower() in LISTS else [path]
+    size = sum(file.stat().st_size for file in read if file.is_file())
     request = {
         "path": str(path.absolute()),
         "arrays": None if arrays is None else list(arrays),
         "places": list(places),
         "sizes": sizes,
+        "part": (part or "") if path.suffix.lower() in COMPOSITE else None,
         "memory": min(psutil.virtual_memory().available, _MEMORY + _EXPANSION * size),
     }
     seconds = _SECONDS + size / _BYTES_PER_SECOND

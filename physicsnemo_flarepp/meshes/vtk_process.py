@@ -13,47 +13,56 @@ import re
 import socket
 import sys
 from functools import partial
+from importlib import import_module
 
 import numpy as np
-from vtkmodules import vtkIOGeometry, vtkIOLegacy, vtkIOPLY, vtkIOXML
 from vtkmodules.util.numpy_support import vtk_to_numpy
 from vtkmodules.vtkCommonCore import vtkOutputWindow, vtkStringOutputWindow
 
 READERS = {
-    ".vtp": vtkIOXML.vtkXMLPolyDataReader,
-    ".vtu": vtkIOXML.vtkXMLUnstructuredGridReader,
-    ".vts": vtkIOXML.vtkXMLStructuredGridReader,
-    ".vtr": vtkIOXML.vtkXMLRectilinearGridReader,
-    ".vti": vtkIOXML.vtkXMLImageDataReader,
-    ".stl": vtkIOGeometry.vtkSTLReader,
-    ".ply": vtkIOPLY.vtkPLYReader,
-    ".obj": vtkIOGeometry.vtkOBJReader,
-    ".vtk": vtkIOLegacy.vtkDataSetReader,
+    ".vtp": "vtkIOXML.vtkXMLPolyDataReader",
+    ".vtu": "vtkIOXML.vtkXMLUnstructuredGridReader",
+    ".vts": "vtkIOXML.vtkXMLStructuredGridReader",
+    ".vtr": "vtkIOXML.vtkXMLRectilinearGridReader",
+    ".vti": "vtkIOXML.vtkXMLImageDataReader",
+    ".stl": "vtkIOGeometry.vtkSTLReader",
+    ".ply": "vtkIOPLY.vtkPLYReader",
+    ".obj": "vtkIOGeometry.vtkOBJReader",
+    ".vtk": "vtkIOLegacy.vtkDataSetReader",
+    ".cgns": "vtkIOCGNSReader.vtkCGNSReader",
+    ".case": "vtkIOEnSight.vtkGenericEnSightReader",
+    ".encas": "vtkIOEnSight.vtkGenericEnSightReader",
+    ".foam": "vtkIOGeometry.vtkOpenFOAMReader",
 }
 ALIGNMENT = 64
 _LEGACY_KINDS = ("Scalars", "ColorScalars", "Normals", "TCoords", "Vectors", "Fields", "Tensors")
 
 
-def read(path, wanted, places, sizes, said):
+def read(path, wanted, places, sizes, part, said):
     """Return a description of the mesh in `path`, and its arrays as (place, name, array).
 
     Only arrays in `wanted` (all if None) at `places` are read. `sizes` measures the cells of a mesh
-    that is not a surface of polygons. ``said()`` returns VTK's complaints so far.
+    that is not a surface of polygons. `part` is None for formats of one mesh, of others the name
+    of a part, or empty for all of the highest dimension. ``said()`` returns VTK's complaints.
     """
-    reader = READERS[os.path.splitext(path)[1].lower()]()
-    reader.SetFileName(path)
-    present = None
-    if isinstance(reader, vtkIOLegacy.vtkDataSetReader):
+    module, name = READERS[os.path.splitext(path)[1].lower()].split(".")
+    reader = getattr(import_module(f"vtkmodules.{module}"), name)()
+    getattr(reader, "SetFileName" if hasattr(reader, "SetFileName") else "SetCaseFileName")(path)
+    present = mesh = None
+    if part is not None:
+        mesh = _joined_parts(reader, part)
+    elif reader.IsA("vtkDataSetReader"):
         _end_with_a_line(reader, path)
         for kind in _LEGACY_KINDS:
             getattr(reader, f"ReadAll{kind}On")()
-    elif isinstance(reader, vtkIOXML.vtkXMLReader):
+    elif reader.IsA("vtkXMLReader"):
         reader.UpdateInformation()
         if said():
             return {"error": said()}, []
         present = _select(reader, wanted, places)
-    reader.Update()
-    mesh = reader.GetOutputDataObject(0)
+    if mesh is None:
+        reader.Update()
+        mesh = reader.GetOutputDataObject(0)
     if said() or reader.GetErrorCode():
         return {"error": said() or f"VTK error {reader.GetErrorCode()}"}, []
     head = {"kind": mesh.GetClassName().removeprefix("vtk"), "n_cells": mesh.GetNumberOfCells()}
@@ -66,17 +75,55 @@ def read(path, wanted, places, sizes, said):
         mesh = _unstructured(mesh)
         arrays = [] if mesh.GetNumberOfCells() == 0 else _cell_array(mesh.GetCells())
         if arrays:
-            arrays.append((None, "types", vtk_to_numpy(mesh.GetCellTypes())))
+            types = vtk_to_numpy(mesh.GetCellTypes())
+            # Faces of polyhedra are not handed on: their points make a convex cell.
+            arrays.append((None, "types", np.where(types == 42, types.dtype.type(41), types)))
         if arrays and sizes:
             arrays.append((None, "sizes", _cell_sizes(mesh)))
     if mesh.GetPoints() is not None:
         arrays.append((None, "points", vtk_to_numpy(mesh.GetPoints().GetData())))
-    for place in ("cell", "point", "field"):
+    # Readers of parts leave notes of their own as field data.
+    for place in ("cell", "point") if part is not None else ("cell", "point", "field"):
         arrays += _attributes(mesh, place)
     head["present"] = present or {
         place: [n for p, n, _ in arrays if p == place] for place in ("cell", "point")
     }
     return head, arrays
+
+
+def _joined_parts(reader, part):
+    """Return the last time of a file with parts as one mesh: the named one, or the solid ones."""
+    from vtkmodules.vtkCommonExecutionModel import vtkStreamingDemandDrivenPipeline
+
+    if hasattr(reader, "CreateCellToPointOff"):
+        reader.CreateCellToPointOff()
+    reader.UpdateInformation()
+    for kind in ("Bases", "CellArrays", "PointArrays", *(["PatchArrays"] if part else [])):
+        getattr(reader, f"EnableAll{kind}", lambda: None)()
+    times = reader.GetOutputInformation(0).Get(vtkStreamingDemandDrivenPipeline.TIME_STEPS())
+    reader.UpdateTimeStep(times[-1]) if times else reader.Update()
+    parts = [(n, p) for n, p in _parts(reader.GetOutputDataObject(0), "") if p.GetNumberOfCells()]
+    if not parts:
+        raise ValueError("it holds no part with cells")
+    highest = max(p.GetCell(0).GetCellDimension() for _, p in parts)
+    if part in ("", "interior"):
+        chosen = [p for _, p in parts if p.GetCell(0).GetCellDimension() == highest]
+    else:
+        chosen = [p for name, p in parts if name == part]
+    if not chosen:
+        listed = ", ".join(dict.fromkeys(name for name, _ in parts))
+        raise ValueError(f"it has no part {part!r}; data.reader.boundary can be one of {listed}")
+    return chosen[0] if len(chosen) == 1 else _unstructured(*chosen)
+
+
+def _parts(data, name):
+    """Return the meshes in a tree of blocks with their names."""
+    if data is None or not data.IsA("vtkMultiBlockDataSet"):
+        yield from [] if data is None else [(name, data)]
+        return
+    for i in range(data.GetNumberOfBlocks()):
+        told = data.GetMetaData(i) if data.HasMetaData(i) else None
+        yield from _parts(data.GetBlock(i), text(told.Get(data.NAME())) if told else name)
 
 
 def _cell_array(cells):
@@ -87,14 +134,15 @@ def _cell_array(cells):
     ]
 
 
-def _unstructured(mesh):
-    """Return any mesh as an unstructured grid, points and cells in their order."""
-    if mesh.IsA("vtkUnstructuredGrid"):
-        return mesh
+def _unstructured(*meshes):
+    """Return meshes as one unstructured grid, points and cells in their order."""
+    if len(meshes) == 1 and meshes[0].IsA("vtkUnstructuredGrid"):
+        return meshes[0]
     from vtkmodules.vtkFiltersCore import vtkAppendFilter
 
     joined = vtkAppendFilter()
-    joined.AddInputData(mesh)
+    for mesh in meshes:
+        joined.AddInputData(mesh)
     joined.Update()
     return joined.GetOutput()
 
@@ -210,7 +258,7 @@ def serve(requests, replies):
         vtkOutputWindow.SetInstance(window)
         with os.fdopen(files[0], "wb") as file:
             try:
-                asked = (request[key] for key in ("path", "arrays", "places", "sizes"))
+                asked = (request[key] for key in ("path", "arrays", "places", "sizes", "part"))
                 head, arrays = read(*asked, partial(complaints, window))
                 head["arrays"] = store(arrays, file)
             except Exception as error:

@@ -1,21 +1,23 @@
-"""What a run keeps of its training set: ranges of the inputs, force convention, and its files."""
+"""What a run keeps of its training set: ranges of inputs, orientation, forces, and its files."""
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
 
+from ..datapipes.case_inputs import has_same_inputs, surface_orientation
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
 from ..datapipes.normalization import Normalizer, normalization_kinds
 from ..datapipes.specs import builtin_name, force_convention
-from ..datapipes.statistics import doubtful_inputs, fit_normalizer
+from ..datapipes.statistics import doubtful_inputs, fit_normalizer, is_constant
 from ..parallel.ranks import Ranks
 
 FILE_NAME = "training_set.json"
@@ -37,14 +39,20 @@ def describe_training_set(
     ``coordinates``, ``extent``, ``features``, ``globals`` and ``cases`` are as in
     :meth:`~physicsnemo_flarepp.datapipes.statistics.InputRanges.summary`; ``forces`` are the
     arguments of a :class:`~physicsnemo_flarepp.datapipes.specs.ForceConvention` or None;
-    ``builtin`` is the name of a built-in set or None; ``files`` are those of :func:`data_files`.
+    ``builtin`` is the name of a built-in set or None; ``files`` are those of :func:`data_files`;
+    ``orientation`` is that of :func:`surface_orientation`; ``same_inputs`` says whether all cases
+    have the same inputs.
     """
+    reader = loaders.train.dataset.reader
     builtin = builtin_name(data.get("root"), data.get("builtin"))
     convention = force_convention(channels.fields, builtin)
     return {
         **(loaders.normalizer.ranges or _measure_ranges(loaders, ranks)),
         "forces": None if convention is None else asdict(convention),
         "builtin": builtin,
+        "orientation": surface_orientation(reader) if ranks.is_first else None,
+        "same_inputs": ranks.is_first
+        and has_same_inputs([(reader, i) for i in range(len(reader))]),
         "files": data_files(loaders, test=chosen_on_test) if ranks.is_first else {},
     }
 
@@ -68,7 +76,28 @@ def describe_doubts(
         "features": channels.feature_names,
         "globals": channels.global_names,
     }
-    return doubtful_inputs(training_set, normalizer, normalization_kinds(data), names)
+    kept = _varying_axes(training_set, names["coordinates"], data.get("coordinates"))
+    lines = doubtful_inputs(training_set, normalizer, normalization_kinds(data), names, kept)
+    if training_set["same_inputs"]:
+        lines.insert(
+            0,
+            f"NO INPUT DIFFERS between the {training_set['cases']} training cases, so all get the "
+            "same prediction. Name what tells them apart in data.features or data.globals; "
+            "`flarepp inspect` lists what is in the files",
+        )
+    return lines
+
+
+def _varying_axes(ranges: Mapping[str, Any], axes: Sequence[str], given: Any) -> str | None:
+    """Return ``data.coordinates`` without the axes that are constant; None if it cannot be said."""
+    low, high = (torch.tensor(ranges["coordinates"][end]).double() for end in ("min", "max"))
+    kept = [i for i, constant in enumerate(is_constant(low, high).tolist()) if not constant]
+    arrays = [given] if isinstance(given, str) else list(given or axes)
+    if len(arrays) == len(low):
+        return f"[{','.join(arrays[i] for i in kept)}]"
+    if len(arrays) == 1 and kept == list(range(len(kept))):
+        return f"'{arrays[0]}[0:{len(kept)}]'"
+    return None
 
 
 def read_training_set(directory: Path) -> dict[str, Any] | None:

@@ -30,6 +30,7 @@ _IN_A_CELL = """error = prediction − reference,
 one scale for all models,
 limits: 99.5th percentile
 of the largest |error|"""
+_TOKENS, _INTEGRAL = "rel. L2: sums over all {}s", "rel. L2: integrals"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def plot_comparison(
     alpha: float | None = None,
     field_range: Limits | None = None,
     vector_errors: Mapping[str, float] | None = None,
+    weights: Float[np.ndarray, " N"] | None = None,
     title: str | None = None,
     theme: Theme = LIGHT,
     path: Paths = None,
@@ -117,6 +119,9 @@ def plot_comparison(
     vector_errors : Mapping[str, float], optional
         Where the arrays are magnitudes of vectors, the relative L2 error of the vectors by model,
         as a fraction. It is written beside that of the magnitudes, and each is named.
+    weights : numpy.ndarray, optional
+        What each token stands for, shape (N,): relative L2 errors are integrals instead of sums
+        over tokens. The figure says which.
     title : str, optional
         Line above the panels, such as the case.
     theme : Theme
@@ -166,8 +171,13 @@ def plot_comparison(
     }
     known = slice(None) if mask is None else np.asarray(mask)
     truth = torch.from_numpy(reference[known])[None, :, None]
+    norm, measure = _TOKENS.format(association), None
+    if weights is not None:
+        norm, measure = _INTEGRAL, torch.from_numpy(np.asarray(weights)[known])[None]
     errors = {
-        name: relative_l2(torch.from_numpy(values[known])[None, :, None], truth).item()
+        name: relative_l2(
+            torch.from_numpy(values[known])[None, :, None], truth, token_weights=measure
+        ).item()
         for name, values in predictions.items()
     }
 
@@ -194,7 +204,7 @@ def plot_comparison(
             for n, error in errors.items()
         }
     with styled(theme):
-        page, above, below = _lay_out(pictures, views, headings, theme)
+        page, above, below = _lay_out(pictures, views, headings, norm, theme)
         page.title(title)
         beyond = outside(limits, *(values[canvas.shown] for values in fields.values()))
         page.bar(above, theme.fields(), limits, with_units(field, units), beyond)
@@ -209,6 +219,7 @@ def _lay_out(
     pictures: Mapping[tuple[str, str, str], Pixels],
     views: Sequence[View],
     headings: Mapping[str, str],
+    norm: str,
     theme: Theme,
 ) -> tuple[Page, Sequence[Axes], Sequence[Axes]]:
     """Return the page of panels, and the axes above the bars of the fields and of the errors."""
@@ -228,7 +239,9 @@ def _lay_out(
         if column == 0 and len(views) > 1:
             page.beside(axis, camera)
     if stacked:
-        page.blank(1, 0).text(0.5, 0.5, _IN_A_CELL, ha="center", va="center", linespacing=1.35)
+        page.blank(1, 0).text(
+            0.5, 0.5, f"{_IN_A_CELL},\n{norm}", ha="center", va="center", linespacing=1.35
+        )
         return page, page.axes[0], page.axes[1, 1:]
-    page.note(_CONVENTION)
+    page.note(f"{_CONVENTION}; {norm}")
     return page, page.axes[-1, : n_models + 1], page.axes[-1, n_models + 1 :]

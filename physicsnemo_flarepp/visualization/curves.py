@@ -1,5 +1,6 @@
 """Figures of lines and points: training curves and parity of predicted numbers."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -256,7 +257,7 @@ def plot_parity(
                     markeredgewidth=0,
                     alpha=0.85,
                     color=colors[model],
-                    label=f"{model}, R² = {score:.3f}",
+                    label=f"{model}, R² = {'-' if math.isnan(score) else f'{score:.3f}'}",
                 )
             seen = np.concatenate([true, *(line.get_ydata() for line in axis.lines)])
             low, high = seen.min(), seen.max()

@@ -14,6 +14,7 @@ import pytest
 
 from physicsnemo_flarepp import __version__
 from physicsnemo_flarepp.commands import dispatch, main, parsers
+from physicsnemo_flarepp.commands.configs import run_composed
 from physicsnemo_flarepp.commands.dispatch import parse_options
 
 ROOT = Path(__file__).parents[2]
@@ -238,3 +239,19 @@ def test_wrong_config_is_one_line(arguments, told, tmp_path, monkeypatch, capsys
     assert len(lines) == 1 and lines[0].startswith("flarepp train: ") and told in lines[0]
     for word in ("search path", "object_type", "_backbone", "append"):
         assert word not in lines[0]
+
+
+def test_a_sweep_ends_with_a_table(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def task(cfg):
+        return {"run": cfg.run_dir, "error": f"{cfg.training.learning_rate:.4f}"}
+
+    sweep = ["-m", "training.learning_rate=1e-3,1e-4", "experiment=none", "data=darcy"]
+    run_composed("train", task, sweep)
+    *_, head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["run", "error"]
+    assert first.split()[0].endswith("learning_rate=0.001") and first.split()[1] == "0.0010"
+    assert second.split()[0].endswith("learning_rate=0.0001") and second.split()[1] == "0.0001"
+    run_composed("train", task, sweep[2:])
+    assert "error" not in capsys.readouterr().out

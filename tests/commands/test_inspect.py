@@ -84,7 +84,7 @@ def squash(mesh):
     mesh.points[:, 2] = 0
 
 
-@pytest.mark.parametrize(
+HARMS = pytest.mark.parametrize(
     "harm, message",
     [
         (miss, "bad.vtp has no array 'tau'"),
@@ -93,9 +93,12 @@ def squash(mesh):
         (millimetres, "as the size along y, the median of all cases is"),
         (kilopascals, "as the largest value of fields Cp, the median of all cases is"),
         (diverge, "values of fields NaN or infinite (Cp, first at row 5)"),
-        (squash, "bad.vtp: case bad is flat along z (extent 0), unlike 6 others"),
+        (squash, "bad is flat along z (extent 0), unlike {others} others"),
     ],
 )
+
+
+@HARMS
 def test_a_case_that_does_not_fit_is_named_with_file_array_and_what_was_found(harm, message, cars):
     mesh = surface(1.2)
     harm(mesh)
@@ -103,5 +106,31 @@ def test_a_case_that_does_not_fit_is_named_with_file_array_and_what_was_found(ha
     names = {"fields": ["Cp", "tau"], "features": [], "globals": ["a"], "association": "cells"}
     cfg = {"root": str(cars), "reader": {"_target_": "OwnReader"}, **names}
     count, problems = check_cases(cfg, progress=False)
+    message = message.replace("{others}", "6")
     assert count == 7 and any(message in problem for problem in problems), problems
     assert all("bad.vtp" in problem for problem in problems)
+
+
+@HARMS
+def test_a_folder_is_not_judged_by_its_first_case(harm, message, cars, capsys):
+    mesh = surface(1.2)
+    harm(mesh)
+    mesh.save(cars / "xbad.vtp")
+    assert main(["inspect", str(cars)]) == 0
+    told = capsys.readouterr().out
+    assert "5 of 7 cases read; `flarepp inspect --check data=own data.root=" in told
+    problems = [line for line in told.splitlines() if line.startswith("problem: ")]
+    assert message.replace("{others}", "4") in "\n".join(problems)
+    assert all("xbad.vtp" in problem for problem in problems)
+
+
+def test_a_set_without_inputs_that_differ_is_told(tmp_path, capsys):
+    points = np.random.default_rng(0).random((20, 2))
+    for i in range(6):
+        np.savez(tmp_path / f"{i}.npz", pos=points, p=points[:, 0] * i)
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "problem: no input differs between these 5 cases" in capsys.readouterr().out
+    for i in range(6):
+        np.savez(tmp_path / f"{i}.npz", pos=points, p=points[:, 0] * i, mu=float(i))
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "problem" not in capsys.readouterr().out

@@ -163,7 +163,7 @@ def test_forces_are_left_out_where_there_is_no_surface(
     monkeypatch.setattr(plot, "usual_figures", lambda runs: ("parity",))
     runs = [str(darcy_run), str(car_runs[0])]
     options = ["--labels", "D", "C", "--formats", "svg"]
-    (written,) = draw([*runs, *SMALL, *output, *options])
+    _, written = draw([*runs, *SMALL, *output, *options])
     assert "no parity of D: the fields u of run darcy follow no known convention" in (
         capsys.readouterr().out
     )
@@ -237,4 +237,14 @@ def test_second_case_of_the_queries_must_be_another(darcy_run, tmp_path):
 def test_forces_are_usual_on_surfaces_only(car_runs, darcy_run):
     cars, darcy = (load_run(path, device="cpu") for path in (car_runs[0], darcy_run))
     assert "parity" in plot.usual_figures([darcy, cars])
-    assert plot.usual_figures([darcy]) == ("comparison", "training", "routing", "spectrum")
+    assert plot.usual_figures([darcy]) == ("comparison", "routing", "spectrum")
+
+
+def test_the_training_curve_needs_no_data(darcy_run, tmp_path):
+    directory = tmp_path / "run"
+    shutil.copytree(darcy_run, directory)
+    config = directory / "config.yaml"
+    config.write_text(config.read_text().replace(str(darcy_run.parent), str(tmp_path / "gone")))
+    with pytest.raises((ValueError, FileNotFoundError), match="gone"):
+        draw([str(directory), *SMALL])
+    assert [path.name for path in (directory / "figures").iterdir()] == ["training.png"]

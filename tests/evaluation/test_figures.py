@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import pyvista as pv
+from physicsnemo.distributed import DistributedManager
 
 from physicsnemo_flarepp.evaluation import (
     chosen_case,
@@ -19,6 +20,7 @@ from physicsnemo_flarepp.evaluation import (
     predict_case,
 )
 from physicsnemo_flarepp.runs import trained_run
+from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.visualization import RenderingUnavailable, Theme
 from tests.evaluation import making
 
@@ -226,3 +228,27 @@ def test_unknown_case_is_refused_before_any_is_predicted(both, monkeypatch):
     monkeypatch.setattr(figures, "evaluate_run", refuse)
     with pytest.raises(ValueError, match="case 'medain' is not known; choose one of"):
         chosen_case(both[0], "medain")
+
+
+def test_a_figure_names_the_error_of_the_table_and_its_norm(tmp_path):
+    """A run that was trained on integrals, on a cloud with points of very different areas."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "clouds").mkdir()
+    for i in range(5):
+        points = rng.random((60, 2)) ** 3
+        arrays = {"pos": points, "u": points[:, 0] + 0.1, "mu": float(i)}
+        np.savez(tmp_path / "clouds" / f"case_{i}.npz", **arrays)
+    model = {"_target_": "physicsnemo_flarepp.FlarePP", "n_layers": 1, "n_hidden": 16}
+    data = {"root": str(tmp_path / "clouds"), "reader": {"_target_": "OwnReader"}}
+    data |= {"weights": "measure", "num_workers": 0}
+    training = {"epochs": 1, "norm": "measure"}
+    cfg = {"model": model, "data": data, "training": training, "run_dir": str(tmp_path / "run")}
+    table = train(cfg).errors
+    DistributedManager.cleanup()
+    run = load_run(tmp_path / "run", device="cpu")
+    case = predict_case(run, 0)
+    (drawn,) = draw_comparison([run], case.case_id, tmp_path, formats=["svg"], theme=SMALL)
+    (error,) = drawn.relative_l2.values()
+    assert error == pytest.approx(table[0].item(), rel=1e-3)
+    assert abs(error - case.error("u")) > 1e-3
+    assert "rel. L2: integrals" in drawn.paths[0].read_text()

@@ -6,12 +6,15 @@ import pyvista as pv
 
 from physicsnemo_flarepp.meshes import (
     SUFFIXES,
+    PolygonMesh,
     polygon_mesh,
+    read_mesh,
     read_polygons,
     read_surface,
     save_mesh,
     vtk_process,
 )
+from tests.own_data import making
 
 
 def test_the_helper_process_reads_every_format():
@@ -69,3 +72,28 @@ def bad_file(name, folder):
 def test_what_is_no_surface_is_refused(tmp_path, name, error, message):
     with pytest.raises(error, match=message):
         read_surface(bad_file(name, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["cgns", "ensight", "foam"])
+def test_cases_with_parts_are_read_as_their_volume(name, tmp_path):
+    _, file, _ = making.write(name, tmp_path)
+    mesh = read_mesh(file, sizes=True)
+    sizes = {"foam": [1.0] * 3}.get(name, [1.0] * 18)
+    np.testing.assert_allclose(mesh.sizes, sizes, rtol=1e-6)
+    assert not mesh.data["field"]
+    (field,) = mesh.data["cell"].values()
+    # Of several times the last is read.
+    expected = mesh.cell_centres()[:, 0] * (2 if name == "foam" else 1)
+    np.testing.assert_allclose(field, expected, rtol=1e-6)
+
+
+def test_a_part_is_read_by_its_name(tmp_path):
+    _, file, _ = making.write("foam", tmp_path)
+    sides = read_mesh(file, part="sides")
+    assert isinstance(sides, PolygonMesh) and sides.n_cells == 12
+    assert read_mesh(file, part="interior").n_cells == 3
+    with pytest.raises(ValueError, match="no part 'wing'; .* one of internalMesh, ends, sides"):
+        read_mesh(file, part="wing")
+    (file.parent / "constant" / "polyMesh" / "faces").write_text("nothing")
+    with pytest.raises(ValueError, match="case.foam"):
+        read_mesh(file)

@@ -8,6 +8,7 @@ import pyvista as pv
 import torch
 import zarr
 from physicsnemo.mesh import DomainMesh, Mesh
+from vtkmodules.vtkIOParallel import vtkEnSightWriter
 
 N_CASES = 6
 STRETCH = [1 + 0.1 * i for i in range(N_CASES)]
@@ -169,6 +170,131 @@ def write_pdmsh(root):
         DomainMesh(inside, {"body": mesh}, given).save(root / f"{name}.pdmsh")
 
 
+def write_csv(root):
+    """A table per case with the vector names of ParaView, and a table of parameters."""
+    with (root / "parameters.csv").open("w") as file:
+        file.write("case,a\n" + "".join(f"{name},{stretch}\n" for name, stretch in cases()))
+    for i, (name, stretch) in enumerate(cases()):
+        case = cloud(stretch, i)
+        columns = [*np.pad(case["pos"], ((0, 0), (0, 1))).T, case["u"]]
+        names = '"Points:0","Points:1","Points:2","u"'
+        np.savetxt(root / f"{name}.csv", np.column_stack(columns), "%.9g", ",", header=names,
+                   comments="")  # fmt: skip
+
+
+def hexahedra(stretch):
+    grid = pv.ImageData(dimensions=(4, 4, 3)).cast_to_structured_grid().scale((stretch, 1, 1))
+    mesh = grid.cast_to_unstructured_grid()
+    mesh.clear_data()
+    mesh.cell_data["T"] = (mesh.cell_centers().points[:, 0] * stretch).astype(np.float32)
+    return mesh
+
+
+def write_ensight(root):
+    for name, stretch in cases():
+        mesh = hexahedra(stretch)
+        mesh.cell_data["BlockId"] = np.ones(mesh.n_cells, dtype=np.int32)
+        writer = vtkEnSightWriter()
+        writer.SetInputData(mesh)
+        writer.SetFileName(str(root / name))
+        writer.SetPath(str(root))
+        writer.SetBaseName(name)
+        writer.Write()
+        writer.WriteCaseFile(1)
+
+
+def _node(parent, name, label, data=None):
+    """A node of CGNS as its library stores it in HDF5."""
+    group = parent.create_group(name)
+    kind = "MT"
+    if isinstance(data, str):
+        kind, data = "C1", np.frombuffer(data.encode(), np.int8)
+    elif data is not None:
+        kind = {"f8": "R8", "f4": "R4", "i4": "I4"}[np.asarray(data).dtype.str[1:]]
+    for key, text, width in (("name", name, 33), ("label", label, 33), ("type", kind, 3)):
+        group.attrs.create(key, np.bytes_(text), dtype=f"S{width}")
+    group.attrs.create("flags", np.array([1], np.int32))
+    if data is not None:
+        group.create_dataset(" data", data=data)
+    return group
+
+
+def write_cgns(root):
+    for name, stretch in cases():
+        mesh = hexahedra(stretch)
+        hexes = mesh.cells.reshape(-1, 9)[:, 1:] + 1
+        with h5py.File(root / f"{name}.cgns", "w", libver=("earliest", "v108")) as file:
+            for key, text, width in (
+                ("name", "HDF5 MotherNode", 33),
+                ("label", "Root Node of HDF5 File", 33),
+                ("type", "MT", 3),
+            ):
+                file.attrs.create(key, np.bytes_(text), dtype=f"S{width}")
+            for key, text in ((" format", b"IEEE_LITTLE_32\0"), (" hdf5version", b"HDF5 1.8\0")):
+                file.create_dataset(key, data=np.frombuffer(text, np.int8))
+            version = np.array([3.3], np.float32)
+            _node(file, "CGNSLibraryVersion", "CGNSLibraryVersion_t", version)
+            base = _node(file, "Base", "CGNSBase_t", np.array([3, 3], np.int32))
+            sizes = np.array([[mesh.n_points], [mesh.n_cells], [0]], np.int32)
+            zone = _node(base, "Zone", "Zone_t", sizes)
+            _node(zone, "ZoneType", "ZoneType_t", "Unstructured")
+            grid = _node(zone, "GridCoordinates", "GridCoordinates_t")
+            for axis, values in zip("XYZ", mesh.points.T.astype(float), strict=True):
+                _node(grid, f"Coordinate{axis}", "DataArray_t", values)
+            cells = _node(zone, "Hexahedra", "Elements_t", np.array([17, 0], np.int32))
+            span = np.array([1, mesh.n_cells], np.int32)
+            _node(cells, "ElementRange", "IndexRange_t", span)
+            vertices = hexes.reshape(-1).astype(np.int32)
+            _node(cells, "ElementConnectivity", "DataArray_t", vertices)
+            solution = _node(zone, "Solution", "FlowSolution_t")
+            _node(solution, "GridLocation", "GridLocation_t", "CellCenter")
+            _node(solution, "T", "DataArray_t", mesh.cell_data["T"].astype(float))
+
+
+def _foam(folder, kind, name, body):
+    head = f"FoamFile {{ version 2.0; format ascii; class {kind}; object {name}; }}\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(head + body)
+
+
+def _foam_list(entries):
+    return f"{len(entries)}\n(\n" + "\n".join(map(str, entries)) + "\n)\n"
+
+
+def write_foam(root):
+    """OpenFOAM cases of three boxes in a row, with a patch of their sides."""
+    n = 3
+    for name, stretch in cases():
+        case = root / name
+        points = [f"({i * stretch} {j} {k})" for i in range(n + 1) for j in (0, 1) for k in (0, 1)]
+        across = lambda i: (4 * i, 4 * i + 2, 4 * i + 3, 4 * i + 1)  # noqa: E731
+        edges = ((0, 1), (1, 3), (3, 2), (2, 0))
+        sides = [
+            (4 * i + a, 4 * i + b, 4 * i + 4 + b, 4 * i + 4 + a) for i in range(n) for a, b in edges
+        ]
+        faces = [*map(across, range(1, n)), across(0)[::-1], across(n), *sides]
+        owner = [*range(n - 1), 0, n - 1, *(i for i in range(n) for _ in edges)]
+        mesh = case / "constant" / "polyMesh"
+        _foam(mesh, "vectorField", "points", _foam_list(points))
+        listed = [f"4({' '.join(map(str, face))})" for face in faces]
+        _foam(mesh, "faceList", "faces", _foam_list(listed))
+        _foam(mesh, "labelList", "owner", _foam_list(owner))
+        _foam(mesh, "labelList", "neighbour", _foam_list(range(1, n)))
+        patches = [
+            f"ends {{ type patch; nFaces 2; startFace {n - 1}; }}",
+            f"sides {{ type wall; nFaces {4 * n}; startFace {n + 1}; }}",
+        ]
+        _foam(mesh, "polyBoundaryMesh", "boundary", _foam_list(patches))
+        for time in (1, 2):
+            values = _foam_list([time * stretch * (i + 0.5) for i in range(n)])
+            body = f"dimensions [0 0 0 1 0 0 0]; internalField nonuniform List<scalar> {values};\n"
+            body += "boundaryField { ends { type zeroGradient; } sides { type zeroGradient; } }\n"
+            _foam(case / str(time), "volScalarField", "T", body)
+        control = "startTime 0; endTime 2; deltaT 1; writeControl timeStep; writeInterval 1;"
+        _foam(case / "system", "dictionary", "controlDict", control)
+        (case / "case.foam").touch()
+
+
 TABLE = ["data.coordinates='values[0:2]'", "data.fields={u:'values[2]'}"]
 ONE_MESH = ["data.reader.files=[body.vtp,'fields/{case}.npy']", "data.fields={Cp:values}"]
 # Format -> what writes it, what a config has to say, the file to predict, and fields, features,
@@ -201,6 +327,10 @@ FORMATS = {
     "zarr_set": (write_zarr_set, [], None, "u||a"),
     "grid_set": (write_grid, [], None, "u|material|"),
     "one_mesh": (write_one_mesh, ONE_MESH, "body.vtp", "Cp|normals|a"),
+    "csv": (write_csv, ["data.coordinates='Points[0:2]'"], "case_0.csv", "u||a"),
+    "cgns": (write_cgns, [], "case_0.cgns", "T||"),
+    "ensight": (write_ensight, [], "case_0.0.case", "T_c||"),
+    "foam": (write_foam, [], "case_0/case.foam", "T||"),
     "pmsh": (write_pmsh, [], "case_0.pmsh", "Cp tau|normals|a"),
     "pdmsh": (write_pdmsh, [], "case_0.pdmsh", "Cp tau|normals|a"),
 }  # fmt: skip

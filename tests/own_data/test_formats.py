@@ -14,7 +14,7 @@ from .making import FORMATS, N_CASES, write
 
 SMALL = ["model.n_layers=1", "model.n_hidden=16", "model.slice_num=8", "training.epochs=2"]
 # Files that hold no parameters.
-SILENT = (".stl", ".ply", ".vtp")
+SILENT = (".stl", ".ply", ".vtp", ".csv")
 CHEAP = ("vtu_volume", "npz")
 
 

@@ -6,7 +6,7 @@ import pytest
 import pyvista as pv
 import torch
 
-from physicsnemo_flarepp.datapipes import OwnReader, ReaderOptions
+from physicsnemo_flarepp.datapipes import OwnReader, ReaderOptions, plot_mesh
 from physicsnemo_flarepp.datapipes.readers import contents
 from physicsnemo_flarepp.datapipes.readers.case_files import find_files
 from physicsnemo_flarepp.datapipes.readers.contents import Wanted, open_file
@@ -231,3 +231,97 @@ def test_a_cut_mesh_file_is_an_error_that_names_it(suffix, tmp_path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(ValueError, match=f"mesh{suffix}"):
         open_file(path, Wanted())
+
+
+# --- what a stranger's arrays are taken for
+
+
+def write_arrays(folder, **arrays):
+    for name, values in arrays.items():
+        np.save(folder / f"{name}.npy", values)
+    return folder
+
+
+RANDOM = np.random.default_rng(0)
+
+
+def test_transposed_coordinates_are_refused_and_never_predict_the_parameters(tmp_path):
+    fields = {"params": RANDOM.random((30, 2)), "T": RANDOM.random((30, 50))}
+    write_arrays(tmp_path, coords=RANDOM.random((2, 50)), **fields)
+    with pytest.raises(
+        ValueError, match=r"coords.npy: .* 50 coordinates.*Transposed\? .*\(50, 2\)"
+    ):
+        _ = OwnReader(tmp_path).names
+    with pytest.raises(ValueError, match=r"Transposed\?"):
+        OwnReader(tmp_path, coordinates="coords", fields=["params"], globals=["T"], features=[])[0]
+    write_arrays(tmp_path, coords=RANDOM.random((50, 2)))
+    names = OwnReader(tmp_path).names
+    assert [*names.fields, *names.globals] == ["T", "params"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "coordinates"),
+    [
+        ({"points": (20, 51, 2), "pos": (20, 3)}, ["points"]),
+        ({"points": (20, 51, 2), "x": (20, 51, 1), "y": (20, 51, 1)}, ["points"]),
+        ({"x": (20, 51), "y": (20, 51), "position": (20, 51)}, ["x", "y"]),
+        ({"x": (20, 51, 3)}, ["x"]),
+        ({"coords": (51, 2), "params": (20, 51)}, ["coords"]),
+    ],
+)
+def test_the_coordinates_are_those_that_fit_the_other_arrays(arrays, coordinates, tmp_path):
+    arrays = {name: RANDOM.random(shape) for name, shape in arrays.items()}
+    write_arrays(tmp_path, u=RANDOM.random((20, 51)), **arrays)
+    reader = OwnReader(tmp_path)
+    assert list(reader.names.coordinates) == coordinates and "u" in reader.names.fields
+    assert len(reader[0][0]["coordinates"]) == 51
+
+
+def test_as_many_points_as_cases_are_points(tmp_path):
+    arrays = {"coords": (50, 2), "params": (50, 2), "T": (50, 50)}
+    write_arrays(tmp_path, **{name: RANDOM.random(shape) for name, shape in arrays.items()})
+    reader = OwnReader(tmp_path)
+    assert [*reader.names.fields, *reader.names.globals] == ["T", "params"]
+    sample, metadata = reader[3]
+    assert sample["coordinates"].shape == (50, 2)
+    assert metadata["global_names"] == ["params_1", "params_2"]
+
+
+@pytest.mark.parametrize("kind", [bool, np.int8, np.uint16])
+@pytest.mark.parametrize("names", [("a", "u"), ("x", "y")])
+def test_truths_and_whole_numbers_at_tokens_are_inputs(kind, names, tmp_path):
+    given, result = names
+    coefficient = RANDOM.random((6, 8, 9)) > 0.5
+    arrays = {given: coefficient.astype(kind), result: RANDOM.random((6, 8, 9))}
+    np.savez(tmp_path / "all.npz", same=np.ones((6, 8, 9), int), cell_ids=arrays[given], **arrays)
+    reader = OwnReader(tmp_path)
+    assert [list(reader.names.features), list(reader.names.fields)] == [[given], [result]]
+    sample = reader[0][0]
+    assert sample["features"].flatten().tolist() == coefficient[0].flatten().tolist()
+
+
+def test_the_list_of_triangles_counts_no_cases_and_the_wrong_file_is_blamed(tmp_path):
+    points = RANDOM.random((9, 2))
+    triangles = RANDOM.integers(0, 9, (400, 3))
+    write_arrays(tmp_path, points=points, snapshots=RANDOM.random((6, 9)), triangles=triangles)
+    assert list(OwnReader(tmp_path).names.fields) == ["snapshots"]
+    write_arrays(tmp_path, snapshots=RANDOM.random((6, 8)))
+    with pytest.raises(ValueError, match=r"snapshots.npy: snapshots has shape \(8,\), expected"):
+        OwnReader(tmp_path, fields=["snapshots"], coordinates="points")[0]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("corners", [3, 4])
+def test_a_list_of_cells_makes_surfaces_of_clouds(first, corners, tmp_path):
+    plane = pv.Plane(i_resolution=4, j_resolution=3)
+    plane = plane.triangulate() if corners == 3 else plane
+    cells = plane.regular_faces + first
+    points, u = np.asarray(plane.points), RANDOM.random((6, plane.n_points))
+    write_arrays(tmp_path, nodes=points, u=u, elements=cells, ids=np.arange(6))
+    reader = OwnReader(tmp_path)
+    assert list(reader.names.fields) == ["u"] and list(reader.names.features) == []
+    sample, metadata = reader[2]
+    mesh = plot_mesh(metadata, sample["coordinates"].numpy())
+    np.testing.assert_array_equal(mesh.regular_faces, plane.regular_faces)
+    np.testing.assert_allclose(mesh.points, plane.points)
+    assert plot_mesh(metadata, points[:7]).n_cells == 7  # of other points: a cloud of vertices

@@ -1,4 +1,4 @@
-"""Arrays in ``.npz``, ``.npy``, HDF5 and zarr files: found by their headers, read when used.
+"""Arrays in ``.npz``, ``.npy``, HDF5, zarr and CSV files: found by their headers, read when used.
 
 A file of somebody else, or of a bad disk, may say anything of its arrays. Before values are read
 their size is compared with what the file holds and with the memory that is free, what is stored
@@ -7,6 +7,7 @@ opened; they are named with the reason, for whoever asks for one of them.
 """
 
 import math
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -24,7 +25,7 @@ from ...meshes.polygons import Rows
 from ..checks import check_fits
 from .stores import check_chunks, check_codecs, own_dataset
 
-SUFFIXES = (".npz", ".npy", ".h5", ".hdf5", ".zarr")
+SUFFIXES = (".npz", ".npy", ".h5", ".hdf5", ".zarr", ".csv")
 _NUMBERS = "fiub"
 _NPY_HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -73,6 +74,8 @@ def open_arrays(
         return _open_npy(path, name or path.stem)
     if suffix == ".npz":
         return _open_npz(path)
+    if suffix == ".csv":
+        return _open_csv(path)
     if suffix == ".zarr":
         return _open_zarr(path, wanted, allow_missing_chunks)
     return _open_hdf5(path, allow_missing_chunks)
@@ -154,6 +157,45 @@ def _open_npz(path: Path) -> FoundArrays:
             else:
                 found.arrays[name] = lazy(name, *header)
     return found
+
+
+def _open_csv(path: Path) -> FoundArrays:
+    """Return the columns of a table with a row per point; those of words are not read.
+
+    ``U:0, U:1, U:2`` and ``U_0, U_1, U_2``, as ParaView writes vectors, make one array U.
+    """
+    with reading(path), path.open(encoding="utf-8-sig") as file:
+        first, second = file.readline(), file.readline()
+        separator = max(",;\t", key=first.count)
+        header = [name.strip(' "#\n') for name in first.split(separator)]
+        numbers = [i for i, entry in enumerate(second.split(separator)) if _is_number(entry)]
+        if len(set(header)) < len(header):
+            raise ValueError(f"its columns are {header}; each needs a name of its own")
+        if not numbers or all(map(_is_number, header)):
+            raise ValueError("it has no header with names above rows of numbers")
+        file.seek(0)
+        values = np.loadtxt(
+            file, delimiter=separator, skiprows=1, usecols=numbers, ndmin=2, comments=None
+        )
+    columns = {header[i]: values[:, at] for at, i in enumerate(numbers) if i < len(header)}
+    words = {name: "of words" for name in header if name not in columns}
+    found = FoundArrays(unreadable=words)
+    for name in columns:
+        base = re.fullmatch(r"(.+)[:_]0", name)
+        parts = [f"{name[:-1]}{i}" for i in range(3)]
+        if base and all(part in columns for part in parts):
+            found.arrays[base[1]] = np.stack([columns[part] for part in parts], axis=1)
+        elif not (name[-1] in "12" and f"{name[:-1]}0" in columns and name[-2:-1] in (":", "_")):
+            found.arrays[name] = columns[name]
+    return found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _n_rows(rows: Part, n: int) -> int:

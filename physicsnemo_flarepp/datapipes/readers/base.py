@@ -70,6 +70,21 @@ def channel_names(widths: Mapping[str, int]) -> list[str]:
     return channels
 
 
+def parameter_names(widths: Mapping[str, int]) -> list[str]:
+    """Return one name per number of the values of a case, which need not be vectors in space.
+
+    Examples
+    --------
+    >>> parameter_names({"speed": 1, "mu": 2})
+    ['speed', 'mu_1', 'mu_2']
+    """
+    return [
+        name if width == 1 else f"{name}_{i}"
+        for name, width in widths.items()
+        for i in range(1, width + 1)
+    ]
+
+
 def point_areas(
     coordinates: Mapping[str, Rowwise], n_tokens: int, grid: tuple[int, ...] | None = None
 ) -> ComputedColumn:
@@ -163,7 +178,7 @@ class TokenTable:
             "features": channel_names(
                 {n: math.prod(c.shape[1:]) for n, c in self.features.items()}
             ),
-            "globals": channel_names({n: v.size for n, v in self.global_values.items()}),
+            "globals": parameter_names({n: v.size for n, v in self.global_values.items()}),
         }
 
     def read(self, name: str, rows: Rows) -> np.ndarray:

@@ -12,11 +12,14 @@ from .contents import ARRAY_SUFFIXES, STORE_SUFFIXES, SUFFIXES
 
 CASE = "{case}"
 _GEOMETRY_SUFFIXES = (".stl", ".ply", ".obj")
+# Arrays in these may hold all cases.
+_SET_SUFFIXES = tuple(suffix for suffix in ARRAY_SUFFIXES if suffix != ".csv")
 SPLIT_DIRECTORIES = ("train", "val", "valid", "validation", "test")
 # Of several kinds of files the first is taken for the cases; geometry alone has no fields.
 _PREFERRED = (
-    *(suffix for suffix in MESH_SUFFIXES if suffix not in _GEOMETRY_SUFFIXES),
-    *(".pdmsh", ".pmsh", ".npz", ".h5", ".hdf5", ".zarr", ".npy"),
+    ".foam",  # the folder of an OpenFOAM case may hold files of other formats
+    *(suffix for suffix in MESH_SUFFIXES if suffix not in (*_GEOMETRY_SUFFIXES, ".foam")),
+    *(".pdmsh", ".pmsh", ".npz", ".h5", ".hdf5", ".zarr", ".npy", ".csv"),
 )
 
 
@@ -71,7 +74,7 @@ def find_files(root: Path, patterns: Sequence[str] | None, layout: str = "auto")
 
 def _one_file(path: Path, layout: str) -> CaseFiles:
     names = {path: path.stem} if path.suffix == ".npy" else {}
-    if path.suffix.lower() in ARRAY_SUFFIXES and layout != "files":
+    if path.suffix.lower() in _SET_SUFFIXES and layout != "files":
         told = (f"{path.name} holds all cases along the first axis of its arrays",)
         return CaseFiles({}, (path,), names, told, whole_set=True)
     return CaseFiles({path.stem: (path,)}, array_names=names)
@@ -139,7 +142,7 @@ def _by_patterns(root: Path, patterns: Sequence[str], layout: str) -> CaseFiles:
             )
     whole = layout == "set" or (not found and layout == "auto")
     return CaseFiles(
-        {} if whole else {case: tuple(found[case]) for case in _sorted(found)},
+        {} if whole else {case: tuple(found[case]) for case in in_order(found)},
         tuple(shared) if not whole else (*shared, *(p for paths in found.values() for p in paths)),
         names,
         whole_set=whole,
@@ -153,14 +156,19 @@ def _by_looking(root: Path, layout: str) -> CaseFiles:
     if not by_suffix:
         raise FileNotFoundError(
             f"{root} holds no file of {', '.join(SUFFIXES)}; it holds "
-            f"{some(path.name for path in sorted(root.iterdir()))}"
+            f"{some(path.name for path in sorted(root.iterdir()))}. Cases of OpenFOAM need an "
+            "empty file in them, as for ParaView: touch CASE/case.foam"
         )
-    suffix = next((s for s in _PREFERRED if s in by_suffix), None)
     geometry = next((s for s in _GEOMETRY_SUFFIXES if s in by_suffix), None)
+    if geometry is not None:
+        by_suffix.pop(".csv", None)  # tables of parameters
+    suffix = next((s for s in _PREFERRED if s in by_suffix), None)
     if suffix is None:
         suffix, geometry = geometry, None
     paths = by_suffix[suffix]
-    if suffix in ARRAY_SUFFIXES and layout != "files" and geometry is None:
+    if suffix == ".csv":
+        paths = _alike(paths)
+    if suffix in _SET_SUFFIXES and layout != "files" and geometry is None:
         single = len(paths) == 1
         same_names = len({re.sub(r"\d+", "", path.stem) for path in paths}) < len(paths)
         if (
@@ -181,16 +189,24 @@ def _by_looking(root: Path, layout: str) -> CaseFiles:
             used.insert(0, geometry)
             for case, files in cases.items():
                 files.insert(0, shapes[case])
-    told = [f"{len(cases)} cases, each a file {' and a file '.join(used)}: {some(_sorted(cases))}"]
-    others = {s: len(p) for s, p in by_suffix.items() if s not in used}
+    told = [f"{len(cases)} cases, each a file {' and a file '.join(used)}: {some(in_order(cases))}"]
+    others = {s: len(p) for s, p in by_suffix.items() if s not in (*used, ".csv")}
     if others:
         listed = ", ".join(f"{count} {s}" for s, count in others.items())
         told.append(f"left aside are {listed} files; name them in data.reader.files to read them")
     return CaseFiles(
-        {case: tuple(cases[case]) for case in _sorted(cases)},
+        {case: tuple(cases[case]) for case in in_order(cases)},
         array_names=_array_names(paths, ids),
         told=tuple(told),
     )
+
+
+def _alike(paths: Sequence[Path]) -> list[Path]:
+    """Return the files whose names differ in numbers or folders only; a table is none of them."""
+    groups: dict[str, list[Path]] = defaultdict(list)
+    for path in paths:
+        groups[re.sub(r"\d+", "", path.stem)].append(path)
+    return max(groups.values(), key=len)
 
 
 def _walk(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
@@ -253,12 +269,12 @@ def _relative(root: Path, path: Path) -> str:
     return path.relative_to(root).as_posix()
 
 
-def _sorted(ids: Iterable[str]) -> list[str]:
+def in_order(ids: Iterable[str]) -> list[str]:
     """Return ids in the order of the numbers in them.
 
     Examples
     --------
-    >>> _sorted(["run_10", "run_9"])
+    >>> in_order(["run_10", "run_9"])
     ['run_9', 'run_10']
     """
     key = lambda text: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", text)]  # noqa: E731

@@ -19,6 +19,7 @@ TO_BODY = ("distance", "direction")
 GEOMETRY = ("normals", "areas", "volumes", *TO_BODY)
 # A value of the whole case with more numbers is an array of tokens that was named by mistake.
 _MOST_VALUES = 4096
+_MOST_AXES = 3
 
 
 def find_place(contents: Contents, names: Names) -> str:
@@ -106,7 +107,22 @@ def token_shape(contents: Contents, names: Names) -> tuple[int, tuple[int, ...] 
             f"{contents.source}: {name} (of the coordinates) has shape {shape}, expected "
             "(points, dimensions) or, on a grid, (rows, columns, dimensions)"
         )
+    _check_dimensions(contents, names.coordinates, len(of_tokens))
     return math.prod(of_tokens), of_tokens if len(of_tokens) > 1 else None
+
+
+def _check_dimensions(contents: Contents, picks: Mapping[str, Pick], token_axes: int) -> None:
+    """Raise if points would have more than three coordinates."""
+    shapes = {pick.array: tuple(contents.arrays[pick.array].shape) for pick in picks.values()}
+    width = sum(p.width(math.prod(shapes[p.array][token_axes:])) for p in picks.values())
+    if width > _MOST_AXES:
+        name, shape = next(iter(shapes.items()))
+        turned = f" Transposed? Then save it as {shape[::-1]}." if shape[0] <= _MOST_AXES else ""
+        raise ValueError(
+            f"{contents.source_of(name)}: {', '.join(shapes)} with shape {shape} would give each "
+            f"point {width} coordinates; points have at most {_MOST_AXES}.{turned} Or name others "
+            "as data.coordinates"
+        )
 
 
 def _grid_of_fields(contents: Contents, names: Names) -> tuple[int, ...]:
@@ -175,9 +191,10 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         if n == 0:
             raise ValueError(f"{contents.source} has no {place}s")
         geometry, measure = _mesh_geometry(contents.mesh, place)
-        coordinates = {"xyz": geometry.pop("coordinates")}
+        points = geometry.pop("coordinates")
+        coordinates = _mesh_coordinates(contents, names, points)
         arrays = contents.columns(place)
-        to_body = _body_columns(contents, coordinates, n)
+        to_body = _body_columns(contents, {"xyz": points}, n)
         columns = {**to_body, **geometry, **token_columns(arrays, n, None)}
     else:
         place = "point"
@@ -239,7 +256,7 @@ def _column(
     if stored is None:
         raise _missing(contents, name)
     raise ValueError(
-        f"{contents.source}: {name} has shape {tuple(stored.shape)}, expected ({n},) or "
+        f"{contents.source_of(name)}: {name} has shape {tuple(stored.shape)}, expected ({n},) or "
         f"({n}, channels), one row for each of the {n} tokens. Name another array, or other "
         "coordinates"
     )
@@ -259,6 +276,21 @@ def _mesh_geometry(
         return columns, None
     sizes = mesh.sizes if place == "cell" else mesh.point_sizes
     return {**columns, "volumes": sizes}, sizes
+
+
+def _mesh_coordinates(contents: Contents, names: Names, points: Rowwise) -> dict[str, Rowwise]:
+    """Return the coordinates of a mesh, or those of x, y, z that are named."""
+    if not names.coordinates:
+        return {"xyz": points}
+    asked = [pick.array for pick in names.coordinates.values()]
+    if not set(asked) <= set("xyz"):
+        raise ValueError(
+            f"{contents.source} is a mesh, which has its own coordinates; data.coordinates is "
+            f"[{', '.join(asked)}], expected some of x, y, z, or null for all"
+        )
+    axes = ["xyz".index(axis) for axis in asked]
+    shape = (points.shape[0], len(axes))
+    return {"".join(asked): ComputedColumn(shape, lambda rows: np.asarray(points[rows])[:, axes])}
 
 
 def _cell_columns(mesh: PolygonMesh) -> dict[str, Rowwise]:

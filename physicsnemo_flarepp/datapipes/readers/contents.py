@@ -5,6 +5,9 @@ files                     what is found                                what a dr
 ========================= ============================================ ========================
 .vtp .vtu .vtk .vts .vtr  a mesh, its cell, point and field data       the arrays asked for
 .vti .stl .ply .obj
+.cgns .case .encas .foam  the volumes of a CGNS, EnSight or OpenFOAM   all arrays
+                          case, or a part by name, at its last time
+.csv                      columns by name                              all columns
 .npz                      arrays by name                               the arrays asked for
 .npy                      one array, named by the file                 its rows, memory-mapped
 .h5 .hdf5                 arrays by name, those of groups group/array  the first row to the last
@@ -56,7 +59,8 @@ class Wanted:
     sizes : bool
         Whether the area or volume of tokens is used, so that cells of a volume are measured.
     boundary : str or None
-        Part of a DomainMesh: a boundary or ``interior``; None for the only boundary.
+        Part of a DomainMesh: a boundary or ``interior``; None for the only boundary. Or of a CGNS,
+        EnSight or OpenFOAM case; None for the interior.
     allow_missing_chunks : Collection[str]
         Zarr arrays whose absent chunks stand for the fill value.
     """
@@ -87,6 +91,8 @@ class Contents:
         Why arrays that are there are not read, by name: sentences that begin with the file.
     checked : bool
         Whether the values were compared with each other when the file was decoded.
+    origins : Mapping[str, Path or str]
+        The files of arrays, where the arrays of a case are in several.
     """
 
     source: Path | str
@@ -96,6 +102,11 @@ class Contents:
     body: PolygonMesh | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
     checked: bool = False
+    origins: Mapping[str, Path | str] = field(default_factory=dict)
+
+    def source_of(self, name: str) -> Path | str:
+        """Return the file to blame for an array."""
+        return self.origins.get(name, self.source)
 
     def join(self, other: "Contents") -> "Contents":
         """Return both together; arrays of a second mesh must be on the same points or cells."""
@@ -113,6 +124,7 @@ class Contents:
             self.body or other.body,
             {**self.unreadable, **other.unreadable},
             self.checked and other.checked,
+            {name: part.source_of(name) for part in (self, other) for name in part.arrays},
         )
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> "Contents":
@@ -265,7 +277,7 @@ def open_file(path: Path, wanted: Wanted, name: str | None = None) -> Contents:
         raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}")
     _check_present(path)
     if suffix in MESH_SUFFIXES:
-        mesh = read_mesh(path, arrays=wanted.arrays, sizes=wanted.sizes)
+        mesh = read_mesh(path, arrays=wanted.arrays, sizes=wanted.sizes, part=wanted.boundary)
         return Contents(path, mesh=mesh, values=_values(mesh.data.get("field", {})))
     if suffix in (".pmsh", ".pdmsh"):
         if (path / "zarr.json").exists():

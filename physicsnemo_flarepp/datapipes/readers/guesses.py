@@ -18,7 +18,7 @@ from .names import GRID, Names, Pick
 
 _COORDINATES = (
     *("coordinates", "coords", "points", "positions", "position", "pos", "xyz", "xy", "nodes"),
-    *("vertices", "centers", "centres", "surface_mesh_centers", "cell_centers", "x", "X"),
+    *("vertices", "centers", "centres", "surface_mesh_centers", "cell_centers", "x"),
 )
 _AXES = (("x", "y", "z"), ("X", "Y", "Z"), ("x1", "x2", "x3"), ("Points_0", "Points_1", "Points_2"))
 # Of arrays that describe the geometry, never a result.
@@ -28,12 +28,19 @@ _INPUT = re.compile(
     re.IGNORECASE,
 )
 _NUMBERS = re.compile(r".*(ids?|index|indices|rank|partition|ghosttype)", re.IGNORECASE)
+# Of arrays that list the points of each cell.
+_CONNECTIVITY = re.compile(
+    r"(.*[_/])?(triangles?|tris?|faces?|cells?|elements?|elems?|quads?|connectivity|simplices)",
+    re.IGNORECASE,
+)
 # Of values of a case that are results of it, which would give the answer away.
 _RESULT = re.compile(
     r"(?i:c_?[dlsm](_?[fr])?|drag|lift|force|moment|coeff(icient)?|error|loss|runtime|iterations?)"
     r"(\b|_|[A-Z0-9]|s\b)"
 )
 _MOST_VALUES = 64
+# As many rows are the values of a case rather than its points.
+_FEW_POINTS = 3
 # Of OmegaConf, which would put something else in the place of a name that a file gives.
 _REFERENCE = "${"
 
@@ -49,7 +56,7 @@ def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]
         columns = token_columns(first.columns(place), first.count(place), None)
     else:
         if names.coordinates is None:
-            names = replace(names, coordinates=_guess_coordinates(first))
+            names = replace(names, coordinates=_guess_coordinates(first, names))
             shown = ", ".join(names.coordinates) or "the indices of the grid"
             told.append(f"coordinates are {shown}")
         n, grid = token_shape(first, names)
@@ -71,8 +78,9 @@ def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]
         told.append(f"fields to predict are {', '.join(fields)}")
         names, used = replace(names, fields=fields), used | set(fields)
     if names.features is None:
-        features = {n: Pick(n) for n in columns if n not in used and _INPUT.fullmatch(n)}
-        if isinstance(first.mesh, PolygonMesh):
+        stored = first.columns(names.association)
+        features = {n: Pick(n) for n in columns if n not in used and _is_input(n, stored[n])}
+        if isinstance(first.mesh, PolygonMesh) and np.ptp(first.mesh.points, axis=0).all():
             features = {"normals": Pick("normals")} | {
                 n: p for n, p in features.items() if not re.fullmatch("(?i).*(normals?|areas?)", n)
             }
@@ -88,6 +96,41 @@ def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]
 
 def _listed(names: Mapping[str, str]) -> str:
     return ", ".join(f"{name} ({place})" for name, place in names.items()) or "no arrays"
+
+
+def is_connectivity(name: str, array: Rowwise) -> bool:
+    """Return whether an array lists the points of triangles or quads: (cells, 3) or (cells, 4)."""
+    shape = array.shape
+    return (
+        _kind(array) in "iu"
+        and len(shape) == 2
+        and shape[1] in (3, 4)
+        and bool(_CONNECTIVITY.fullmatch(name))
+    )
+
+
+def is_coordinates(name: str) -> bool:
+    """Return whether an array has one of the usual names of coordinates."""
+    plain = name.rpartition("/")[2]
+    return plain.lower() in _COORDINATES or any(plain in axes for axes in _AXES)
+
+
+def _is_input(name: str, array: Rowwise) -> bool:
+    """Return whether an array of tokens is an input: by its name, or because it is not real.
+
+    Whole numbers and truths that are the same at all tokens, or number them, tell a model nothing.
+    """
+    if _INPUT.fullmatch(name):
+        return True
+    if _kind(array) not in "iub" or _NUMBERS.fullmatch(name) or is_connectivity(name, array):
+        return False
+    values = np.asarray(array[...])
+    return bool((values != values.reshape(-1)[:1]).any())
+
+
+def _kind(array: Rowwise) -> str:
+    """Return the letter of NumPy for the type of an array; what is computed is real."""
+    return getattr(array, "dtype", np.dtype(float)).kind
 
 
 def _is_result(name: str, contents: Contents) -> bool:
@@ -111,28 +154,52 @@ def _guess_place(contents: Contents, names: Names) -> str:
     return max(ASSOCIATIONS, key=lambda place: counts[place])
 
 
-def _guess_coordinates(contents: Contents) -> dict[str, Pick]:
-    for axes in _AXES:
-        if all(a in contents.arrays for a in axes[:2]):
-            shape = contents.arrays[axes[0]].shape
-            alike = [a for a in axes if a in contents.arrays and contents.arrays[a].shape == shape]
-            if len(alike) >= 2:
-                return {axis: Pick(axis) for axis in alike}
-    for name in _COORDINATES:
-        found = next(
-            (n for n in contents.arrays if n.rpartition("/")[2].lower() == name.lower()), None
-        )
-        if found is not None and len(contents.arrays[found].shape) >= 1:
-            return {found: Pick(found)}
+def _guess_coordinates(contents: Contents, names: Names) -> dict[str, Pick]:
+    """Return the first arrays with usual names that fit the others, or none for a grid."""
+    candidates = _coordinate_candidates(contents)
+    for picks in candidates:
+        if _fits(contents, replace(names, coordinates=picks)):
+            return picks
     if any(len(array.shape) >= 2 for array in contents.arrays.values()):
         shapes = [a.shape for a in contents.arrays.values() if len(a.shape) >= 2]
         if all(len(shape) >= 2 and min(shape[:2]) > 3 for shape in shapes):
             return {}
+    if candidates:
+        return candidates[0]
     raise ValueError(
         f"{contents.source} holds no array that looks like coordinates; it has "
         f"{_listed(contents.names())}. Name them as data.coordinates=NAME, as a list of arrays x, "
         f"y, z, or as {GRID!r} for the indices of a grid"
     )
+
+
+def _coordinate_candidates(contents: Contents) -> list[dict[str, Pick]]:
+    """Return arrays with usual names: those with all axes, then one per axis, then one alone."""
+    arrays = {n: a for n, a in contents.arrays.items() if _kind(a) != "b" and len(a.shape) >= 1}
+    whole, lines, axes = [], [], []
+    for usual in _COORDINATES:
+        for name in (n for n in arrays if n.rpartition("/")[2].lower() == usual):
+            several = len(arrays[name].shape) > 1 and arrays[name].shape[-1] > 1 and usual != "x"
+            (whole if several else lines).append({name: Pick(name)})
+    for names in _AXES:
+        found = [n for n in names if n in arrays and names[0] in arrays]
+        alike = [n for n in found if arrays[n].shape == arrays[names[0]].shape]
+        if len(alike) >= 2:
+            axes.append({name: Pick(name) for name in alike})
+    return [*whole, *axes, *lines]
+
+
+def _fits(contents: Contents, names: Names) -> bool:
+    """Return whether coordinates leave something to predict that has a row for each point."""
+    try:
+        n, grid = token_shape(contents, names)
+    except ValueError:
+        return False
+    used = {pick.array for pick in names.coordinates.values()}
+    asked = None if names.fields is None else {pick.array for pick in names.fields.values()}
+    columns = token_columns(contents.arrays, n, grid).keys() - used
+    results = asked or {name for name in columns if _is_result(name, contents)}
+    return n > _FEW_POINTS and not columns.isdisjoint(results)
 
 
 def _case_values(contents: Contents, names: Names) -> dict[str, Rowwise]:

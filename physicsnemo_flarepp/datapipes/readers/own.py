@@ -14,12 +14,13 @@ from physicsnemo.datapipes import register
 
 from ...meshes import PolygonMesh
 from ...meshes.polygons import Rows
+from ...meshes.vtk_calls import LISTS
 from .array_files import LazyArray
 from .base import MEASURE, CaseReader, ReaderOptions, Rowwise, TokenTable
 from .case_files import CaseFiles, find_files
 from .case_tables import TO_BODY, make_table, token_shape
 from .contents import Contents, DecodedCases, Wanted, open_body, open_files
-from .guesses import complete
+from .guesses import complete, is_connectivity, is_coordinates
 from .names import Names
 from .parameters import read_parameters
 from .splits import SPLITS, SplitFraction, SplitMissing, named_split, says_its_split
@@ -140,8 +141,8 @@ class OwnReader(NamedReader):
     split : str
         ``train``, ``val``, ``test`` or another split of the manifest.
     coordinates : str, list or mapping, optional
-        Arrays of the coordinates (meshes have their own): a name, the names of x, y, z, or
-        ``grid`` for the indices of a grid that comes without.
+        Arrays of the coordinates: a name, the names of x, y, z, or ``grid`` for the indices of a
+        grid that comes without. Meshes have their own; of these a list such as [x, y] keeps some.
     features, fields, globals : list or mapping, optional
         Further inputs at the tokens, what is predicted, and values of the whole case. A list of
         names, or {name: array[columns]} such as {shear: "surface_fields[1:4]"}. The features
@@ -240,7 +241,9 @@ class OwnReader(NamedReader):
         )
         super().__init__(case_ids=list(chosen), names=names, options=options)
         self._constants = {n: np.asarray(v, dtype=float) for n, v in (constants or {}).items()}
-        self._parameters = read_parameters(root, parameters, list(found), files.whole_set)
+        self._parameters = read_parameters(
+            root, parameters, list(found), files.whole_set, found.values()
+        )
         self.told = [*files.told, *self._parameters.told]
 
     @cached_property
@@ -255,13 +258,38 @@ class OwnReader(NamedReader):
     def _n_cases(self) -> int:
         """Number of cases of a whole set: the length of its largest array."""
         arrays = self._shared.arrays
-        several = {n: a for n, a in arrays.items() if a.shape and n not in self._shared_names}
+        several = {
+            name: array
+            for name, array in arrays.items()
+            if array.shape
+            and name not in self._shared_names
+            and not is_connectivity(name, array)
+            and not (is_coordinates(name) and len(array.shape) <= 2)
+        }
         if not several:
             raise ValueError(
                 f"{self._shared.source} holds no array with cases along its first axis; it has "
                 f"{', '.join(f'{n} {tuple(a.shape)}' for n, a in arrays.items()) or 'none'}"
             )
         return max(several.values(), key=lambda array: math.prod(array.shape)).shape[0]
+
+    @cached_property
+    def _shared_arrays(self) -> set[str]:
+        """Arrays of a whole set that all cases share.
+
+        With as many cases as points the shape does not tell: coordinates that would have one row
+        per case, and none per point, are shared.
+        """
+        n, arrays = self._n_cases, self._shared.arrays
+        as_many = any(array.shape[:2] == (n, n) for array in arrays.values())
+        return {
+            name
+            for name, array in arrays.items()
+            if name in self._shared_names
+            or array.shape[:1] != (n,)
+            or is_connectivity(name, array)
+            or (as_many and is_coordinates(name) and math.prod(array.shape[1:]) <= 3)
+        }
 
     def open_contents(self, index: int, wanted: Wanted) -> Contents:
         """Return what is in the files of case `index`."""
@@ -312,9 +340,7 @@ class OwnReader(NamedReader):
 
     def _case_of_set(self, position: int) -> Contents:
         arrays = {
-            name: _entry(array, position)
-            if array.shape[:1] == (self._n_cases,) and name not in self._shared_names
-            else array
+            name: array if name in self._shared_arrays else _entry(array, position)
             for name, array in self._shared.arrays.items()
         }
         return replace(self._shared, arrays=arrays)
@@ -349,7 +375,11 @@ class OwnReader(NamedReader):
     def source_files(self) -> list[Path]:
         """Return all files of the cases."""
         listed = [path for case in self.case_ids for path in self._files.cases.get(case, ())]
-        return [*listed, *self._files.shared]
+        # A file that names others stands for the folder they are in.
+        return [
+            path.parent if path.suffix.lower() in LISTS else path
+            for path in (*listed, *self._files.shared)
+        ]
 
 
 def _entry(array: Rowwise, position: int) -> LazyArray:

@@ -5,7 +5,7 @@ import glob
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,10 +56,15 @@ class Parameters:
 
 
 def read_parameters(
-    root: Path, given: str | None, case_ids: Sequence[str], by_position: bool
+    root: Path,
+    given: str | None,
+    case_ids: Sequence[str],
+    by_position: bool,
+    clouds: Collection[Path] = (),
 ) -> Parameters:
     """Return the parameters of the cases in CSV files: `given`, or the only table in `root`.
 
+    `clouds` are CSV files that hold the points of cases.
     `given` is a table with a row per case, a pattern of one file per case, or empty for none. Rows
     without ids are those of the cases in order if `by_position`.
     """
@@ -70,7 +75,7 @@ def read_parameters(
         return Parameters(folder=folder, pattern=given)
     if given is not None:
         return _read_cases(folder / given, case_ids, by_position)
-    tables = sorted(folder.glob("*.csv"))
+    tables = sorted(set(folder.glob("*.csv")) - set(clouds))
     if len(tables) != 1:
         listed = some(table.name for table in tables)
         return Parameters(told=[f"no parameters are read of {listed}"] if tables else [])

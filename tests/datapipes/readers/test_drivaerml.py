@@ -95,7 +95,7 @@ def test_globals_come_from_csv_and_from_global_data(sets):
         names = ["U_inf", "rho_inf"]
         sample, metadata = DrivAerMLReader(sets[layout], "test", global_names=names)[0]
         np.testing.assert_allclose(sample["globals"], [38.889, 0, 0, 1], rtol=1e-6)
-        assert metadata["global_names"] == ["U_inf_x", "U_inf_y", "U_inf_z", "rho_inf"]
+        assert metadata["global_names"] == ["U_inf_1", "U_inf_2", "U_inf_3", "rho_inf"]
         with pytest.raises(
             KeyError, match="no array 'nu'.*; present: U_inf.*rho_inf.*constants.nu"
         ):
