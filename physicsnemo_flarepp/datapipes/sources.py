@@ -146,6 +146,7 @@ class DataSource:
         """Return the source with the names that a reader of own files guessed, for all splits."""
         if not isinstance(reader, NamedReader):
             return self
+        reader.check_parameters()
         return replace(self, cfg=OmegaConf.merge(self.cfg, reader.names.as_config()))
 
     def _names(self) -> dict[str, Any]:
@@ -177,6 +178,7 @@ def complete_names(
     if not issubclass(source.reader_class, NamedReader):
         return plain, []
     reader = source.reader("train", whole_cases=True)
+    reader.check_parameters()
     if data is not None:
         plain |= {"reader": {**(plain.get("reader") or {}), "_target_": MEMORY}}
     return plain | reader.names.as_config(), reader.guesses

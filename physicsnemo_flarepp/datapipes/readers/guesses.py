@@ -29,7 +29,7 @@ _INPUT = re.compile(
 )
 _NUMBERS = re.compile(r".*(ids?|index|indices|rank|partition|ghosttype)", re.IGNORECASE)
 # Of values of a case that are results of it, which would give the answer away.
-_RESULT = re.compile(
+RESULT = re.compile(
     r"(?i:c_?[dlsm](_?[fr])?|drag|lift|force|moment|coeff(icient)?|error|loss|runtime|iterations?)"
     r"(\b|_|[A-Z0-9]|s\b)"
 )
@@ -155,7 +155,7 @@ def _is_of_tokens(contents: Contents, names: Names, array: Rowwise) -> bool:
 
 def _is_parameter(name: str, cases: Sequence[Contents], names: Names) -> bool:
     """Return whether a value of the case may be an input: no result, and not always the same."""
-    if _RESULT.match(name):
+    if RESULT.match(name):
         return False
     found = [_case_values(case, names).get(name) for case in cases]
     if any(value is None for value in found):
