@@ -14,9 +14,9 @@ from ..mixers import draw_weights
 from ..mixers.base import TokenWeights
 from ..ops.checks import check_devices, check_weights
 from ..ops.plain import is_plain, plain_operators
+from ..ops.shared_inputs import sum_shared_gradients
 from .checks import check_integers, check_token_mask, check_tokens
 from .layers import AnyBlock, balance_outputs
-from .shared_inputs import sum_shared_gradients
 from .token_weights import weigh_tokens
 
 

@@ -19,7 +19,6 @@ from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 
 from ..mixers import Mixer
-from ..models.token_model import TokenModel
 from .gradients import sum_in_buckets
 
 TOKEN_AXIS = 1
@@ -130,7 +129,7 @@ def _bind(module: nn.Module, group_name: str) -> nn.Module:
     bound._parameters = module._parameters.copy()  # functional_call writes into it
     if isinstance(bound, Mixer):
         bound.context_group = group_name
-    if isinstance(bound, TokenModel):
+    if hasattr(bound, "sums_shared_gradients"):
         bound.sums_shared_gradients = False
     return bound
 

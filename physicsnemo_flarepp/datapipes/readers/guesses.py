@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...meshes import ASSOCIATIONS, PolygonMesh
+from ...meshes.measures import MEASURE_NAMES
 from .base import Rowwise
 from .case_tables import find_place, token_columns, token_shape
 from .contents import Contents
@@ -59,6 +60,7 @@ def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]
         told.append(f"left aside are {', '.join(references)}: a config takes them for references")
     columns = {name: column for name, column in columns.items() if name not in references}
     used = {p.array for p in (names.coordinates or {}).values()} | {names.weights, *references}
+    used |= set(MEASURE_NAMES)
     for key in ("features", "fields", "globals"):
         used |= {pick.array for pick in (getattr(names, key) or {}).values()}
     if names.fields is None:
@@ -92,7 +94,7 @@ def _listed(names: Mapping[str, str]) -> str:
 
 def _is_result(name: str, contents: Contents) -> bool:
     """Return whether an array of tokens may be a result: of real numbers, and not of geometry."""
-    if _INPUT.fullmatch(name) or _NUMBERS.fullmatch(name):
+    if _INPUT.fullmatch(name) or _NUMBERS.fullmatch(name) or name in MEASURE_NAMES:
         return False
     places = [contents.arrays]
     if contents.mesh is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..ops.collectives import Group, all_reduce, group_name, group_size
+from .collectives import Group, all_reduce, group_name, group_size
 
 
 def sum_shared_gradients(
