@@ -208,10 +208,9 @@ def _n_values(node: yaml.Node | None, known: dict[int, float]) -> float:
         return 1
     if id(node) not in known:
         known[id(node)] = math.inf  # until counted: who meets it below itself is in a circle
-        pairs = [
-            child for pair in node.value for child in (pair if isinstance(pair, tuple) else (pair,))
-        ]
-        known[id(node)] = 1 + sum(_n_values(child, known) for child in pairs)
+        is_mapping = isinstance(node, yaml.MappingNode)
+        below = [child for pair in node.value for child in pair] if is_mapping else node.value
+        known[id(node)] = 1 + sum(_n_values(child, known) for child in below)
     return known[id(node)]
 
 

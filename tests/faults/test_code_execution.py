@@ -176,12 +176,18 @@ def test_a_run_of_others_names_no_files_outside_of_its_data(tmp_path, monkeypatc
     assert "outside" not in str(refusal.value)
 
 
+def aliases(first: str, pattern: str) -> str:
+    """Thirty lines, each with nine times the one before."""
+    lines = [pattern.format(i=i, others=", ".join([f"*a{i - 1}"] * 9)) for i in range(1, 30)]
+    return "\n".join([f"a0: &a0 {first}", *lines, ""])
+
+
 ALIASES = {
-    "bomb": "a0: &a0 [1, 1]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30)),
-    "merges": "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 30)),
+    "bomb": aliases("[1, 1]", "a{i}: &a{i} [{others}]"),
+    "merges": aliases("{x: 1}", "a{i}: &a{i} {{<<: [{others}]}}"),
     "circle": "a: &a [*a]\n",
     "depth": "a: " + "[" * 9000 + "]" * 9000,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ALIASES)
