@@ -19,7 +19,7 @@ ALLOWED = {
     "parallel": {"ops", "mixers"},
     "models": {"ops", "mixers", "parallel"},
     "inference": {"ops", "mixers", "models", *BASE},
-    "meshes": {"files"},
+    "meshes": {"files", "texts"},
     "builtin": BASE,
     "datapipes": {"builtin", "meshes", "parallel", *BASE},
     "visualization": {"ops", "meshes", *BASE},

@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from ..datapipes.inspection import Inspection, check_cases, inspect_data
+from ..datapipes.sources import load_yaml
 from ..files import reading, replace_text
 from ..texts import format_table, printable
 from .configs import compose_config
@@ -63,7 +64,7 @@ def read_data_config(given: list[str]) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"config {path} does not exist; give a YAML file or data=own ...")
     with reading(path):
-        content = OmegaConf.load(path)
+        content = load_yaml(path)
     data = OmegaConf.to_container(content.get("data", content), resolve=True)
     data.pop("defaults", None)
     data.setdefault("reader", {}).setdefault("_target_", "OwnReader")

@@ -12,6 +12,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from ..meshes import ASSOCIATIONS, PolygonMesh
+from ..meshes.measures import EFFECTIVE_MEASURE, MEASURE_NAMES
 from ..progress import progress_bar
 from .case_inputs import has_same_inputs
 from .checks import printable
@@ -75,6 +76,8 @@ def _found(name: str, place: str, array: Rowwise, role: str) -> Found:
 
 
 def _role(names: Names | None, name: str) -> str:
+    if name in MEASURE_NAMES:
+        return "weights"
     groups = {"coordinates": "coordinates", "features": "input", "fields": "output"}
     for key, role in {**groups, "globals": "input of the case"}.items():
         picks = getattr(names, key) if names is not None else None
@@ -208,7 +211,7 @@ def _look_at_some(path: Path, readers: Mapping[str, OwnReader]) -> list[str]:
 def _has_measure(contents: Contents, names: Names) -> bool:
     """Return whether the area or volume that each token stands for can be computed."""
     if contents.mesh is not None:
-        return contents.mesh.n_cells > 0
+        return contents.mesh.n_cells > 0 or EFFECTIVE_MEASURE in contents.mesh.data["point"]
     return MEASURE in make_table(contents, names).weights
 
 

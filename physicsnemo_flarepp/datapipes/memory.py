@@ -1,6 +1,7 @@
 """Cases in memory or from another data set: the same loaders without files."""
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,8 +182,9 @@ def from_arrays(
     Parameters
     ----------
     coordinates : array or sequence of arrays
-        (cases, N, d), one array (N, d) per case, or one (N, d) for all cases. Points of a grid
-        have two or three axes instead of N.
+        (cases, N, d), a list of one array (N, d) per case, or one (N, d) for all cases. Points of
+        a grid have two or three axes instead of N. An array that could be read both ways, of as
+        many cases as the grid has rows, raises; a list is always one array per case.
     fields, features : Mapping[str, array or sequence of arrays]
         By name, (cases, N) or (cases, N, k), or one array per case.
     globals : Mapping[str, array]
@@ -209,9 +211,7 @@ def from_arrays(
     for name, values in {**columns, **(globals or {})}.items():
         if len(values) != n_cases:
             raise ValueError(f"{name} has {len(values)} cases, but the first field has {n_cases}")
-    shared = not isinstance(coordinates, list | tuple) and (
-        np.ndim(coordinates) == 2 or len(coordinates) != n_cases
-    )
+    shared = _is_shared(coordinates, columns, n_cases)
 
     def open_case(index: int, wanted: Wanted) -> Contents:
         points = coordinates if shared else coordinates[index]
@@ -223,6 +223,35 @@ def from_arrays(
     groups = {"fields": fields, "features": features or (), "globals": globals or ()}
     names = {key: list(group) for key, group in groups.items()}
     return MemoryCases(ids, open_case, {"coordinates": "coordinates", **names})
+
+
+def _is_shared(coordinates: Any, columns: Mapping[str, Any], n_cases: int) -> bool:
+    """Return whether all cases have the same coordinates; raise if the shapes do not tell."""
+    if isinstance(coordinates, list | tuple):
+        return False
+    shape = tuple(np.shape(coordinates))
+    if len(shape) == 2 or shape[:1] != (n_cases,):
+        return True
+    of_case = {name: tuple(np.shape(values[0])) for name, values in columns.items()}
+    fits = {
+        points: all(_is_at(points, other) for other in of_case.values())
+        for points in (shape[:-1], shape[1:-1])
+    }
+    if all(fits.values()):
+        name, other = next(iter(of_case.items()))
+        raise ValueError(
+            f"coordinates of shape {shape} may be a grid that all {n_cases} cases share or one "
+            f"array for each of them: {name} of shape {(n_cases, *other)} fits both. Give a list "
+            "with one array per case: [coordinates] * cases if they share it, list(coordinates) "
+            "if not"
+        )
+    return fits[shape[:-1]]
+
+
+def _is_at(points: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Return whether an array of a case has a value, or a row of values, at each point."""
+    in_rows = shape[: len(points)] == points and len(shape) <= len(points) + 1
+    return in_rows or (shape[:1] == (math.prod(points),) and len(shape) <= 2)
 
 
 def from_dataset(

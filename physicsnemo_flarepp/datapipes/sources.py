@@ -2,17 +2,21 @@
 
 import inspect
 import json
-from collections.abc import Mapping
+import math
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import COMPONENT_REGISTRY, Transform
 
 from ..builtin.engine import read_stamp
+from ..files import RefusedFile, reading
 from ..parallel.first_rank import on_first_rank
 from .config import LoaderConfig
 from .memory import MemoryCases, MemoryReader, from_dataset
@@ -29,6 +33,8 @@ from .readers.splits import (
 from .registered import foreign_reader, make_transform, registered_class
 from .specs import BenchmarkSpec, benchmark
 
+# A config has some hundred; lists of cases may have many thousand.
+_MOST_VALUES = 1_000_000
 # Arguments of readers that have their own place in the config.
 NAMES = ("coordinates", "features", "fields", "globals", "association")
 _SET_BY_DATA = ("root", "split", "cases", "manifest", "n_train", "n_val", "n_test", "options")
@@ -146,6 +152,7 @@ class DataSource:
         """Return the source with the names that a reader of own files guessed, for all splits."""
         if not isinstance(reader, NamedReader):
             return self
+        reader.check_parameters()
         return replace(self, cfg=OmegaConf.merge(self.cfg, reader.names.as_config()))
 
     def _names(self) -> dict[str, Any]:
@@ -177,9 +184,34 @@ def complete_names(
     if not issubclass(source.reader_class, NamedReader):
         return plain, []
     reader = source.reader("train", whole_cases=True)
+    reader.check_parameters()
     if data is not None:
         plain |= {"reader": {**(plain.get("reader") or {}), "_target_": MEMORY}}
     return plain | reader.names.as_config(), reader.guesses
+
+
+def load_yaml(path: Path) -> DictConfig:
+    """Return the values in a YAML file, which aliases must not multiply."""
+    with reading(path):
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        if _n_values(root, {}) > _MOST_VALUES:
+            raise RefusedFile(
+                f"{path} stands for more than {_MOST_VALUES} values, by aliases of aliases; write "
+                "the values out"
+            )
+        return OmegaConf.load(path)
+
+
+def _n_values(node: yaml.Node | None, known: dict[int, float]) -> float:
+    """Count the values below a node, those of an alias at each of its places; inf in a circle."""
+    if node is None or isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = math.inf  # until counted: who meets it below itself is in a circle
+        is_mapping = isinstance(node, yaml.MappingNode)
+        below = [child for pair in node.value for child in pair] if is_mapping else node.value
+        known[id(node)] = 1 + sum(_n_values(child, known) for child in below)
+    return known[id(node)]
 
 
 def checked_config(cfg: Mapping[str, Any] | DictConfig) -> DictConfig:
@@ -192,6 +224,8 @@ def open_source(
 ) -> DataSource:
     """Return where the data of a config is and who reads it; a built-in set is made first."""
     cfg = checked_config(cfg)
+    if not trust:
+        _check_inside(cfg)
     if data is not None:
         choices = _case_choices(cfg, Path())
         return DataSource(cfg, cfg.root, None, MemoryReader, choices, data, trust)
@@ -211,6 +245,36 @@ def open_source(
         return DataSource(cfg, cfg.root, None, MemoryReader, choices, foreign, trust)
     root = _data_root(cfg)
     return DataSource(cfg, root, spec, reader_class, _case_choices(cfg, root), trust=trust)
+
+
+def _check_inside(cfg: DictConfig) -> None:
+    """Raise if a config of somebody else names files outside of the root of its data."""
+    root = os.path.abspath(Path(cfg.root or ".").expanduser())
+    given = OmegaConf.to_container(cfg, resolve=True)
+    reader = given["reader"]
+    lists = [given["splits"], *(reader.pop(key) for key in _LISTS if key in reader)]
+    reader.pop("_target_", None)
+    for value, is_list in ((reader, False), (lists, True)):
+        for text in _texts(value):
+            named = Path(text).expanduser()
+            path = os.path.abspath(root / named)
+            # Lists are looked for in the current directory first.
+            elsewhere = is_list and named.is_file() and os.path.abspath(named) != path
+            if elsewhere or not Path(path).is_relative_to(root):
+                raise RefusedFile(
+                    f"{text!r} in the data config is outside of the root of the data, {root}. Move "
+                    "the file there; or, if you trust whoever wrote the config, say trust=True "
+                    "(--trust)"
+                )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in nested containers."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(inner)
 
 
 def _case_choices(cfg: DictConfig, root: Path) -> dict[str, Any]:

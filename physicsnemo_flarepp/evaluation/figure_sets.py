@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..runs.trained_run import Run, distinct_names
+from ..texts import printable
 from ..visualization import LIGHT, RenderingUnavailable, Theme, require_rendering
 from .errors import CHOICES, CaseErrors, stored_errors
 from .figures import (
@@ -95,7 +96,7 @@ class FigureSet:
             except ValueError as reason:
                 if self.forces_asked:
                     raise
-                print(f"no parity of {name}: {reason}")
+                print(printable(f"no parity of {name}: {reason}"))
                 continue
             reports.append((run, name, report))
         return reports

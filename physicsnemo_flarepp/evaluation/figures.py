@@ -10,6 +10,7 @@ from ..meshes.export import export_mesh
 from ..runs.directory import record_written
 from ..runs.metrics import read_metrics
 from ..runs.trained_run import Run, distinct_names, load_run
+from ..texts import printable
 from ..visualization import (
     LIGHT,
     Comparison,
@@ -30,6 +31,7 @@ from ..visualization import (
     with_units,
 )
 from ..visualization.canvases import is_flat, is_volume, slice_volume
+from ..visualization.pages import plain_label
 from .errors import CHOICES, CaseErrors, stored_errors
 from .predictions import Case, CasePrediction, case_mesh, predict_with_all, read_case
 from .reports import COEFFICIENTS, Report, evaluate_run
@@ -131,14 +133,14 @@ def draw_comparison(
     # The norm of training, in which its table gives errors.
     in_integrals = OmegaConf.select(runs[0].config, "training.norm") == "measure"
     weights = runs[0].test_set.read_measure(one.index) if in_integrals else None
-    preset, title = preset_of(runs[0], one), f"case {case_id}"
+    preset, title = preset_of(runs[0], one), f"case {plain_label(case_id)}"
     if case != case_id:
         title += f", {case} error of {names[0]}"
     drawn = []
     for field in fields or list(one.channels.fields):
         stem = file_name(f"comparison_{case}_{field}")
         vector = field not in one.field_names
-        label = preset.labels.get(field, field)
+        label = preset.labels.get(field, plain_label(field))
         mesh, arrays = one.mesh, [one.scalars(field, one.target)]
         arrays += [each.scalars(field, each.prediction) for each in found.values()]
         shares, volume = weights, is_volume(mesh)
@@ -232,12 +234,16 @@ def draw_gallery(
         exhibits.append(
             Exhibit(
                 title=name,
-                case=case.case_id,
+                case=plain_label(case.case_id),
                 mesh=case.mesh,
                 target=case.scalars(field, case.target),
-                target_label=with_units(preset.labels.get(field, field), preset.units.get(field)),
+                target_label=with_units(
+                    preset.labels.get(field, plain_label(field)), preset.units.get(field)
+                ),
                 source=source,
-                source_label=preset.labels.get(preset.source, preset.source or "geometry"),
+                source_label=preset.labels.get(
+                    preset.source, plain_label(preset.source or "geometry")
+                ),
                 association=case.association,
                 crop=preset.crop,
             )
@@ -353,7 +359,8 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
     except RenderingUnavailable as reason:
         print(f"no figures of fields: {reason}")
     except Exception as reason:  # whatever it is, the results of the training stand
-        print(f"figures of {directory} failed: {reason}; draw again with flarepp plot {directory}")
+        told = f"figures of {directory} failed: {reason}; draw again with flarepp plot {directory}"
+        print(printable(told))
     if written:
         record_written(directory, set(target.rglob("*")) - before)
         print(f"figures: {target}")

@@ -16,8 +16,9 @@ from ..datapipes.readers.case_tables import make_table
 from ..datapipes.readers.contents import MESH_FILES, Contents, Wanted, open_body, open_file
 from ..datapipes.readers.names import Names, Pick
 from ..datapipes.readers.parameters import reference_values_beside
-from ..meshes import PolygonMesh, polygon_mesh, to_pyvista
+from ..meshes import CellMesh, PolygonMesh, polygon_mesh, to_pyvista
 from ..meshes.export import add_arrays, prediction_arrays
+from ..meshes.measures import EFFECTIVE_MEASURE, stored_measure
 from ..runs.trained_run import Run
 from .errors import relative_l2
 from .force_conventions import ForceSettings, describe_settings, sign_doubt
@@ -118,7 +119,10 @@ def predict_file(
         association, coordinates = "point", original["coordinates"].numpy()
         metadata = {"grid": _whole_grid(run, len(coordinates)), "files": [str(path)]}
         mesh = plot_mesh(metadata, coordinates)
-    add_arrays(mesh, prediction_arrays(channels.fields, {run.name: values}), association)
+    arrays = prediction_arrays(channels.fields, {run.name: values})
+    if "weights" in original:
+        arrays[EFFECTIVE_MEASURE] = original["weights"].numpy()
+    add_arrays(mesh, arrays, association)
     if warnings:
         # VTK's strings are ASCII, and a warning may name a file that is not.
         mesh.field_data[WARNINGS] = [
@@ -153,7 +157,7 @@ def _open(run: Run, path: Path, scale: float, flip: bool) -> Contents:
     contents = open_file(path, Wanted(sizes=_measures(run), boundary=boundary))
     mesh = contents.mesh
     if scale != 1:
-        mesh = replace(mesh, points=mesh.points * scale)
+        mesh = _scaled(mesh, scale)
     if not isinstance(mesh, PolygonMesh):
         if names is None or flip:
             raise ValueError(
@@ -169,6 +173,18 @@ def _open(run: Run, path: Path, scale: float, flip: bool) -> Contents:
     if flip:
         mesh = polygon_mesh(to_pyvista(mesh).flip_faces(), path)
     return replace(contents, mesh=mesh)
+
+
+def _scaled(mesh: PolygonMesh | CellMesh, scale: float) -> PolygonMesh | CellMesh:
+    """Return a mesh in other units, areas or volumes that it stores included."""
+    factor = scale ** (2 if isinstance(mesh, PolygonMesh) else 3)
+    data = {
+        place: {n: a * factor if n == EFFECTIVE_MEASURE else a for n, a in arrays.items()}
+        for place, arrays in mesh.data.items()
+    }
+    if isinstance(mesh, CellMesh) and mesh.sizes is not None:
+        mesh = replace(mesh, sizes=mesh.sizes * factor)
+    return replace(mesh, points=mesh.points * scale, data=data)
 
 
 def _measures(run: Run) -> bool:
@@ -345,6 +361,8 @@ def _force_lines(
 
 def _areas(prediction: FilePrediction) -> np.ndarray:
     """Return what the cells or points of a surface stand for, (N,)."""
+    if (noted := stored_measure(prediction.polygons, prediction.association)) is not None:
+        return noted
     if prediction.association == "point":
         return prediction.polygons.vertex_areas[1]
     return np.linalg.norm(prediction.polygons.cell_geometry()[1], axis=1)

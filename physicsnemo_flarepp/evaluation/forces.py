@@ -26,7 +26,7 @@ from torch import Tensor
 from ..datapipes.channels import Channels
 from ..datapipes.readers.parameters import reference_values_beside
 from ..meshes import ASSOCIATIONS, PolygonMesh
-from ..meshes.measures import facing, frontal_area
+from ..meshes.measures import facing, frontal_area, stored_measure
 from ..meshes.polygons import polygon_geometry, vertex_area_vectors
 from .force_conventions import ORIENTATIONS, ForceSettings
 
@@ -107,6 +107,9 @@ def surface_areas(mesh: PolygonMesh, association: str, orientation: str = "auto"
             )
         orientation = found
     vectors = vectors if orientation == "outward" else -vectors
+    if (noted := stored_measure(mesh, "cell")) is not None:  # of drawn cells
+        vectors = vectors * (noted / np.maximum(areas, np.finfo(float).tiny))[:, None]
+        areas = noted
     if association == "point":
         vectors, areas = vertex_area_vectors(
             len(mesh.points), mesh.connectivity, mesh.offsets, vectors

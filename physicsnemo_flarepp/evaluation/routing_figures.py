@@ -20,6 +20,7 @@ from ..visualization import (
     plot_spectrum,
 )
 from ..visualization.cameras import ALL_AROUND
+from ..visualization.pages import plain_label
 from ..visualization.spectrum import effective_rank
 from .figures import figure_paths, preset_of
 from .predictions import find_case, read_case
@@ -108,7 +109,7 @@ def draw_routing(
         association=shown.association,
         cameras=cameras,
         crop=preset_of(run, shown).crop,
-        title=f"{label or run.name}, case {shown.case_id}",
+        title=f"{label or run.name}, case {plain_label(shown.case_id)}",
         theme=theme,
         path=figure_paths(directory, f"routing{suffix}", formats),
     )
@@ -141,7 +142,7 @@ def draw_queries(
     both = [routing_queries(run.model, **_case_inputs(run, name)) for name in names]
     return plot_query_change(
         *(queries.cpu().numpy() for queries in both),
-        cases=names,
+        cases=tuple(map(plain_label, names)),
         title=label or run.name,
         theme=theme,
         path=figure_paths(directory, f"queries{suffix}", formats),
@@ -175,4 +176,4 @@ def draw_spectrum(
     }
     case_id = runs[0].case_ids[find_case(runs[0], case)]
     paths = figure_paths(directory, "spectrum", formats)
-    return plot_spectrum(spectra, title=f"case {case_id}", theme=theme, path=paths)
+    return plot_spectrum(spectra, title=f"case {plain_label(case_id)}", theme=theme, path=paths)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..files import whole_file
+from ..texts import printable
 
 if TYPE_CHECKING:
     import pyvista as pv
@@ -55,7 +56,7 @@ def _by_field(widths: Mapping[str, int], values: np.ndarray, end: str) -> dict[s
         )
     columns = np.split(values, np.cumsum(list(widths.values()))[:-1], axis=1)
     return {
-        field + end: column[:, 0] if widths[field] == 1 else column
+        printable(field) + end: column[:, 0] if widths[field] == 1 else column
         for field, column in zip(widths, columns, strict=True)
     }
 
@@ -74,7 +75,7 @@ def add_arrays(
                 f"array {name!r} has {len(values)} values for a mesh of {n} {association}s; give "
                 "one for each, of the whole case"
             )
-        data[name] = np.ascontiguousarray(values)
+        data[printable(name)] = np.ascontiguousarray(values)
     return mesh
 
 

@@ -6,7 +6,14 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.spatial import Delaunay, KDTree, QhullError
 
+from .cells import CellMesh
 from .polygons import PolygonMesh, fan_triangles
+
+# What PhysicsNeMo's pipes note at drawn cells, and from 2.3 on at points: the area or volume that
+# one stands for, and up to 2.2 the factor from its own to that. Never fields.
+EFFECTIVE_MEASURE = "_effective_measure"
+MEASURE_WEIGHTS = "_measure_weights"
+MEASURE_NAMES = (EFFECTIVE_MEASURE, MEASURE_WEIGHTS)
 
 # A triangle across a void has a circumcircle far larger than the spacing of its corners, which is
 # the distance to the third neighbour: the first two may be close by chance.
@@ -15,6 +22,33 @@ _NEIGHBOUR = 3
 _BLOCK = 2**18  # triangles cut at a time: bounds the memory of large surfaces
 # Below this share of area^(3/2) the enclosed volume does not tell inside from outside.
 _FLAT = 1e-5
+
+
+def stored_measure(mesh: PolygonMesh | CellMesh, place: str) -> Float[np.ndarray, " N"] | None:
+    """Return what cells or points stand for by the notes of PhysicsNeMo's pipes; None without any.
+
+    Cells give their vertices equal parts, unless the points have notes of their own.
+    """
+    if (noted := _noted(mesh, place, EFFECTIVE_MEASURE)) is not None:
+        return noted
+    cells = _noted(mesh, "cell", EFFECTIVE_MEASURE)
+    if cells is None:
+        factors = _noted(mesh, "cell", MEASURE_WEIGHTS)
+        is_surface = isinstance(mesh, PolygonMesh)
+        sizes = np.linalg.norm(mesh.cell_geometry()[1], axis=1) if is_surface else mesh.sizes
+        if factors is None or sizes is None:
+            return None
+        cells = factors * sizes
+    if place == "cell":
+        return cells
+    counts = np.diff(mesh.offsets)
+    shares = np.repeat(cells / np.maximum(counts, 1), counts)
+    return np.bincount(mesh.connectivity, shares, len(mesh.points))
+
+
+def _noted(mesh: PolygonMesh | CellMesh, place: str, name: str) -> np.ndarray | None:
+    stored = mesh.data.get(place, {}).get(name)
+    return None if stored is None else np.asarray(stored[:], dtype=np.float64).reshape(-1)
 
 
 def grid_areas(points: Float[np.ndarray, "N d"], shape: tuple[int, ...]) -> Float[np.ndarray, " N"]:

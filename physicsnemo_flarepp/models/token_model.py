@@ -14,6 +14,7 @@ from ..mixers import draw_weights
 from ..mixers.base import TokenWeights
 from ..ops.checks import check_devices, check_weights
 from ..ops.plain import is_plain, plain_operators
+from ..ops.shared_inputs import sum_shared_gradients
 from .checks import check_integers, check_token_mask, check_tokens
 from .layers import AnyBlock, balance_outputs
 from .token_weights import weigh_tokens
@@ -51,6 +52,8 @@ class TokenModel(Module):
     blocks: Sequence[AnyBlock]
     out_projection: nn.Module
     positions: Tensor
+    # Off in copies for ShardTensors, whose gradients are summed outside.
+    sums_shared_gradients = True
 
     def __init__(
         self,
@@ -130,6 +133,8 @@ class TokenModel(Module):
         fx, embedding = self._as_tokens(fx, embedding)
         if not torch.compiler.is_compiling():
             self.check_inputs(fx, embedding, time, token_mask, token_weights)
+        if self.sums_shared_gradients:
+            fx, time = sum_shared_gradients(fx, embedding, time, self.context_group)
         weights = weigh_tokens(token_mask, token_weights, fx.dtype, self.context_group)
         x = self.embed(fx, embedding, time, weights)
         for block in self.blocks:

@@ -8,10 +8,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from ..mixers.physicsnemo_layers import find_mixers
+from ..mixers.physicsnemo_layers import find_mixers, is_known_model
+from ..ops.shared_inputs import sum_shared_gradients
 
 DEBUG_VARIABLE = "FLAREPP_DEBUG_CONTEXT"
 _PENDING = "_pending_comparison"
+_SUMMING = "_summing_time"
 
 
 def enable_context_parallel(
@@ -66,12 +68,28 @@ def enable_context_parallel(
         )
     for mixer in mixers:
         mixer.set_context_group(None if group is None else group.group_name)
+    for part in filter(is_known_model, model.modules()):
+        _sum_time_gradients(part, group)
     _stop_comparing(model)
     if debug is None:
         debug = os.environ.get(DEBUG_VARIABLE, "0") != "0"
     if debug and group is not None:
         _compare_first_step(model, group)
     return model
+
+
+def _sum_time_gradients(model: nn.Module, group: ProcessGroup | None) -> None:
+    """Sum the gradient of ``time`` in a model of PhysicsNeMo's, as ours do by themselves."""
+
+    def pass_time(module: nn.Module, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
+        bound = dict(zip(("fx", "embedding", "time"), arguments, strict=False)) | keywords
+        if bound.get("time") is not None:
+            _, bound["time"] = sum_shared_gradients(bound["fx"], None, bound["time"], group)
+        return (), bound
+
+    _remove_hook(model, _SUMMING)
+    if group is not None:
+        model.__dict__[_SUMMING] = model.register_forward_pre_hook(pass_time, with_kwargs=True)
 
 
 def _compare_first_step(model: nn.Module, group: ProcessGroup) -> None:
@@ -92,7 +110,11 @@ def _compare_first_step(model: nn.Module, group: ProcessGroup) -> None:
 
 def _stop_comparing(model: nn.Module) -> None:
     """Take back a comparison that has not run: another rank may never join it."""
-    handle = model.__dict__.pop(_PENDING, None)
+    _remove_hook(model, _PENDING)
+
+
+def _remove_hook(model: nn.Module, name: str) -> None:
+    handle = model.__dict__.pop(name, None)
     if handle is not None:
         handle.remove()
 

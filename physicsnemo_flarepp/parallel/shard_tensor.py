@@ -129,6 +129,8 @@ def _bind(module: nn.Module, group_name: str) -> nn.Module:
     bound._parameters = module._parameters.copy()  # functional_call writes into it
     if isinstance(bound, Mixer):
         bound.context_group = group_name
+    if hasattr(bound, "sums_shared_gradients"):
+        bound.sums_shared_gradients = False
     return bound
 
 

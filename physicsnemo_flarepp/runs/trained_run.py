@@ -25,7 +25,7 @@ from ..datapipes.readers import CaseReader
 from ..datapipes.readers.base import NO_WEIGHTS
 from ..datapipes.readers.names import Names
 from ..datapipes.registered import make_transform
-from ..datapipes.sources import data_elsewhere
+from ..datapipes.sources import data_elsewhere, load_yaml
 from ..files import reading
 from ..inference import predict
 from ..inference.prediction import unwrap
@@ -300,7 +300,7 @@ def _read_config(path: Path) -> DictConfig:
     Tags of YAML that build objects are refused by OmegaConf's loader.
     """
     with reading(path):
-        config = OmegaConf.load(path)
+        config = load_yaml(path)
         if not isinstance(config, DictConfig) or not isinstance(config.get("data"), DictConfig):
             raise TypeError("it has no section `data`")
     if found := next(_references(OmegaConf.to_container(config)), None):

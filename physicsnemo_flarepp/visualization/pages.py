@@ -22,6 +22,7 @@ from matplotlib.ticker import MaxNLocator, ScalarFormatter
 from PIL import Image
 
 from ..files import whole_file
+from ..texts import printable
 from .theme import Theme
 
 Paths = str | os.PathLike | Sequence[str | os.PathLike] | None
@@ -92,6 +93,15 @@ def with_units(name: str, units: str | None) -> str:
     ('p [Pa]', 'Mach')
     """
     return f"{name} [{units}]" if units else name
+
+
+def plain_label(name: str) -> str:
+    r"""Return a name from a file as a label that shows it as it is, dollars included.
+
+    >>> print(plain_label("$p$\x1b[2J"))
+    \$p\$\x1b[2J
+    """
+    return printable(name).replace("$", r"\$")
 
 
 def padded(picture: Pixels, width: int, height: int, theme: Theme, *, low: bool = False) -> Pixels:

@@ -92,7 +92,7 @@ def take(inputs: dict, start: int, stop: int) -> dict:
 
 
 def outputs_and_gradients(model, inputs, cotangent, group=None):
-    """Output, gradient of every parameter, and of the shared and the token-wise input."""
+    """Output, gradient of every parameter and shared input, and of the token-wise input."""
     model.zero_grad(set_to_none=True)
     inputs = {
         key: v if key == "token_mask" else v.clone().requires_grad_() for key, v in inputs.items()
@@ -100,11 +100,12 @@ def outputs_and_gradients(model, inputs, cotangent, group=None):
     y = model(**inputs)
     (y * cotangent).sum().backward()
     gradients = {name: p.grad for name, p in model.named_parameters()}
-    gradients["input fx"] = inputs["fx"].grad
     if group is not None:
         gradients = dict(
             zip(gradients, sum_in_buckets(list(gradients.values()), group), strict=True)
         )
+    # Complete on every rank, without a sum.
+    gradients |= {f"input {key}": inputs[key].grad for key in ("fx", "time") if key in inputs}
     token_gradient = inputs["embedding"].grad
     if "token_weights" in inputs:  # of many scales: with respect to their logarithms
         weights = inputs["token_weights"]
@@ -166,6 +167,58 @@ def equality(rank: int) -> dict:
             model = make_model(name, getattr(torch, dtype))
             results[case] = compare(rank, model, bounds(layout, ranks), kind, groups[ranks])
     return results
+
+
+def shared_inputs(rank: int) -> dict[str, float]:
+    """Errors of gradients against one process, where it is hard to tell what the ranks share."""
+    group = dist.new_group([0, 1, 2, 3])
+    edges = bounds("one", 4)
+    mine = slice(edges[rank], edges[rank + 1])
+    model = make_model("flarepp", n_layers=1)
+    flare = FLARE(3, 2, 4, n_layers=1, n_hidden=16, n_head=2, slice_num=3, time_input=True)
+    served = flare.double()
+    for p in served.parameters():
+        torch.nn.init.normal_(p, std=0.3, generator=torch.Generator().manual_seed(p.numel()))
+    encoder = torch.nn.Linear(3, 3, bias=False).double()
+    torch.nn.init.eye_(encoder.weight)
+    fast = torch.compile(model, fullgraph=True, backend="aot_eager")
+    inputs = make_inputs(torch.float64)
+    row, x, time = inputs["fx"], inputs["embedding"], inputs["time"]
+    rows = row + x[..., :3]
+
+    def gradient(call, leaf, tokens):
+        leaf = leaf.detach().clone().requires_grad_()
+        return torch.autograd.grad(call(leaf, tokens).square().sum(), leaf)[0]
+
+    def gradient_of_encoder(tokens):
+        y = model(encoder(row), x[:, tokens], time)
+        return torch.autograd.grad(y.square().sum(), encoder.weight)[0]
+
+    ways = {
+        "row": lambda part: gradient(lambda f, t: model(f, x[:, t], time), row, part),
+        "computed row": lambda part: gradient(lambda f, t: model(2 * f, x[:, t], time), row, part),
+        "time": lambda part: gradient(lambda s, t: model(row, x[:, t], s), time, part),
+        "rows of tokens": lambda part: gradient(
+            lambda f, t: model(f, x[:, t], time), rows[:, part], part
+        ),
+        "compiled": lambda part: gradient(lambda f, t: fast(f, x[:, t], time), row, part),
+        "time of FLARE": lambda part: gradient(
+            lambda s, t: served(rows[:, t], x[:, t], time=s), time, part
+        ),
+        "encoder, to be summed": gradient_of_encoder,
+    }
+    expected = {name: way(slice(None)) for name, way in ways.items()}
+    enable_context_parallel(model, group)
+    enable_context_parallel(served, group)
+    got = {name: way(mine) for name, way in ways.items()}
+    got["encoder, to be summed"] = sum_in_buckets([got["encoder, to be summed"]], group)[0]
+    expected["rows of tokens"] = expected["rows of tokens"][:, mine]
+    enable_context_parallel(served, None)
+    got["off again"], expected["off again"] = (
+        ways["time of FLARE"](slice(None)),
+        expected["time of FLARE"],
+    )
+    return {k: float((g - expected[k]).norm() / expected[k].norm()) for k, g in got.items()}
 
 
 def make_served(name: str) -> torch.nn.Module:

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from ranks import run_ranks  # noqa: E402
 
 CASES = {
-    "cases_model": ["equality", "served"],
+    "cases_model": ["equality", "served", "shared_inputs"],
     "cases_features": [
         "checkpointed_blocks",
         "compiled",

@@ -29,6 +29,12 @@ def test_outputs_and_every_gradient_equal_one_process(on_four_ranks, case):
         assert worst(errors[case]) < (tolerance(name, dtype), "")
 
 
+def test_gradients_of_what_the_ranks_share_arrive_summed_once(on_four_ranks):
+    for errors in on_four_ranks["cases_model.shared_inputs"]:
+        assert len(errors) == 8
+        assert worst(errors) < (1e-10, "")
+
+
 @pytest.mark.parametrize("name", SERVED)
 def test_physicsnemos_own_models_are_sharded_and_streamed_exactly(on_four_ranks, name):
     for rank, results in enumerate(on_four_ranks["cases_model.served"][:3]):
@@ -46,9 +52,10 @@ def test_recomputed_blocks_and_large_groups_change_nothing(on_four_ranks, featur
 
 
 def test_large_groups_take_a_maximum_and_one_packed_sum_per_encode(on_four_ranks):
-    # Two blocks of two encodes: 2 forward + 1 backward each, and one bucket of gradients.
+    # Two blocks of two encodes: 2 forward + 1 backward each; gradients of fx and of time, which
+    # are asked for here; and one bucket of the parameters' gradients.
     for result in on_four_ranks["cases_features.large_groups"]:
-        assert result["calls"] == {"all_reduce": 2 * 2 * 3 + 1}
+        assert result["calls"] == {"all_reduce": 2 * 2 * 3 + 2 + 1}
 
 
 def test_rows_that_no_rank_sees_are_zero_with_an_infinite_normaliser(on_four_ranks):

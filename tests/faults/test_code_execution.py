@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import os
 import sys
+from pathlib import Path
 
 import numcodecs
 import numpy as np
@@ -16,6 +17,7 @@ from physicsnemo.mesh import DomainMesh
 
 from physicsnemo_flarepp.builtin import workers
 from physicsnemo_flarepp.commands.arguments import add_run_options, load_chosen_run
+from physicsnemo_flarepp.commands.inspect import read_data_config
 from physicsnemo_flarepp.evaluation import load_run
 from physicsnemo_flarepp.files import RefusedFile
 from physicsnemo_flarepp.visualization import rendering
@@ -145,6 +147,57 @@ def test_trust_opens_a_run_with_a_reader_of_its_own(tmp_path, trap):
     add_run_options(parser)
     trusted = load_chosen_run(config.parent, parser.parse_args(["--trust", "--device", "cpu"]))
     assert type(trusted.test_set).__module__ == "trap_module"
+
+
+@pytest.mark.parametrize("place", ["absolute", "upwards", "here", "manifest", "files"])
+def test_a_run_of_others_names_no_files_outside_of_its_data(tmp_path, monkeypatch, place):
+    """Or else it would have lines of them printed, as cases that are not there."""
+    config = KINDS["config.yaml"].write(tmp_path)
+    content = yaml.safe_load(config.read_text())
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (here / "mine.txt").write_text("my secret\n")
+    root = Path(content["data"]["root"])
+    upwards = os.path.relpath(here / "mine.txt", root)
+    named = {"absolute": str(here / "mine.txt"), "upwards": upwards, "here": "mine.txt"}
+    if place == "files":
+        content["data"]["reader"]["files"] = str(here / "{case}.npz")
+    elif place == "manifest":
+        content["data"]["splits"] = str(here / "mine.txt")
+    else:
+        content["data"]["splits"] = {"test": named[place]}
+    config.write_text(yaml.safe_dump(content))
+    with pytest.raises(ValueError, match="outside of the root of the data.*--trust") as refusal:
+        _ = load_run(config.parent, device="cpu").test_set
+    assert "secret" not in str(refusal.value)
+    with pytest.raises((ValueError, TypeError)) as refusal:
+        _ = load_run(config.parent, device="cpu", trust=True).test_set
+    assert "outside" not in str(refusal.value)
+
+
+def aliases(first: str, pattern: str) -> str:
+    """Thirty lines, each with nine times the one before."""
+    lines = [pattern.format(i=i, others=", ".join([f"*a{i - 1}"] * 9)) for i in range(1, 30)]
+    return "\n".join([f"a0: &a0 {first}", *lines, ""])
+
+
+ALIASES = {
+    "bomb": aliases("[1, 1]", "a{i}: &a{i} [{others}]"),
+    "merges": aliases("{x: 1}", "a{i}: &a{i} {{<<: [{others}]}}"),
+    "circle": "a: &a [*a]\n",
+    "depth": "a: " + "[" * 9000 + "]" * 9000,
+}
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_aliases_of_a_config_do_not_multiply(tmp_path, name):
+    config = KINDS["config.yaml"].write(tmp_path)
+    config.write_text(ALIASES[name] + config.read_text() if name != "depth" else ALIASES[name])
+    with pytest.raises(ValueError, match=r"config\.yaml (stands for more|cannot be read)"):
+        load_run(config.parent, device="cpu")
+    with pytest.raises(ValueError, match=r"config\.yaml (stands for more|cannot be read)"):
+        read_data_config([str(config)])
 
 
 @pytest.mark.parametrize(

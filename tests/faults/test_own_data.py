@@ -13,9 +13,10 @@ import pytest
 
 from physicsnemo_flarepp.commands import main
 from physicsnemo_flarepp.commands.inspect import read_data_config
-from physicsnemo_flarepp.datapipes import OwnReader, PreparedReader, prepare
+from physicsnemo_flarepp.datapipes import OwnReader, PreparedReader, build_dataloaders, prepare
 from physicsnemo_flarepp.datapipes.inspection import Inspection, inspect_data
 from physicsnemo_flarepp.datapipes.readers.splits import read_case_list
+from physicsnemo_flarepp.datapipes.sources import complete_names
 from physicsnemo_flarepp.files import checked_json
 from tests.faults.attacks.base import edited_zip
 from tests.faults.attacks.own_data import (
@@ -210,6 +211,41 @@ def test_a_table_that_would_give_wrong_parameters_is_named(tmp_path, name):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=rf"table.csv.*{words}"):
         open_table(path)
+
+
+# What train refuses: in a table of the cases it would have been a parameter.
+FAULTS = {
+    **{k: TABLES[k] for k in ("a case twice", "a case missing", "a word", "a huge number")},
+    "an infinite number": ("case,u\nc0,1e400\nc1,3\nc2,4\n", "column u has '1e400' for case c0"),
+    "a hole": ("case,u\nc0,1\nc1,\nc2,4\n", "column u has '' for case c1"),
+}
+OTHERS = {
+    "texts": "case,u,author\nc0,1,Ada\nc1,3,Bo\nc2,4,Cy\n",
+    "a result": "case,u,drag\nc0,1,2\nc1,3,\nc2,4,5\n",
+    "something else": "step,residual\n1,0.5\n9,nan\n",
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_training_refuses_a_table_that_only_a_fault_keeps_from_being_read(tmp_path, name):
+    text, words = FAULTS[name]
+    path = write_table(tmp_path)
+    path.write_text(text)
+    data = {"reader": {"_target_": "OwnReader"}, "root": str(path.parent)}
+    with pytest.raises(ValueError, match=rf"table.csv.*{words}.*data.globals="):
+        complete_names(data)
+    with pytest.raises(ValueError, match=rf"table.csv.*{words}.*data.globals="):
+        build_dataloaders({**data, "num_workers": 0})
+    assert complete_names({**data, "globals": []})[0]["globals"] == []
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_training_goes_without_what_could_not_be_a_parameter(tmp_path, name):
+    path = write_table(tmp_path)
+    path.write_text(OTHERS[name])
+    data = {"reader": {"_target_": "OwnReader"}, "root": str(path.parent)}
+    found = complete_names(data)[0]["globals"]  # the files of the cases have a speed
+    assert found == (["speed"] if name == "something else" else ["speed", "u"])
 
 
 def test_the_numbers_of_runs_are_told_from_a_parameter_of_whole_numbers(tmp_path):

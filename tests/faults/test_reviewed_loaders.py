@@ -50,10 +50,9 @@ REVIEWED = {
     "runs/model_files.py get_class": 1,
     # Values: YAML without tags that build objects, and no references in a file.
     "runs/trained_run.py create": 1,
-    "runs/trained_run.py load": 1,
     "models/feeding.py create": 1,
     "commands/configs.py create": 1,
-    "commands/inspect.py load": 1,
+    "datapipes/sources.py load": 1,
     "datapipes/inspection.py create": 1,
     # Weights: weights_only and torch's own list of types; members are never extracted.
     "runs/model_files.py ZipFile": 2,

@@ -57,6 +57,23 @@ def test_arrays_on_a_grid_know_their_shape():
     assert Channels.of_reader(reader).grid == (4, 3) and reader[0][0]["fields"].shape == (12, 1)
 
 
+def test_as_many_cases_as_grid_rows_are_asked_about_never_guessed():
+    """Ten cases on a grid of ten rows; a field of ten channels at ten points looks the same."""
+    x = np.stack(np.meshgrid(np.arange(10.0), np.arange(10.0), indexing="ij"), -1)
+    u = np.random.rand(10, 10, 10)
+    with pytest.raises(ValueError, match=r"coordinates of shape \(10, 10, 2\).*\[coordinates\] \*"):
+        from_arrays(x, {"u": u})
+    grid = MemoryReader(from_arrays([x] * 10, {"u": u}), "test")
+    assert grid[0][0]["fields"].shape == (100, 1) and grid.grid == (10, 10)
+    points = MemoryReader(from_arrays(list(x), {"u": u}), "test")
+    assert points[0][0]["fields"].shape == (10, 10)
+    # Here the shapes tell.
+    flat = MemoryReader(from_arrays(x, {"u": u.reshape(10, 100)}), "test")
+    assert flat[0][0]["fields"].shape == (100, 1)
+    cloud = MemoryReader(from_arrays(x, {"u": u[..., 0]}), "test")
+    assert cloud[0][0]["fields"].shape == (10, 1)
+
+
 class Clouds(torch.utils.data.Dataset):
     def __len__(self):
         return len(STRETCH)

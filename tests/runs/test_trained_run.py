@@ -94,7 +94,8 @@ def test_weights_that_run_code_are_refused(surface_run, tmp_path):
 
 def test_other_data_brings_its_own_test_cases(surfaces, tmp_path):
     """Lists, counts and manifest of the training say nothing about another folder."""
-    manifest = tmp_path / "mine.json"
+    surfaces = shutil.copytree(surfaces, tmp_path / "set")
+    manifest = surfaces / "mine.json"
     manifest.write_text('{"train": ["run_0", "run_1"], "test": ["run_2"]}')
     data = making.surface_data(surfaces, n_train=2, n_test=1)
     data["reader"] = {**data["reader"], "manifest": str(manifest)}

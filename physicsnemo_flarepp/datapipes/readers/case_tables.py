@@ -6,7 +6,13 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from ...meshes import ASSOCIATIONS, CellMesh, PolygonMesh
-from ...meshes.measures import distance_to_body
+from ...meshes.measures import (
+    EFFECTIVE_MEASURE,
+    MEASURE_NAMES,
+    MEASURE_WEIGHTS,
+    distance_to_body,
+    stored_measure,
+)
 from ...meshes.polygons import Rows, unit_vectors
 from ..checks import MissingName, printable
 from ..specs import TABLE_AREAS
@@ -191,6 +197,7 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         if n == 0:
             raise ValueError(f"{contents.source} has no {place}s")
         geometry, measure = _mesh_geometry(contents.mesh, place)
+        measure = _noted_measure(contents.mesh, place, measure)
         points = geometry.pop("coordinates")
         coordinates = _mesh_coordinates(contents, names, points)
         arrays = contents.columns(place)
@@ -204,8 +211,10 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         coordinates = _coordinates(contents, names, columns, n, grid)
         measure = None
         columns = {**_body_columns(contents, coordinates, n), **columns}
-        if TABLE_AREAS in columns:
-            measure = columns[TABLE_AREAS]
+        if EFFECTIVE_MEASURE in columns:
+            measure = columns[EFFECTIVE_MEASURE]
+        elif TABLE_AREAS in columns:
+            measure = _times(columns[TABLE_AREAS], columns.get(MEASURE_WEIGHTS))
         elif sum(math.prod(c.shape[1:]) for c in coordinates.values()) == 2:
             measure = point_areas(coordinates, n, grid if grid and len(grid) == 2 else None)
 
@@ -229,6 +238,29 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         weights=weights,
         checked=contents.checked,
     )
+
+
+def _noted_measure(
+    mesh: PolygonMesh | CellMesh, place: str, computed: Rowwise | None
+) -> Rowwise | None:
+    """Return what tokens stand for: as PhysicsNeMo's pipes noted it, or else as computed."""
+    at_tokens, at_cells = (mesh.data.get(p, {}) for p in (place, "cell"))
+    if EFFECTIVE_MEASURE in at_tokens:
+        return at_tokens[EFFECTIVE_MEASURE]
+    if place == "cell":
+        return computed if computed is None else _times(computed, at_cells.get(MEASURE_WEIGHTS))
+    shared = None if at_cells.keys().isdisjoint(MEASURE_NAMES) else stored_measure(mesh, place)
+    return computed if shared is None else shared
+
+
+def _times(areas: Rowwise, factors: Rowwise | None) -> Rowwise:
+    if factors is None:
+        return areas
+
+    def compute(rows: Rows) -> np.ndarray:
+        return np.asarray(areas[rows]).reshape(-1) * np.asarray(factors[rows]).reshape(-1)
+
+    return ComputedColumn((areas.shape[0],), compute)
 
 
 def _column(

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...meshes import ASSOCIATIONS, PolygonMesh
+from ...meshes.measures import MEASURE_NAMES
 from .base import Rowwise
 from .case_tables import find_place, token_columns, token_shape
 from .contents import Contents
@@ -34,7 +35,7 @@ _CONNECTIVITY = re.compile(
     re.IGNORECASE,
 )
 # Of values of a case that are results of it, which would give the answer away.
-_RESULT = re.compile(
+RESULT = re.compile(
     r"(?i:c_?[dlsm](_?[fr])?|drag|lift|force|moment|coeff(icient)?|error|loss|runtime|iterations?)"
     r"(\b|_|[A-Z0-9]|s\b)"
 )
@@ -66,6 +67,7 @@ def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]
         told.append(f"left aside are {', '.join(references)}: a config takes them for references")
     columns = {name: column for name, column in columns.items() if name not in references}
     used = {p.array for p in (names.coordinates or {}).values()} | {names.weights, *references}
+    used |= set(MEASURE_NAMES)
     for key in ("features", "fields", "globals"):
         used |= {pick.array for pick in (getattr(names, key) or {}).values()}
     if names.fields is None:
@@ -135,7 +137,7 @@ def _kind(array: Rowwise) -> str:
 
 def _is_result(name: str, contents: Contents) -> bool:
     """Return whether an array of tokens may be a result: of real numbers, and not of geometry."""
-    if _INPUT.fullmatch(name) or _NUMBERS.fullmatch(name):
+    if _INPUT.fullmatch(name) or _NUMBERS.fullmatch(name) or name in MEASURE_NAMES:
         return False
     places = [contents.arrays]
     if contents.mesh is not None:
@@ -222,7 +224,7 @@ def _is_of_tokens(contents: Contents, names: Names, array: Rowwise) -> bool:
 
 def _is_parameter(name: str, cases: Sequence[Contents], names: Names) -> bool:
     """Return whether a value of the case may be an input: no result, and not always the same."""
-    if _RESULT.match(name):
+    if RESULT.match(name):
         return False
     found = [_case_values(case, names).get(name) for case in cases]
     if any(value is None for value in found):

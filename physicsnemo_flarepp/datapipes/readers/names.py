@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...meshes import ASSOCIATIONS
+from ...meshes.measures import MEASURE_NAMES
 from ..specs import TABLE_NAMES
 from .base import MEASURE, NO_WEIGHTS, distinct_names
 from .contents import Contents
@@ -166,10 +167,10 @@ class Names:
             return None
         groups = (self.coordinates or {}, self.features, self.fields, self.globals)
         names = {pick.array for picks in groups for pick in picks.values()}
-        return names | ({self.weights} - {NO_WEIGHTS, MEASURE})
+        return names | ({self.weights} - {NO_WEIGHTS, MEASURE}) | set(MEASURE_NAMES)
 
     def unused(self, contents: Contents) -> dict[str, str]:
         """Return what a case holds and these names leave unused, with where it is."""
-        used = self.stored() or set()
+        used = self.stored() or set(MEASURE_NAMES)
         used |= {TABLE_NAMES[name][0] for name in used if name in TABLE_NAMES}
         return {name: place for name, place in contents.names().items() if name not in used}

@@ -20,7 +20,7 @@ from .base import MEASURE, CaseReader, ReaderOptions, Rowwise, TokenTable
 from .case_files import CaseFiles, find_files
 from .case_tables import TO_BODY, make_table, token_shape
 from .contents import Contents, DecodedCases, Wanted, open_body, open_files
-from .guesses import complete, is_connectivity, is_coordinates
+from .guesses import RESULT, complete, is_connectivity, is_coordinates
 from .names import Names
 from .parameters import read_parameters
 from .splits import SPLITS, SplitFraction, SplitMissing, named_split, says_its_split
@@ -58,6 +58,7 @@ class NamedReader(CaseReader):
         super().__init__(case_ids=case_ids, options=options)
         self._given = names
         self.told: list[str] = []
+        self.faults: Mapping[str, str] = {}
 
     @abstractmethod
     def open_contents(self, index: int, wanted: Wanted) -> Contents:
@@ -83,6 +84,17 @@ class NamedReader(CaseReader):
     def guesses(self) -> list[str]:
         """What was taken for what, where the config does not say it."""
         return [*self.told, *self._completed[1]]
+
+    def check_parameters(self) -> None:
+        """Raise if a parameter would be left out of the guessed globals because of a fault."""
+        if self._given.globals is not None:
+            return
+        for name, reason in self.faults.items():
+            if not RESULT.match(name):
+                raise ValueError(
+                    f"{reason}. Repair it; or name the values of the cases that are inputs as "
+                    "data.globals=[...], which may be empty"
+                )
 
     def describe_names(self) -> list[str]:
         """Return what is read as what, and what is there but not used."""
@@ -245,6 +257,7 @@ class OwnReader(NamedReader):
             root, parameters, list(found), files.whole_set, found.values()
         )
         self.told = [*files.told, *self._parameters.told]
+        self.faults = self._parameters.faults
 
     @cached_property
     def _shared(self) -> Contents | None:

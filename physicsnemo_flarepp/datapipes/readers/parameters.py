@@ -22,6 +22,10 @@ _ID_NAMES = re.compile(r"(?i).*(case|run|id|index|name|design|number|no\.?|geo\w
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
+class _NotOfCases(ValueError):
+    """A table that is about something else, as far as can be told."""
+
+
 @dataclass(frozen=True)
 class Parameters:
     """Values of the cases."""
@@ -29,6 +33,8 @@ class Parameters:
     values: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     told: Sequence[str] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    # What would have been read but for a fault, by column, "" for the whole table.
+    faults: Mapping[str, str] = field(default_factory=dict)
     # Where every case has a file: below the folder with {case} in its name, or beside the case.
     folder: Path = Path()
     pattern: str | None = None
@@ -81,8 +87,10 @@ def read_parameters(
         return Parameters(told=[f"no parameters are read of {listed}"] if tables else [])
     try:
         return _read_cases(tables[0], case_ids, by_position)
-    except ValueError as error:
+    except _NotOfCases as error:
         return Parameters(told=[f"no parameters are read: {error}"])
+    except ValueError as error:
+        return Parameters(told=[f"no parameters are read: {error}"], faults={"": str(error)})
 
 
 def reference_values_beside(source: str | Path) -> dict[str, float]:
@@ -139,14 +147,14 @@ def _read_cases(path: Path, case_ids: Sequence[str], by_position: bool) -> Param
     column, place = _id_column(path, columns, case_ids)
     if column is None:
         if not (by_position and len(rows) == len(case_ids)):
-            raise ValueError(
+            raise _NotOfCases(
                 f"{path}: no column holds the cases {some(case_ids, 3)}; its columns are "
                 f"{some(header)}, its first row is {some(rows[0])}. Add a column with the ids"
             )
         place = {case: i for i, case in enumerate(case_ids)}
     told = f"parameters of the cases are in {path.name}, by "
     told += "the order of its rows" if column is None else f"its column {printable(column)!r}"
-    unreadable, numeric = {}, []
+    unreadable, faults, numeric = {}, {}, []
     for name, entries in columns.items():
         wrong = {case: entries[i] for case, i in place.items() if not _is_number(entries[i])}
         if name in ("", column):
@@ -156,13 +164,16 @@ def _read_cases(path: Path, case_ids: Sequence[str], by_position: bool) -> Param
             unreadable[name] = (
                 f"{path}: column {printable(name)} has {entry[:40]!r} for case {case}, no number"
             )
+            # A column of texts is not a parameter, but one of numbers with a hole would be.
+            if any(_NUMBER.fullmatch(entries[i]) for i in place.values()):
+                faults[name] = unreadable[name]
         else:
             numeric.append(name)
     values = {
         case: {name: np.array(float(columns[name][i])) for name in numeric}
         for case, i in place.items()
     }
-    return Parameters(values, [told], unreadable)
+    return Parameters(values, [told], unreadable, faults)
 
 
 def _id_column(
