@@ -100,6 +100,12 @@ class DataConfig:
         "mapping of what differs from fit, from sample key to gaussian, isotropic, per_point, "
         'unit_box or none. {"load": path}: a stored normaliser.',
     )
+    baseline: str = setting(
+        "none",
+        "linear or mean_field: the model learns what a fit to the training cases leaves over, token "
+        "by token: linear regression on the globals, or the mean field. For cases that share a "
+        "mesh. none: it learns the fields.",
+    )
     batch_size: int = setting(
         1,
         "Training cases per batch over all data ranks, so that any number of ranks trains the "

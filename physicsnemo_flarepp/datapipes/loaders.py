@@ -14,6 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from .baselines import fit_baseline
 from .config import ParallelConfig
 from .memory import MemoryCases
 from .normalization import Normalizer, normalization_kinds, paper_normalizer
@@ -126,6 +127,8 @@ def build_dataloaders(
     present = {split: reader for split, reader in readers.items() if reader is not None}
     check_disjoint(present)
     normalizer = _make_normalizer(source, train)
+    if source.cfg.baseline != "none" and "load" not in source.cfg.normalization:
+        normalizer.affine["fields"] = fit_baseline(train, normalizer, source.cfg.baseline)
     loaders = {
         split: _make_loader(source, split, reader, normalizer) for split, reader in present.items()
     }

@@ -33,14 +33,21 @@ NORMALIZED_KEYS = ("coordinates", "features", "fields", "globals")
 class Affine:
     """Normalised value = (value - shift) / scale; per channel, (k,), or per point too, (N, k).
 
-    A scale of 0 marks a target that never varied in training: it is predicted as the shift.
+    A scale of 0 marks a target that never varied in training: it is predicted as the shift. The
+    `slope` of a linear baseline, (g, N, k), adds to the shift what normalised globals give.
     """
 
     shift: Float[Tensor, "..."]
     scale: Float[Tensor, "..."]
+    slope: Float[Tensor, "g N k"] | None = None
 
-    def rows(self, tokens: Int[Tensor, "... N"] | None, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return shift and scale that broadcast against `values`."""
+    def rows(
+        self,
+        tokens: Int[Tensor, "... N"] | None,
+        values: Tensor,
+        given: Float[Tensor, "... g"] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return shift and scale that broadcast against `values`, for these globals."""
         if self.shift.shape[-1] != values.shape[-1]:
             raise ValueError(
                 f"statistics for {self.shift.shape[-1]} channels met values of shape "
@@ -48,14 +55,22 @@ class Affine:
             )
         if self.shift.ndim == 1:
             return self.shift, self.scale
-        if tokens is not None:
-            return self.shift[tokens], self.scale[tokens]
-        if values.shape[-2] == len(self.shift):
-            return self.shift, self.scale
-        raise ValueError(
-            f"per-point statistics for {len(self.shift)} points met values of shape "
-            f"{tuple(values.shape)}; pass `tokens`, the rows of these points in the case"
-        )
+        if tokens is None and values.shape[-2] != len(self.shift):
+            raise ValueError(
+                f"per-point statistics or a baseline for {len(self.shift)} points met values of "
+                f"shape {tuple(values.shape)}; give the mesh of training, or `tokens`, the rows of "
+                "these points in it"
+            )
+        rows = slice(None) if tokens is None else tokens
+        shift = self.shift[rows]
+        if self.slope is not None:
+            if given is None or given.shape[-1] != len(self.slope):
+                raise ValueError(
+                    f"a linear baseline of {len(self.slope)} parameters met "
+                    f"{0 if given is None else given.shape[-1]}; give the globals of training"
+                )
+            shift = shift + torch.einsum("...g,g...nk->...nk", given, self.slope[:, rows])
+        return shift, self.scale[rows]
 
 
 @register("FlarePPNormalizer")
@@ -106,6 +121,7 @@ class Normalizer(Transform):
         tokens: Int[Tensor, "... N"] | None = None,
         *,
         key: str = "fields",
+        given: Float[Tensor, "... g"] | None = None,
     ) -> Float[Tensor, "... N k"]:
         """Return `values` in physical units; differentiable.
 
@@ -117,34 +133,43 @@ class Normalizer(Transform):
             ``batch["tokens"]``, (B, N): needed by per-point statistics on part of a case.
         key : str, optional
             Sample key whose statistics apply.
+        given : Tensor, optional
+            ``batch["globals"]``, (B, g), normalised: needed by a linear baseline.
         """
         if key not in self.affine:
             return values
-        shift, scale = self.affine[key].rows(tokens, values)
+        shift, scale = self.affine[key].rows(tokens, values, given)
         return values * scale + shift
 
     def to(self, device: torch.device | str) -> "Normalizer":
         """Move the statistics to `device`."""
         super().to(device)
         self.affine = {
-            key: Affine(affine.shift.to(device), affine.scale.to(device))
+            key: Affine(*(part if part is None else part.to(device) for part in parts))
             for key, affine in self.affine.items()
+            for parts in [(affine.shift, affine.scale, affine.slope)]
         }
         return self
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the statistics as ``<key>.shift`` and ``<key>.scale``."""
+        """Return the statistics as ``<key>.shift``, ``<key>.scale`` and ``<key>.slope``."""
         return {
             f"{key}.{part}": getattr(affine, part).contiguous()
             for key, affine in self.affine.items()
-            for part in ("shift", "scale")
+            for part in ("shift", "scale", "slope")
+            if getattr(affine, part) is not None
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
         """Replace the statistics with those of a :meth:`state_dict`."""
         keys = [name.removesuffix(".shift") for name in state_dict if name.endswith(".shift")]
         self.affine = {
-            key: Affine(state_dict[f"{key}.shift"], state_dict[f"{key}.scale"]) for key in keys
+            key: Affine(
+                state_dict[f"{key}.shift"],
+                state_dict[f"{key}.scale"],
+                state_dict.get(f"{key}.slope"),
+            )
+            for key in keys
         }
 
     def save(self, path: str | Path) -> Fingerprint:
@@ -167,8 +192,10 @@ class Normalizer(Transform):
                 "give a file that Normalizer.save wrote"
             )
         expected = {f"{key}.{part}" for key in NORMALIZED_KEYS for part in ("shift", "scale")}
-        halves = {name.rpartition(".")[0] for name in state}
-        if not set(state) <= expected or len(state) != 2 * len(halves):
+        slope, pairs = state.get("fields.slope"), state.keys() - {"fields.slope"}
+        halves = {name.rpartition(".")[0] for name in pairs}
+        fits = slope is None or slope[0].shape == state.get("fields.shift", slope).shape
+        if not pairs <= expected or len(pairs) != 2 * len(halves) or not fits:
             raise ValueError(
                 f"{path} holds {sorted(state)}, expected shift and scale of keys among "
                 f"{NORMALIZED_KEYS}; give a file that Normalizer.save wrote"
@@ -230,5 +257,7 @@ def normalization_kinds(data: Mapping[str, Any]) -> dict[str, str] | None:
 
 def centres_fields(data: Mapping[str, Any]) -> bool:
     """Return whether an output of 0 is the mean of the training fields."""
+    if data.get("baseline", "none") != "none":
+        return False  # it is the baseline
     kinds = normalization_kinds(data) or {}
     return kinds.get("fields") in ("gaussian", "isotropic", "per_point")

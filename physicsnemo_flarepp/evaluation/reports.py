@@ -1,7 +1,7 @@
-"""Evaluation of runs on all of their test cases: errors, forces, and the error of a constant."""
+"""Evaluation of runs on all of their test cases: errors, forces, and what has to be beaten."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from ..ops.errors import r_squared
 from ..progress import progress_bar
 from ..runs.trained_run import Run
 from ..texts import csv_text, format_table, printable
+from ..training.baselines import baseline_errors, describe_baselines, verdict
 from ..training.reporting import SPLIT_NAMES
 from ..training.trainer import Selection
 from .errors import CaseErrors, relative_l2
@@ -68,6 +69,11 @@ class Report:
         Conventions, and what makes numbers doubtful.
     split : str
         Which cases were evaluated: ``test`` or ``val``.
+    baselines : Mapping[str, float]
+        Mean errors of predictors that need no network, by name; empty where the training cases
+        cannot be read.
+    verdict : str or None
+        What to try if one of them is better than the model.
     """
 
     name: str
@@ -77,6 +83,8 @@ class Report:
     forces: ForceTable | None
     notes: tuple[str, ...]
     split: str = "test"
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    verdict: str | None = None
 
 
 def evaluate_run(
@@ -131,15 +139,30 @@ def evaluate_run(
         # A run that was extended has more epochs than the config it started with.
         epochs = selected.get("epochs", run.config.training.epochs)
         notes = [chosen.describe(epochs, run.split), *notes]
+    found = CaseErrors.of_rows(ids, errors)
+    try:
+        baselines = _baselines(run)
+    except (OSError, ValueError) as reason:
+        baselines = {}
+        notes = [*notes, f"no comparison with simple predictors: {reason}"]
     return Report(
         run.name,
-        CaseErrors.of_rows(ids, errors),
+        found,
         CaseErrors.of_rows(ids, integrals) if len(integrals) == len(ids) else None,
         CaseErrors.of_rows(ids, mean_errors) if has_mean else None,
         table,
         tuple(notes),
         run.split,
+        baselines,
+        verdict(found.mean, baselines, run.config.data.get("baseline", "none")),
     )
+
+
+def _baselines(run: Run) -> dict[str, float]:
+    """Return the mean errors of predictors that are fitted to the training cases."""
+    widths = tuple(run.channels.norms.values())
+    errors = baseline_errors(run.training_cases(), run.test_set, run.normalizer, widths)
+    return {name: values.mean().item() for name, values in errors.items()}
 
 
 def report_runs(
@@ -226,7 +249,10 @@ def format_report(report: Report) -> str:
             column = [header, *(_percent(v.mean()) for v in _columns(other).values())]
             rows = [[*row, text] for row, text in zip(rows, column, strict=True)]
     head = f"{report.name}: {len(errors.case_ids)} {SPLIT_NAMES[report.split]} cases"
-    blocks = [head, format_table(rows)]
+    lost = [] if report.verdict is None else [report.verdict]
+    blocks = [*lost, head, format_table(rows)]
+    if report.baselines:
+        blocks.append(describe_baselines(report.baselines))
     if report.forces is not None:
         blocks.append(format_table(_force_rows(report)))
     return "\n".join([*blocks, *(f"note: {printable(note)}" for note in report.notes)])

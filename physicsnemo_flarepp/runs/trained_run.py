@@ -25,7 +25,7 @@ from ..datapipes.readers import CaseReader
 from ..datapipes.readers.base import NO_WEIGHTS
 from ..datapipes.readers.names import Names
 from ..datapipes.registered import make_transform
-from ..datapipes.sources import data_elsewhere, load_yaml
+from ..datapipes.sources import data_elsewhere, load_yaml, open_source
 from ..files import reading
 from ..inference import predict
 from ..inference.prediction import unwrap
@@ -123,6 +123,12 @@ class Run:
             raise ValueError(f"the data of {source} cannot be opened: {error}") from error
         return loader.dataset.reader
 
+    def training_cases(self) -> CaseReader:
+        """Return the cases the run was trained on, in physical units, if they are there."""
+        here = self.data_root is None or self.moved
+        data = self.data if here else self.config.data
+        return open_source(data, self.trust, self.memory).reader("train")
+
     @property
     def case_ids(self) -> list[str]:
         """Ids of the test cases."""
@@ -174,8 +180,10 @@ class Run:
                 f"run {self.name} weighs tokens by {self.channels.weights!r}, but the sample has "
                 "no entry 'weights'; give the area that each token stands for"
             )
-        batch = self.normalizer(TensorDict(dict(sample))).unsqueeze(0)
-        return input_adapter(self.model)(batch)
+        return input_adapter(self.model)(self._normalised(sample).unsqueeze(0))
+
+    def _normalised(self, sample: Mapping[str, Tensor]) -> TensorDict:
+        return self.normalizer(TensorDict(dict(sample)))
 
     @torch.no_grad()
     def predict(
@@ -203,7 +211,8 @@ class Run:
             placed = {name: value.to(self.device) for name, value in arguments.items()}
             result = self.model(**placed)
         result = result.reshape(len(sample["coordinates"]), -1).float().cpu()
-        return self.normalizer.inverse(result, sample.get("tokens", None), key="fields").numpy()
+        given = self._normalised(sample).get("globals", None)
+        return self.normalizer.inverse(result, sample.get("tokens", None), given=given).numpy()
 
 
 def can_stream(model: torch.nn.Module) -> bool:

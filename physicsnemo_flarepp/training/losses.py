@@ -161,6 +161,7 @@ def predict_mean(normalizer: "Normalizer") -> Callable[[TensorDict], Float[Tenso
     """Return what predicts the fields that normalise to 0, for :func:`case_errors`."""
 
     def predict(batch: TensorDict) -> Float[Tensor, "B N O"]:
-        return normalizer.inverse(torch.zeros_like(batch["fields"]), batch["tokens"])
+        zeros, given = torch.zeros_like(batch["fields"]), batch.get("globals", None)
+        return normalizer.inverse(zeros, batch["tokens"], given=given)
 
     return predict

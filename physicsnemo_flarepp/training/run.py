@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from ..runs.training_set import (
 )
 from ..texts import format_table
 from .assembly import Assembly, assemble, load_data, start_ranks
+from .baselines import baseline_errors, describe_baselines, verdict
 from .config import check_config, check_same_config
 from .reporting import SPLIT_NAMES, Reporter
 from .trainer import Selection, Trainer, watches_test
@@ -57,6 +58,9 @@ class TrainingResult:
         What the errors are of: ``test``, or ``val`` of data without a test split.
     selection : Selection or None
         Which weights they are of; None if the run was stopped.
+    baselines : Mapping[str, float]
+        Mean errors on the same cases of predictors that need no network; empty if the run was
+        stopped.
     """
 
     directory: Path
@@ -68,6 +72,7 @@ class TrainingResult:
     stopped_by: str | None = None
     split: str = "test"
     selection: Selection | None = None
+    baselines: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
@@ -157,6 +162,7 @@ def _train_in(
         if stopped_by is None:
             selection, errors = trainer.finish()
     split = trainer.result_split
+    baselines = {} if stopped_by else _measure_baselines(assembly, split)
     parameters = sum(p.numel() for p in assembly.model.parameters())
     result = TrainingResult(
         directory.path,
@@ -168,6 +174,7 @@ def _train_in(
         stopped_by,
         split,
         selection,
+        baselines,
     )
     if stopped_by is not None:
         reporter.say(
@@ -225,6 +232,17 @@ def _check_data(directory: RunDirectory, loaders: Loaders, cfg: DictConfig) -> N
     check_same_data(stored["files"], found, directory.path)
 
 
+def _measure_baselines(assembly: Assembly, split: str) -> dict[str, float]:
+    """Return the mean errors of simple predictors on a split, by name; the first rank reads."""
+    train, test = (getattr(assembly.loaders, name).dataset.reader for name in ("train", split))
+    widths, norm = tuple(assembly.fields.values()), assembly.evaluation.norm
+    found = on_first_rank(
+        lambda: baseline_errors(train, test, assembly.loaders.normalizer, widths, norm),
+        "measuring simple predictors",
+    )
+    return {name: errors.mean().item() for name, errors in found.items()}
+
+
 def error_table(result: TrainingResult, cfg: DictConfig) -> str:
     """Return the errors of a run as a Markdown table, in percent, and how they were measured."""
     percent = 100 * result.errors
@@ -243,7 +261,11 @@ def error_table(result: TrainingResult, cfg: DictConfig) -> str:
     at = "" if drawn is None else f", at {drawn:,} points of each"
     head = f"{name} error over {len(percent)} cases{at}, relative L2{norm} in percent{beside}"
     chosen = result.selection.describe(cfg.training.epochs, result.split)
-    return "\n".join([head, "", format_table(rows, markdown=True), "", chosen, ""])
+    lost = verdict(result.error, result.baselines, cfg.data.get("baseline", "none"))
+    first = [] if lost is None else [lost, ""]
+    beside = [describe_baselines(result.baselines)] if result.baselines else []
+    table = format_table(rows, markdown=True)
+    return "\n".join([*first, head, "", table, "", *beside, chosen, ""])
 
 
 def _check_choice(trainer: Trainer) -> None:

@@ -63,7 +63,12 @@ class FieldLoss:
         """Return the fields in physical units."""
         with self.autocast(batch):
             normalised = self.forward(**self.adapter(batch))
-        return self.normalizer.inverse(normalised.float(), batch["tokens"])
+        return self.physical(normalised.float(), batch)
+
+    def physical(self, normalised: Float[Tensor, "B N O"], batch: TensorDict) -> Tensor:
+        """Return what the model gives for a batch in physical units."""
+        given = batch.get("globals", None)
+        return self.normalizer.inverse(normalised, batch["tokens"], given=given)
 
     def autocast(self, batch: TensorDict) -> torch.autocast:
         """Return the context in which the model runs."""
@@ -104,7 +109,7 @@ class StreamedLoss(FieldLoss):
                 self.model, **self.adapter(batch), chunk_size=chunk, progress=False
             )
         normalised = normalised.float().to(batch["tokens"].device).flatten(1, -2)
-        return self.normalizer.inverse(normalised, batch["tokens"])
+        return self.physical(normalised, batch)
 
     def backward(self, batch: TensorDict, weigh: Callable[[Tensor], Tensor]) -> Float[Tensor, ""]:
         """Add the gradients of the weighed loss to those of the model; return the loss."""
@@ -132,6 +137,7 @@ class BatchSquares(RelativeL2):
         weights = batch["weights"] if norm == "measure" else None
         super().__init__(batch.get("token_mask", None), weights, widths)
         self.tokens = batch["tokens"]
+        self.given = batch.get("globals", None)
         self.normalizer = normalizer
 
     def sums(
@@ -139,7 +145,8 @@ class BatchSquares(RelativeL2):
     ) -> Float[Tensor, "2 B F"]:
         """Return the squares of errors and of fields, added up over these tokens."""
         tokens = self.tokens[:, slice(*rows)]
-        return super().sums(self.normalizer.inverse(prediction.float(), tokens), target, rows)
+        physical = self.normalizer.inverse(prediction.float(), tokens, given=self.given)
+        return super().sums(physical, target, rows)
 
 
 class TrainStep:

@@ -1,0 +1,158 @@
+"""Simple predictors against scikit-like formulas, and networks that stand on them."""
+
+import numpy as np
+import pytest
+import torch
+
+from physicsnemo_flarepp.datapipes import Normalizer, build_dataloaders, from_arrays
+from physicsnemo_flarepp.evaluation import evaluate_run, format_report, load_run
+from physicsnemo_flarepp.training import train
+from physicsnemo_flarepp.training.baselines import baseline_errors, verdict
+
+SMALL = {"_target_": "physicsnemo_flarepp.FlarePP", "n_layers": 1, "n_hidden": 16, "n_head": 2,
+         "slice_num": 4}  # fmt: skip
+CASES = 24
+
+
+def parametric(n_points=40, bend=0.05, own_points=False):
+    """Fields that are nearly linear in two parameters, at the same or at other points."""
+    rng = np.random.default_rng(0)
+    points = rng.random((CASES, n_points, 2)) if own_points else rng.random((n_points, 2))
+    mu = rng.uniform(1, 2, (CASES, 2))
+    x, y = points[..., 0], points[..., 1]
+    fields = 5 + mu[:, :1] * x + mu[:, 1:] * y**2 + bend * np.sin(6 * mu[:, :1] * x)
+    return from_arrays(points, {"u": fields}, globals={"mu": mu}), points, mu, fields
+
+
+def split(data):
+    loaders = build_dataloaders({"num_workers": 0}, data=data)
+    readers = [loader.dataset.reader for loader in (loaders.train, loaders.test)]
+    rows = [[data.case_ids.index(case) for case in reader.case_ids] for reader in readers]
+    return loaders, readers, rows
+
+
+def relative(prediction, target):
+    return np.linalg.norm(prediction - target, axis=1) / np.linalg.norm(target, axis=1)
+
+
+def test_errors_of_simple_predictors_are_those_of_the_formulas():
+    data, _, mu, fields = parametric()
+    loaders, readers, (known, tested) = split(data)
+    errors = baseline_errors(*readers, loaders.normalizer, (1,))
+    assert list(errors) == ["constant", "mean field", "linear regression on the parameters"]
+    centred = mu[known] - mu[known].mean(0)
+    inputs = np.hstack([np.ones((len(known), 1)), centred])
+    penalty = np.diag([0, *(1e-3 * (centred**2).sum(0))])
+    slopes = np.linalg.solve(inputs.T @ inputs + penalty, inputs.T @ fields[known])
+    given = np.hstack([np.ones((len(tested), 1)), mu[tested] - mu[known].mean(0)])
+    truth = fields[tested]
+    expected = [fields[known].mean(), fields[known].mean(0), given @ slopes]
+    for found, prediction in zip(errors.values(), expected, strict=True):
+        np.testing.assert_allclose(found[:, 0], relative(prediction, truth), rtol=2e-4)
+
+
+def test_cases_on_other_points_are_compared_with_the_nearest_case():
+    data, points, mu, fields = parametric(own_points=True)
+    loaders, readers, (known, tested) = split(data)
+    errors = baseline_errors(*readers, loaders.normalizer, (1,))
+    assert list(errors) == ["constant", "nearest training case by parameters"]
+    spread = mu[known].std(0)
+    for row, case in enumerate(tested):
+        near = known[np.argmin((((mu[known] - mu[case]) / spread) ** 2).sum(1))]
+        distance = ((points[case][:, None] - points[near][None]) ** 2).sum(-1)
+        expected = relative(fields[near][distance.argmin(1)][None], fields[case][None])
+        assert errors["nearest training case by parameters"][row, 0] == pytest.approx(
+            expected[0], rel=1e-4
+        )
+
+
+@pytest.mark.parametrize("kind", ["mean_field", "linear"])
+@pytest.mark.parametrize("stream", [None, 16])
+def test_an_output_of_zero_is_the_baseline_everywhere(kind, stream, tmp_path):
+    """In steps, plain and streamed, in evaluation, and from the files of the run."""
+    data, points, mu, fields = parametric()
+    cfg = {
+        "model": SMALL,
+        "data": {"baseline": kind, "num_workers": 0, "n_points": 30},
+        "training": {"epochs": 2, "stream": stream, "learning_rate": 1e-12, "weight_decay": 0.0},
+        "run_dir": str(tmp_path / "run"),
+    }
+    result = train(cfg, data=data)
+    run = load_run(tmp_path / "run", data=data, device="cpu")
+    with torch.no_grad():
+        for weights in run.model.parameters():
+            weights.zero_()
+    known = [data.case_ids.index(case) for case in run.training_cases().case_ids]
+    if kind == "mean_field":
+        expected = np.broadcast_to(fields[known].mean(0), fields.shape)
+    else:
+        spread = mu[known] - mu[known].mean(0)
+        inputs = np.hstack([np.ones((len(known), 1)), spread])
+        slopes = np.linalg.lstsq(inputs, fields[known], rcond=None)[0]
+        expected = np.hstack([np.ones((CASES, 1)), mu - mu[known].mean(0)]) @ slopes
+    for index in range(len(run.case_ids)):
+        sample = run.test_set[index][0]
+        case = data.case_ids.index(run.case_ids[index])
+        np.testing.assert_allclose(run.predict(sample)[:, 0], expected[case], rtol=2e-3)
+        part = {**sample, **{key: sample[key][5:9] for key in ("coordinates", "tokens")}}
+        np.testing.assert_allclose(run.predict(part)[:, 0], expected[case][5:9], rtol=2e-3)
+    # Training itself saw the sum: its error is that of the baseline plus a random residual.
+    name = {"mean_field": "mean field", "linear": "linear regression on the parameters"}[kind]
+    assert result.error < 6 * result.baselines[name]
+    assert result.error < 0.5 * result.baselines["constant"] or kind == "mean_field"
+
+
+def test_a_network_on_a_linear_baseline_beats_it(tmp_path, capsys):
+    data, *_ = parametric(bend=0.3)
+    cfg = {
+        "model": SMALL,
+        "data": {"baseline": "linear", "num_workers": 0},
+        "training": {"epochs": 60, "learning_rate": 1e-2, "ema_decay": 0.9, "evaluate_every": 60},
+        "run_dir": str(tmp_path / "run"),
+    }
+    result = train(cfg, data=data)
+    linear = result.baselines["linear regression on the parameters"]
+    assert result.error < linear
+    report = evaluate_run(load_run(tmp_path / "run", data=data, device="cpu"), progress=False)
+    assert report.errors.mean == pytest.approx(result.error, rel=1e-4)
+    assert report.baselines == pytest.approx(dict(result.baselines), rel=1e-4)
+    assert report.verdict is None and "LOSES" not in (tmp_path / "run" / "table.md").read_text()
+
+
+def test_a_model_that_loses_is_told_so_first(tmp_path):
+    data, *_ = parametric()
+    cfg = {"model": SMALL, "data": {"num_workers": 0}, "training": {"epochs": 1},
+           "run_dir": str(tmp_path / "run")}  # fmt: skip
+    result = train(cfg, data=data)
+    first = (tmp_path / "run" / "table.md").read_text().splitlines()[0]
+    assert first.startswith("The model LOSES to the linear regression on the parameters, ")
+    assert first.endswith("try data.baseline=linear, or train longer.")
+    report = evaluate_run(load_run(result.directory, data=data, device="cpu"), progress=False)
+    lines = format_report(report).splitlines()
+    assert lines[0] == first
+    assert any(line.startswith("For comparison, in percent: constant ") for line in lines)
+
+
+def test_advice_fits_what_the_run_already_does():
+    assert "data.baseline" not in verdict(0.2, {"mean field": 0.1}, "mean_field")
+    assert "flarepp inspect" in verdict(0.2, {"constant": 0.1}, "none")
+
+
+@pytest.mark.parametrize(
+    "kind, options, message",
+    [
+        ("linear", {"own_points": True}, "the rows of the cases are at different places"),
+        ("lasso", {}, "data.baseline is 'lasso'; choose none, mean_field or linear"),
+    ],
+)
+def test_a_baseline_that_cannot_be_fitted_is_refused(kind, options, message):
+    with pytest.raises(ValueError, match=message):
+        build_dataloaders({"num_workers": 0, "baseline": kind}, data=parametric(**options)[0])
+
+
+def test_a_slope_survives_the_file(tmp_path):
+    data, *_ = parametric()
+    normalizer = build_dataloaders({"num_workers": 0, "baseline": "linear"}, data=data).normalizer
+    normalizer.save(tmp_path / "statistics.safetensors")
+    loaded = Normalizer.load(tmp_path / "statistics.safetensors").affine["fields"]
+    assert torch.equal(loaded.slope, normalizer.affine["fields"].slope)
