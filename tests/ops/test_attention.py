@@ -73,6 +73,22 @@ def test_both_results_have_the_gradients_of_finite_differences(weighting):
     assert torch.autograd.gradcheck(lambda *a: attention_with_lse(*a, **weighting), inputs)
 
 
+@pytest.mark.parametrize("size", [1e-3, 1.0, 7e4, 5e6])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_of_the_normaliser_of_any_size_are_exact_in_half_precision(dtype, size):
+    """Keys that nearly share the weight make small gradients of large ones."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 1, n, 8).to(dtype).requires_grad_() for n in (3, 4096, 4096))
+    cotangent = size * torch.randn(1, 1, 3)
+    found = torch.autograd.grad(attention_with_lse(q, k, v)[1], k, cotangent)[0]
+    wide = [x.detach().double().requires_grad_() for x in (q, k)]
+    scores = wide[0] @ wide[1].mT * 8**-0.5
+    expected = torch.autograd.grad(scores.logsumexp(-1), wide[1], cotangent.double())[0]
+    if dtype == torch.float16:  # what it can hold
+        expected = expected.where(expected.abs() > 1e-4, found.double())
+    assert (found - expected).norm() <= 4 * torch.finfo(dtype).eps * expected.norm()
+
+
 def test_weights_get_no_gradient():
     q, k, v = (t.requires_grad_() for t in qkv())
     weights = torch.rand(B, N, dtype=torch.float64, requires_grad=True)
