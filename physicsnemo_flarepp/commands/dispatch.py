@@ -137,21 +137,29 @@ def _safe_children() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """Raise KeyboardInterrupt for any error that follows Ctrl-C.
+    """Raise KeyboardInterrupt for any error that follows Ctrl-C, and SystemExit on SIGTERM.
 
-    Extension modules turn an interrupt during their import into an ImportError.
+    Extension modules turn an interrupt during their import into an ImportError. A process that
+    `kill` or `timeout` ends would leave drafts of files behind.
     """
-    interrupted = []
+    interrupted, process = [], os.getpid()
 
     def interrupt(number: int, frame: object) -> None:
         interrupted.append(number)
         raise KeyboardInterrupt
 
+    def terminate(number: int, frame: object) -> None:
+        if os.getpid() == process:
+            raise SystemExit(_SIGNALLED + number)
+        signal.signal(number, signal.SIG_DFL)  # a forked worker ends as it would without us
+        os.kill(os.getpid(), number)
+
     # Only the main thread may set handlers; whoever set one of their own keeps it.
     alone = threading.current_thread() is threading.main_thread()
-    watched = alone and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if watched:
-        signal.signal(signal.SIGINT, interrupt)
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    watched = [n for n, handler in usual.items() if alone and signal.getsignal(n) is handler]
+    for number in watched:
+        signal.signal(number, interrupt if number == signal.SIGINT else terminate)
     try:
         yield
     except Exception as error:
@@ -159,8 +167,8 @@ def _interrupts_kept() -> Iterator[None]:
             raise KeyboardInterrupt from error
         raise
     finally:
-        if watched:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in watched:
+            signal.signal(number, usual[number])
 
 
 def _run(name: str, arguments: list[str]) -> None:

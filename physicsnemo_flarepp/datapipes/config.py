@@ -102,7 +102,7 @@ class DataConfig:
     )
     baseline: str = setting(
         "none",
-        "linear or mean_field: the model learns what a fit to the training cases leaves over, token "
+        "linear or mean_field: the model learns what a fit to the training cases leaves, token "
         "by token: linear regression on the globals, or the mean field. For cases that share a "
         "mesh. none: it learns the fields.",
     )

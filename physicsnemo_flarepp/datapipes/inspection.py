@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,9 @@ _LOOKED_AT = 5
 # Texts that stand for themselves on a command line of Hydra, which has words for other values.
 _PLAIN = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/.][A-Za-z0-9_./-]*")
 
+# Values that are looked at together.
+_BLOCK = 2**22
+
 
 @dataclass(frozen=True)
 class Found:
@@ -48,42 +51,55 @@ class Found:
 
 def describe_contents(contents: Contents, names: Names | None) -> list[Found]:
     """Return all that a case holds; `names` gives the roles, None where no guess was possible."""
-    found = []
+    found, roles = [], _roles(names)
     if contents.mesh is not None:
         for place in ASSOCIATIONS:
+            used = names is not None and names.association == place
+            known, other = (roles, "not used") if used else (_roles(None), "-")
             for name, array in contents.mesh.data.get(place, {}).items():
-                role = _role(names, name) if names and names.association == place else "-"
-                found.append(_found(name, f"{place} data", array, role))
+                found.append(_found(name, f"{place} data", array, known.get(name, other)))
     for name, array in contents.arrays.items():
-        found.append(_found(name, "array", array, _role(names, name)))
+        found.append(_found(name, "array", array, roles.get(name, "not used")))
     for name, value in contents.values.items():
-        found.append(_found(name, "value of the case", value, _role(names, name)))
+        found.append(_found(name, "value of the case", value, roles.get(name, "not used")))
     for name, reason in contents.unreadable.items():
         found.append(Found(printable(name), "-", "-", "-", printable(reason), "not read"))
     return found
 
 
 def _found(name: str, place: str, array: Rowwise, role: str) -> Found:
-    values = np.asarray(array[...])
-    kind = str(values.dtype)
-    values = values.astype(int) if values.dtype.kind == "b" else values
-    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
-    text = f"{finite.min():.4g} .. {finite.max():.4g}" if finite.size else "no number"
-    if missing := values.size - finite.size:
+    low, high, missing = math.inf, -math.inf, 0
+    for values in _blocks(array):
+        values = values.astype(int) if values.dtype.kind == "b" else values
+        finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+        missing += values.size - finite.size
+        if finite.size:
+            low, high = min(low, finite.min()), max(high, finite.max())
+    text = f"{low:.4g} .. {high:.4g}" if low <= high else "no number"
+    if missing:
         text += f", {missing} NaN or infinite"
-    shape = " x ".join(map(str, values.shape)) or "1"
-    return Found(printable(name), place, shape, kind, text, role)
+    shape = " x ".join(map(str, array.shape)) or "1"
+    return Found(printable(name), place, shape, str(array.dtype), text, role)
 
 
-def _role(names: Names | None, name: str) -> str:
-    if name in MEASURE_NAMES:
-        return "weights"
-    groups = {"coordinates": "coordinates", "features": "input", "fields": "output"}
-    for key, role in {**groups, "globals": "input of the case"}.items():
+def _blocks(array: Rowwise) -> Iterator[np.ndarray]:
+    """Yield the values of an array, a bounded number at a time."""
+    if not array.shape:
+        yield np.asarray(array[...])
+        return
+    rows = max(1, _BLOCK // max(1, math.prod(array.shape[1:])))
+    for start in range(0, array.shape[0], rows):
+        yield np.asarray(array[slice(start, start + rows)])
+
+
+def _roles(names: Names | None) -> dict[str, str]:
+    """Return what arrays are taken for, by their names."""
+    roles = dict.fromkeys(MEASURE_NAMES, "weights")
+    groups = {"globals": "input of the case", "fields": "output", "features": "input"}
+    for key, role in {**groups, "coordinates": "coordinates"}.items():
         picks = getattr(names, key) if names is not None else None
-        if any(pick.array == name for pick in (picks or {}).values()):
-            return role
-    return "not used"
+        roles |= {pick.array: role for pick in (picks or {}).values()}
+    return roles
 
 
 def describe_geometry(contents: Contents) -> str:

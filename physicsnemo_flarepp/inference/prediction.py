@@ -148,7 +148,13 @@ def encode_state(
     inputs = TokenInputs(model, fx, embedding, time, token_mask, token_weights)
     passes, total = plan_passes(model, inputs, chunk_size, storage_place(offload), stream_dtype)
     with progress_bar("encode", total, progress) as passes.advance:
-        return LatentState(passes.gather(), model_fingerprint(model), inputs.time)
+        latents, fingerprint = passes.gather(), model_fingerprint(model)
+    # Copies: the caller's time may change, and what inference_mode makes has no derivatives.
+    with torch.inference_mode(False):
+        if latents[0][0].is_inference():
+            latents = tuple(tuple(latent.clone() for latent in block) for block in latents)
+        time = None if inputs.time is None else inputs.time.clone()
+        return LatentState(latents, fingerprint, time)
 
 
 def decode_state(

@@ -28,7 +28,7 @@ from .kernels import (
     select_backend,
 )
 from .merging import merge_partials
-from .plain import is_plain
+from .plain import use_plain
 from .splits import (
     add_shares,
     call_in_parts,
@@ -108,7 +108,7 @@ def attention_with_lse(
         check_splits(splits)
     weights = join_weights(key_mask, key_weights)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if is_plain():
+    if use_plain():
         return _attend(q, k, v, weights, scale, "math")
     return _attention(q, k, v, weights, scale, splits)
 
@@ -404,12 +404,23 @@ def all_gradients(
     if grad_lse is None and not of_weights:
         return *_attention_backward(grad_out, q, k, v, out, lse, *known), None
     # dS = P * (dO v - <dO, O> + dL). Columns of zeros appended to q, k, v leave S and P alone;
-    # with dO = 1 and O = -dL in the first of them the kernel's own <dO, O> picks up the term.
+    # with <dO, O> = -dL in the first of them the kernel's own sum picks up the term. In half
+    # precision dL needs a unit, so that it is in range, and a second column for what was rounded.
     pad = (0, ALIGNMENT)
     grad_out, out = F.pad(grad_out, pad), F.pad(out, pad)
     if grad_lse is not None:
-        grad_out[..., -ALIGNMENT] = 1.0
-        out[..., -ALIGNMENT] = -grad_lse.masked_fill(lse == -math.inf, 0.0).to(out.dtype)
+        grad_lse = grad_lse.masked_fill(lse == -math.inf, 0.0)
+        size = grad_lse.abs()
+        unit = torch.ones_like(size).masked_fill(size > 2.0**14, 2.0**15)
+        unit = unit.masked_fill(size < 2.0**-8, 2.0**-14)
+        share = grad_lse / unit
+        rounded = share.to(out.dtype)
+        for column, part in (
+            (-ALIGNMENT, rounded),
+            (1 - ALIGNMENT, (share - rounded).to(out.dtype)),
+        ):
+            grad_out[..., column] = unit.to(grad_out.dtype)
+            out[..., column] = -part
     q, k, v = F.pad(q, pad), F.pad(k, pad), F.pad(v, pad)
     if weights is None or not of_weights:
         grads = _attention_backward(grad_out, q, k, v, out, lse, *known)

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
+from torch.autograd import forward_ad
+
 # Read in forward passes only: the backward pass may run in a thread that does not see it.
 _plain: ContextVar[bool] = ContextVar("plain_operators", default=False)
 
@@ -15,6 +18,20 @@ _plain: ContextVar[bool] = ContextVar("plain_operators", default=False)
 def is_plain() -> bool:
     """Return whether operators are built from differentiable operations of torch at present."""
     return _plain.get()
+
+
+def use_plain() -> bool:
+    """Return :func:`is_plain`; raise under transforms that fused operators do not have."""
+    if is_plain():
+        return True
+    if not torch.compiler.is_compiling() and (
+        torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    ):
+        raise RuntimeError(
+            "the fused operators have no transforms of torch.func (grad, vmap, jvp) and no forward "
+            "mode; run the forward pass inside `with physicsnemo_flarepp.ops.plain_operators():`"
+        )
+    return False
 
 
 @contextmanager

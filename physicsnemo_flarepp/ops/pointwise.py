@@ -14,7 +14,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from .checks import check_linear, check_rows, check_scales
-from .plain import is_plain
+from .plain import use_plain
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager:
@@ -67,7 +67,7 @@ def split_linear(
     """
     if not torch.compiler.is_compiling():
         check_linear(x, weight, bias, parts)
-    if is_plain():
+    if use_plain():
         return F.linear(x, weight, bias).chunk(parts, -1)
     return _SplitLinear.apply(x, weight, bias, parts)
 
@@ -141,7 +141,7 @@ def unit_scale(x: Float[Tensor, "*rows D"], eps: float, center: bool) -> Float[T
     """
     if not torch.compiler.is_compiling():
         check_rows(x, eps)
-    if is_plain():
+    if use_plain():
         wide = x.to(torch.promote_types(x.dtype, torch.float32))  # squares overflow fp16
         wide = wide - wide.mean(-1, keepdim=True) if center else wide
         return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
@@ -213,7 +213,7 @@ def rms_norm(
     if not torch.compiler.is_compiling():
         check_rows(x, eps)
         check_scales(x, weight)
-    if x.dtype != weight.dtype and not is_plain():
+    if x.dtype != weight.dtype and not use_plain():
         return _RmsNorm.apply(x, weight, eps)
     dtype = torch.promote_types(x.dtype, weight.dtype)
     with without_autocast(x):

@@ -16,6 +16,7 @@ from physicsnemo_flarepp import __version__
 from physicsnemo_flarepp.commands import dispatch, main, parsers
 from physicsnemo_flarepp.commands.configs import run_composed
 from physicsnemo_flarepp.commands.dispatch import parse_options
+from physicsnemo_flarepp.files import whole_file
 
 ROOT = Path(__file__).parents[2]
 PYTHON = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -199,6 +200,25 @@ def test_interrupt_and_closed_pipe_end_like_signals(monkeypatch, capsys):
     command = f"set -o pipefail; {sys.executable} -m physicsnemo_flarepp train --help | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=PYTHON)
     assert (done.stdout, done.stderr) == ("u", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_is_ended_leaves_no_draft_behind(number, tmp_path, monkeypatch):
+    def write(*_):
+        with whole_file(tmp_path / "comparison.png") as draft:
+            draft.write_bytes(b"half")
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+
+    monkeypatch.setattr(dispatch, "_run", write)
+    if number == signal.SIGTERM:
+        with pytest.raises(SystemExit) as ended:
+            main(["plot", "x"])
+        assert ended.value.code == 128 + number
+    else:
+        assert main(["plot", "x"]) == 128 + number
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("late", [ImportError("numpy.core"), ValueError("half read")])

@@ -69,6 +69,20 @@ def test_time_travels_with_the_state(tmp_path):
     )
 
 
+def test_a_state_is_independent_of_the_callers_time_and_of_inference_mode():
+    model, (fx, embedding) = make_model(time_input=True), make_cloud()
+    time = torch.rand(BATCH, dtype=fx.dtype)
+    expected = model(fx, embedding, time)
+    with torch.inference_mode():
+        state = encode_state(model, fx, embedding, time=time)
+    time.zero_()
+    probe = embedding.clone().requires_grad_()
+    found = decode_state(model, fx, probe, state)
+    assert relative_error(found, expected) < 1e-11
+    found.sum().backward()
+    assert probe.grad.abs().sum() > 0
+
+
 def test_masked_tokens_are_not_encoded():
     model, (fx, embedding) = make_model(), make_cloud()
     mask = torch.arange(TOKENS)[None].expand(BATCH, -1) < 30

@@ -158,6 +158,22 @@ def test_parts_of_a_known_attention_have_the_gradients_of_the_whole():
         torch.testing.assert_close(joined, expected[i], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("size", [1e-3, 1.0, 7e4, 5e6])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_of_the_normaliser_of_any_size_are_exact_in_half_precision(dtype, size):
+    """Keys that nearly share the weight make small gradients of large ones."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 1, n, 8).to(dtype).requires_grad_() for n in (3, 4096, 4096))
+    cotangent = size * torch.randn(1, 1, 3)
+    found = torch.autograd.grad(attention_with_lse(q, k, v)[1], k, cotangent)[0]
+    wide = [x.detach().double().requires_grad_() for x in (q, k)]
+    scores = wide[0] @ wide[1].mT * 8**-0.5
+    expected = torch.autograd.grad(scores.logsumexp(-1), wide[1], cotangent.double())[0]
+    if dtype == torch.float16:  # what it can hold
+        expected = expected.where(expected.abs() > 1e-4, found.double())
+    assert (found - expected).norm() <= 4 * torch.finfo(dtype).eps * expected.norm()
+
+
 def on_cpu_kernel(monkeypatch):
     """Let the CPU kernels answer for those of CUDA, which take no bias or one of their dtype."""
     aten = torch.ops.aten

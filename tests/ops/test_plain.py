@@ -169,6 +169,35 @@ def test_points_decoded_from_a_state_have_second_derivatives():
             assert abs(sum(corners) / (4 * step**2) - found[i, j]) < 1e-5
 
 
+@pytest.mark.parametrize("fused", ["model", "attention"])
+@pytest.mark.parametrize("transform", ["grad", "vmap", "jvp", "forward mode"])
+def test_without_it_transforms_name_it(transform, fused):
+    model = FlarePP(functional_dim=2, out_dim=1, n_layers=1, n_hidden=16, n_head=2)
+    x, heads = torch.rand(1, 9, 2), torch.rand(1, 2, 9, 8)
+
+    def call(x):
+        if fused == "model":
+            return model(x).sum()
+        return attention_with_lse(x, heads, heads)[1].sum()
+
+    x = x if fused == "model" else heads
+
+    def forward_mode():
+        with torch.autograd.forward_ad.dual_level():
+            return call(torch.autograd.forward_ad.make_dual(x, x))
+
+    ways = {
+        "grad": lambda: torch.func.grad(call)(x),
+        "vmap": lambda: torch.func.vmap(call)(torch.stack((x, x))),
+        "jvp": lambda: jvp(call, (x,), (x,)),
+        "forward mode": forward_mode,
+    }
+    with pytest.raises(RuntimeError, match="plain_operators"):
+        ways[transform]()
+    with plain_operators():
+        ways[transform]()
+
+
 def test_without_it_second_derivatives_raise():
     model = FlarePP(2, 1, **SIZES)
     x = torch.rand(1, 6, 2, requires_grad=True)

@@ -89,8 +89,9 @@ def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]
         told.append(f"features are {', '.join(features) or 'none'}")
         names, used = replace(names, features=features), used | set(features)
     if names.globals is None:
-        values = {n: Pick(n) for n in _case_values(first, names) if n not in used}
-        parameters = {n: p for n, p in values.items() if _is_parameter(n, cases, names)}
+        values = [_case_values(case, names) for case in cases]
+        candidates = {n: Pick(n) for n in values[0] if n not in used}
+        parameters = {n: p for n, p in candidates.items() if _is_parameter(n, values)}
         told.append(f"globals are {', '.join(parameters) or 'none'}")
         names = replace(names, globals=parameters)
     return names, told
@@ -222,11 +223,11 @@ def _is_of_tokens(contents: Contents, names: Names, array: Rowwise) -> bool:
     return array.shape[:1] == (n,) or (grid is not None and array.shape[: len(grid)] == grid)
 
 
-def _is_parameter(name: str, cases: Sequence[Contents], names: Names) -> bool:
+def _is_parameter(name: str, cases: Sequence[Mapping[str, Rowwise]]) -> bool:
     """Return whether a value of the case may be an input: no result, and not always the same."""
     if RESULT.match(name):
         return False
-    found = [_case_values(case, names).get(name) for case in cases]
+    found = [values.get(name) for values in cases]
     if any(value is None for value in found):
         return False
     read = [np.asarray(value[...]).reshape(-1) for value in found]

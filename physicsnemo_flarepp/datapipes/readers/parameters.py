@@ -5,6 +5,7 @@ import glob
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,7 +131,7 @@ def _read_table(path: Path) -> tuple[list[str], list[list[str]]]:
         raise ValueError(
             f"{path} is separated by semicolons; save it with commas, and with points in numbers"
         )
-    twice = [name for name in header if name and header.count(name) > 1]
+    twice = [name for name, count in Counter(header).items() if name and count > 1]
     if twice:
         raise ValueError(f"{path} has two columns {printable(twice[0])!r}; rename one of them")
     for line, row in rows[1:]:
