@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..inference.inputs import TokenArray
-from ..inference.passes import TokenPasses
+from ..inference.passes import TokenPasses, fail_together
 from ..inference.streams import ResidualStream
 from ..models.token_weights import scale_weights
 from ..ops import all_reduce, group_size
@@ -23,7 +23,7 @@ class InputGradients:
     def __init__(self, passes: TokenPasses, places: Mapping[str, TokenArray]) -> None:
         self.places = places
         self.inputs = inputs = passes.inputs
-        self.ranges = passes.ranges
+        self.ranges, self.transfers = passes.ranges, passes.transfers
         group = passes.model.context_group
         self.group = None if group is None or group_size(group) == 1 else group
         self.summed: ResidualStream | None = None
@@ -74,14 +74,20 @@ class InputGradients:
         if self.summed is None:
             return
         place, of_total = self.places["token_weights"], torch.zeros(self.inputs.batch).double()
-        for index, (start, stop) in enumerate(self.ranges):
-            leaves = [self.inputs.read_weights(start, stop), self.inputs.total_weight]
-            leaves = [self.inputs.to_device(leaf).detach().requires_grad_() for leaf in leaves]
-            with torch.enable_grad():
-                scaled = scale_weights(*leaves, self.inputs.dtype)
-            found = torch.autograd.grad(scaled, leaves, self.summed.read(index)[..., 0])
-            place.write(start, found[0])
-            of_total += found[1].cpu()
+
+        def load(index: int) -> tuple[Tensor]:
+            return (self.summed.read(index),)
+
+        with fail_together(self.group, self.inputs.device):
+            for index, (summed,) in self.transfers.prefetch(load, len(self.ranges)):
+                start, stop = self.ranges[index]
+                leaves = [self.inputs.read_weights(start, stop), self.inputs.total_weight]
+                leaves = [self.inputs.to_device(leaf).detach().requires_grad_() for leaf in leaves]
+                with torch.enable_grad():
+                    scaled = scale_weights(*leaves, self.inputs.dtype)
+                of_weights, share = torch.autograd.grad(scaled, leaves, summed[..., 0])
+                place.write(start, of_weights)
+                of_total += share.cpu()
         of_total = self._over_ranks(of_total, "sum")[:, None]
         for start, stop in self.ranges:
             padding = self.inputs.read_weights(start, stop).cpu() == 0

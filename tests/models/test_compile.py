@@ -15,9 +15,11 @@ def results(model, call, n, weighted):
     fx, mask = torch.randn(2, n, 3, dtype=torch.float64), torch.rand(2, n) > 0.3
     mask[:, 0] = True
     model.zero_grad()
-    y = call(fx, token_mask=mask, token_weights=torch.rand(2, n) if weighted else None)
+    weights = torch.rand(2, n, dtype=torch.float64, requires_grad=True) if weighted else None
+    y = call(fx, token_mask=mask, token_weights=weights)
     y.square().sum().backward()
-    return [y.detach(), *(p.grad.clone() for p in model.parameters())]
+    of_weights = [weights.grad] if weighted else []
+    return [y.detach(), *of_weights, *(p.grad.clone() for p in model.parameters())]
 
 
 def assert_compiled_equals_eager(model, backend, weighted=True):
