@@ -20,7 +20,7 @@ from .readers import CaseReader, OwnReader
 from .readers.base import MEASURE, NO_WEIGHTS, Rowwise
 from .readers.case_files import in_order
 from .readers.case_tables import make_table
-from .readers.contents import SUFFIXES, Contents, Wanted, open_file
+from .readers.contents import SUFFIXES, Contents, Wanted, is_connectivity, open_file
 from .readers.guesses import complete
 from .readers.names import Names
 from .readers.splits import SPLITS
@@ -54,7 +54,9 @@ def describe_contents(contents: Contents, names: Names | None) -> list[Found]:
                 role = _role(names, name) if names and names.association == place else "-"
                 found.append(_found(name, f"{place} data", array, role))
     for name, array in contents.arrays.items():
-        found.append(_found(name, "array", array, _role(names, name)))
+        cells = is_connectivity(name, array)
+        role = "cells of figures" if cells else _role(names, name)
+        found.append(_found(name, "array", array, role))
     for name, value in contents.values.items():
         found.append(_found(name, "value of the case", value, _role(names, name)))
     for name, reason in contents.unreadable.items():
