@@ -12,8 +12,7 @@ from ..files import reading
 from ..meshes import polygon_mesh, to_pyvista
 from ..meshes.polygons import select_polygons
 from .readers.base import Rowwise
-from .readers.contents import ARRAY_SUFFIXES, MESH_FILES, Wanted, open_file
-from .readers.guesses import is_connectivity
+from .readers.contents import ARRAY_SUFFIXES, MESH_FILES, Wanted, is_connectivity, open_file
 
 
 def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSet:

@@ -21,7 +21,7 @@ from .readers import CaseReader, OwnReader
 from .readers.base import MEASURE, NO_WEIGHTS, Rowwise
 from .readers.case_files import in_order
 from .readers.case_tables import make_table
-from .readers.contents import SUFFIXES, Contents, Wanted, open_file
+from .readers.contents import SUFFIXES, Contents, Wanted, is_connectivity, open_file
 from .readers.guesses import complete
 from .readers.names import Names
 from .readers.splits import SPLITS
@@ -59,7 +59,8 @@ def describe_contents(contents: Contents, names: Names | None) -> list[Found]:
             for name, array in contents.mesh.data.get(place, {}).items():
                 found.append(_found(name, f"{place} data", array, known.get(name, other)))
     for name, array in contents.arrays.items():
-        found.append(_found(name, "array", array, roles.get(name, "not used")))
+        role = "cells of figures" if is_connectivity(name, array) else roles.get(name, "not used")
+        found.append(_found(name, "array", array, role))
     for name, value in contents.values.items():
         found.append(_found(name, "value of the case", value, roles.get(name, "not used")))
     for name, reason in contents.unreadable.items():

@@ -243,5 +243,5 @@ def _lay_out(
             0.5, 0.5, f"{_IN_A_CELL},\n{norm}", ha="center", va="center", linespacing=1.35
         )
         return page, page.axes[0], page.axes[1, 1:]
-    page.note(f"{_CONVENTION}; {norm}")
+    page.note(f"{norm}\n{_CONVENTION}")
     return page, page.axes[-1, : n_models + 1], page.axes[-1, n_models + 1 :]

@@ -67,8 +67,8 @@ def test_usual_figures_of_cars_go_to_the_first_run(car_runs, monkeypatch):
     # Once for the choice of the case and for the parity.
     assert evaluated == ["cars-flarepp", "cars-flare"]
     assert [path.name for path in written] == [
-        "comparison_median_pMeanTrim.png",
         "training.png",
+        "comparison_median_pMeanTrim.png",
         "parity.png",
         "routing.png",
         "queries.png",

@@ -325,3 +325,4 @@ def test_a_list_of_cells_makes_surfaces_of_clouds(first, corners, tmp_path):
     np.testing.assert_array_equal(mesh.regular_faces, plane.regular_faces)
     np.testing.assert_allclose(mesh.points, plane.points)
     assert plot_mesh(metadata, points[:7]).n_cells == 7  # of other points: a cloud of vertices
+    assert not any("NOT USED: elements" in line for line in reader.describe_names())

@@ -33,7 +33,7 @@ def test_one_view_of_one_model_is_one_row_with_its_convention_below(grid, small,
     }
     assert_apart(pages[0], drawn.rectangles)
     words = texts(pages[0])
-    (note,) = (box for text, box in words.items() if text.startswith("error = prediction"))
+    (note,) = (box for text, box in words.items() if text.startswith("rel. L2: sums"))
     assert 0 <= note.y0 and note.y1 < min(b.y0 for b in words.values() if b is not note)
 
 

@@ -19,6 +19,7 @@ files                     what is found                                what a dr
 Of legacy .vtk, .stl, .ply and .obj files all arrays are read.
 """
 
+import re
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,11 @@ SUFFIXES = tuple(dict.fromkeys((*MESH_SUFFIXES, *ARRAY_SUFFIXES, *STORE_SUFFIXES
 MESH_FILES = (*MESH_SUFFIXES, ".pmsh", ".pdmsh")
 # VTK's number of the kind of cell with so many corners, of the simplices that PhysicsNeMo has.
 _SIMPLEX_TYPES = {1: 1, 2: 3, 4: 10}
+# Of arrays that list the points of each cell.
+_CONNECTIVITY = re.compile(
+    r"(.*[_/])?(triangles?|tris?|faces?|cells?|elements?|elems?|quads?|connectivity|simplices)",
+    re.IGNORECASE,
+)
 # Bytes of decoded meshes that a reader keeps, so that small sets are parsed once.
 _KEPT_BYTES = 1 << 28
 
@@ -154,6 +160,22 @@ class Contents:
                         f"{found[name]}, {place} data" if name in found else f"{place} data"
                     )
         return found | {name: "value of the case" for name in self.values}
+
+
+def array_kind(array: Rowwise) -> str:
+    """Return the letter of NumPy for the type of an array; what is computed is real."""
+    return getattr(array, "dtype", np.dtype(float)).kind
+
+
+def is_connectivity(name: str, array: Rowwise) -> bool:
+    """Return whether an array lists the points of triangles or quads: (cells, 3) or (cells, 4)."""
+    shape = array.shape
+    return (
+        array_kind(array) in "iu"
+        and len(shape) == 2
+        and shape[1] in (3, 4)
+        and bool(_CONNECTIVITY.fullmatch(name))
+    )
 
 
 def _refuse_twice(

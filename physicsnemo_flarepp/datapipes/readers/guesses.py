@@ -14,7 +14,7 @@ from ...meshes import ASSOCIATIONS, PolygonMesh
 from ...meshes.measures import MEASURE_NAMES
 from .base import Rowwise
 from .case_tables import find_place, token_columns, token_shape
-from .contents import Contents
+from .contents import Contents, array_kind, is_connectivity
 from .names import GRID, Names, Pick
 
 _COORDINATES = (
@@ -29,11 +29,6 @@ _INPUT = re.compile(
     re.IGNORECASE,
 )
 _NUMBERS = re.compile(r".*(ids?|index|indices|rank|partition|ghosttype)", re.IGNORECASE)
-# Of arrays that list the points of each cell.
-_CONNECTIVITY = re.compile(
-    r"(.*[_/])?(triangles?|tris?|faces?|cells?|elements?|elems?|quads?|connectivity|simplices)",
-    re.IGNORECASE,
-)
 # Of values of a case that are results of it, which would give the answer away.
 RESULT = re.compile(
     r"(?i:c_?[dlsm](_?[fr])?|drag|lift|force|moment|coeff(icient)?|error|loss|runtime|iterations?)"
@@ -101,17 +96,6 @@ def _listed(names: Mapping[str, str]) -> str:
     return ", ".join(f"{name} ({place})" for name, place in names.items()) or "no arrays"
 
 
-def is_connectivity(name: str, array: Rowwise) -> bool:
-    """Return whether an array lists the points of triangles or quads: (cells, 3) or (cells, 4)."""
-    shape = array.shape
-    return (
-        _kind(array) in "iu"
-        and len(shape) == 2
-        and shape[1] in (3, 4)
-        and bool(_CONNECTIVITY.fullmatch(name))
-    )
-
-
 def is_coordinates(name: str) -> bool:
     """Return whether an array has one of the usual names of coordinates."""
     plain = name.rpartition("/")[2]
@@ -125,15 +109,10 @@ def _is_input(name: str, array: Rowwise) -> bool:
     """
     if _INPUT.fullmatch(name):
         return True
-    if _kind(array) not in "iub" or _NUMBERS.fullmatch(name) or is_connectivity(name, array):
+    if array_kind(array) not in "iub" or _NUMBERS.fullmatch(name) or is_connectivity(name, array):
         return False
     values = np.asarray(array[...])
     return bool((values != values.reshape(-1)[:1]).any())
-
-
-def _kind(array: Rowwise) -> str:
-    """Return the letter of NumPy for the type of an array; what is computed is real."""
-    return getattr(array, "dtype", np.dtype(float)).kind
 
 
 def _is_result(name: str, contents: Contents) -> bool:
@@ -178,7 +157,9 @@ def _guess_coordinates(contents: Contents, names: Names) -> dict[str, Pick]:
 
 def _coordinate_candidates(contents: Contents) -> list[dict[str, Pick]]:
     """Return arrays with usual names: those with all axes, then one per axis, then one alone."""
-    arrays = {n: a for n, a in contents.arrays.items() if _kind(a) != "b" and len(a.shape) >= 1}
+    arrays = {
+        n: a for n, a in contents.arrays.items() if array_kind(a) != "b" and len(a.shape) >= 1
+    }
     whole, lines, axes = [], [], []
     for usual in _COORDINATES:
         for name in (n for n in arrays if n.rpartition("/")[2].lower() == usual):

@@ -9,7 +9,7 @@ from ...meshes import ASSOCIATIONS
 from ...meshes.measures import MEASURE_NAMES
 from ..specs import TABLE_NAMES
 from .base import MEASURE, NO_WEIGHTS, distinct_names
-from .contents import Contents
+from .contents import Contents, is_connectivity
 
 # Coordinates of arrays that form a grid and come with none: its indices, scaled to [0, 1].
 GRID = "grid"
@@ -173,4 +173,5 @@ class Names:
         """Return what a case holds and these names leave unused, with where it is."""
         used = self.stored() or set(MEASURE_NAMES)
         used |= {TABLE_NAMES[name][0] for name in used if name in TABLE_NAMES}
+        used |= {name for name, array in contents.arrays.items() if is_connectivity(name, array)}
         return {name: place for name, place in contents.names().items() if name not in used}

@@ -19,8 +19,8 @@ from .array_files import LazyArray
 from .base import MEASURE, CaseReader, ReaderOptions, Rowwise, TokenTable
 from .case_files import CaseFiles, find_files
 from .case_tables import TO_BODY, make_table, token_shape
-from .contents import Contents, DecodedCases, Wanted, open_body, open_files
-from .guesses import RESULT, complete, is_connectivity, is_coordinates
+from .contents import Contents, DecodedCases, Wanted, is_connectivity, open_body, open_files
+from .guesses import RESULT, complete, is_coordinates
 from .names import Names
 from .parameters import read_parameters
 from .splits import SPLITS, SplitFraction, SplitMissing, named_split, says_its_split
