@@ -83,7 +83,7 @@ class TokenModel(Module):
         if not 0 <= checkpoint_blocks <= 1:
             raise ValueError(
                 f"checkpoint_blocks is {checkpoint_blocks}, expected True, False or a share of "
-                "the blocks between 0 and 1 (activation_checkpointing and checkpointing_ratio alike)"
+                "the blocks between 0 and 1 (as activation_checkpointing, checkpointing_ratio)"
             )
         self.checkpoint_blocks = checkpoint_blocks
         self.init = "paper"  # of those that have no such argument
