@@ -25,6 +25,8 @@ _NOT_IN_FINGERPRINT = {
     "dropout",
     "checkpoint_blocks",
     "activation_checkpointing",
+    "checkpointing_ratio",
+    "plus",
     "mixer",
     "init",
     "orthogonal_slices",

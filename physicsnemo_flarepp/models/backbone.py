@@ -66,6 +66,7 @@ class MixerBackbone(TokenModel):
     """
 
     mixers: tuple[str, ...] = tuple(MIXERS)
+    _overridable_args = {"checkpoint_blocks", "activation_checkpointing", "checkpointing_ratio"}
 
     def __init__(
         self,
@@ -84,22 +85,28 @@ class MixerBackbone(TokenModel):
         structured_shape: Sequence[int] | None = None,
         time_input: bool = False,
         use_te: bool = False,
+        activation_checkpointing: bool | float = False,
         norm: str = "layer",
         io_layers: int = 2,
         seed_norm: bool = True,
         residual_projections: bool = True,
         shared_projections: bool = False,
         anchored_queries: bool = False,
-        checkpoint_blocks: bool = False,
-        activation_checkpointing: bool = False,
+        checkpoint_blocks: bool | float = False,
         mixer: str = "flarepp",
         orthogonal_slices: bool = False,
         noise_at_evaluation: bool = False,
         plain_projections: bool = False,
         init: str = "balanced",
+        plus: bool = False,
+        checkpointing_ratio: float = 0.0,
     ) -> None:
         if mixer not in self.mixers:
             raise ValueError(f"mixer must be one of {sorted(self.mixers)}, got {mixer!r}")
+        if plus:
+            raise ValueError('plus=True is mixer="transolver_plus" here; leave plus out')
+        if mixer == "flare" and plain_projections and not seed_norm:
+            seed_norm = True  # from_physicsnemo of 0.3.1 wrote False for what FLARE does not have
         options = {
             "slice_num": slice_num,
             "seed_norm": seed_norm,
@@ -131,7 +138,7 @@ class MixerBackbone(TokenModel):
             structured_shape=structured_shape,
             positions=positions,
             time_input=time_input,
-            checkpoint_blocks=checkpoint_blocks or activation_checkpointing,
+            checkpoint_blocks=checkpoint_blocks or activation_checkpointing or checkpointing_ratio,
         )
         self.n_hidden = n_hidden
         self.init = init

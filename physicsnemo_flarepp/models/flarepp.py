@@ -66,9 +66,10 @@ class FlarePP(MixerBackbone):
         Tie the synthesis keys and values to the routing ones; removes two projections per block.
     anchored_queries : bool, optional, default=False
         Add learned fixed queries to the synthesised ones (the authors' later variant).
-    checkpoint_blocks : bool, optional, default=False
-        Recompute each block in the backward pass instead of storing its activations.
-    activation_checkpointing : bool, optional, default=False
+    checkpoint_blocks : bool or float, optional, default=False
+        Recompute blocks in the backward pass instead of storing their activations; a number
+        between 0 and 1 is the share of the blocks, spread evenly.
+    activation_checkpointing : bool or float, optional, default=False
         PhysicsNeMo's name for ``checkpoint_blocks``; either turns it on.
     mixer : str, optional, default="flarepp"
         Only "flarepp": :class:`~physicsnemo_flarepp.models.MixerBackbone` has others.
@@ -82,6 +83,10 @@ class FlarePP(MixerBackbone):
         layer and lets all branches together add less to the stream than it has, so that training
         starts at once, for any number of channels and blocks. "paper" draws every weight from
         N(0, 0.02), as published. Checkpoints hold their weights, so this concerns new models only.
+    plus : bool, optional, default=False
+        Only False: configs of PhysicsNeMo's Transolver have it.
+    checkpointing_ratio : float, optional, default=0.0
+        Another name for ``checkpoint_blocks``.
 
     Forward
     -------

@@ -74,7 +74,7 @@ class PhysicsNeMoView(TokenModel):
             structured_shape=model.structured_shape,
             positions=model.embedding[0] if model.unified_pos else None,
             time_input=model.time_input,
-            checkpoint_blocks=bool(given.get("activation_checkpointing", False)),
+            checkpoint_blocks=given.get("activation_checkpointing", False),
             meta=model.meta,
         )
         self._settings = given

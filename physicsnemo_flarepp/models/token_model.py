@@ -26,6 +26,7 @@ class MetaData(ModelMetaData):
 
     amp: bool = True
     bf16: bool = True
+    onnx: bool = True
 
 
 class TokenModel(Module):
@@ -63,7 +64,7 @@ class TokenModel(Module):
         structured_shape: Sequence[int] | None = None,
         positions: Float[Tensor, "N E"] | None = None,
         time_input: bool = False,
-        checkpoint_blocks: bool = False,
+        checkpoint_blocks: bool | float = False,
         meta: ModelMetaData | None = None,
     ) -> None:
         super().__init__(meta=meta or MetaData())
@@ -79,6 +80,11 @@ class TokenModel(Module):
             embedding_dim = positions.shape[-1]
         self.embedding_dim = embedding_dim
         self.time_input = time_input
+        if not 0 <= checkpoint_blocks <= 1:
+            raise ValueError(
+                f"checkpoint_blocks is {checkpoint_blocks}, expected True, False or a share of "
+                "the blocks between 0 and 1 (as activation_checkpointing, checkpointing_ratio)"
+            )
         self.checkpoint_blocks = checkpoint_blocks
         self.init = "paper"  # of those that have no such argument
 
@@ -137,8 +143,9 @@ class TokenModel(Module):
             fx, time = sum_shared_gradients(fx, embedding, time, self.context_group)
         weights = weigh_tokens(token_mask, token_weights, fx.dtype, self.context_group)
         x = self.embed(fx, embedding, time, weights)
-        for block in self.blocks:
-            if self.checkpoint_blocks and torch.is_grad_enabled():
+        share = float(self.checkpoint_blocks) if torch.is_grad_enabled() else 0.0
+        for number, block in enumerate(self.blocks):
+            if int((number + 1) * share) > int(number * share):
                 x = _checkpoint(block, x, weights)
             else:
                 x = block(x, weights)

@@ -10,6 +10,7 @@ from torch.distributed import ProcessGroup
 
 from ..mixers.physicsnemo_layers import find_mixers, is_known_model
 from ..ops.shared_inputs import sum_shared_gradients
+from .geotransolver import find_geotransolvers, shard_geotransolver
 
 DEBUG_VARIABLE = "FLAREPP_DEBUG_CONTEXT"
 _PENDING = "_pending_comparison"
@@ -31,9 +32,10 @@ def enable_context_parallel(
     ----------
     model : torch.nn.Module
         A model whose mixers are flarepp, flare, transolver, transolver_plus or transolver3, or a
-        PerceiverIO, SetTransformer, GNOT or LNO, or PhysicsNeMo's FLARE, FLAREPlusPlus or
-        Transolver, bare or wrapped. Full attention raises: its cost in traffic grows with the
-        number of tokens.
+        PerceiverIO, SetTransformer, GNOT or LNO, or PhysicsNeMo's FLARE, FLAREPlusPlus,
+        Transolver or GeoTransolver (GALE attention; each rank passes its own points of
+        ``local_embedding`` and ``geometry`` and all of ``global_embedding``), bare or wrapped.
+        Full attention raises: its cost in traffic grows with the number of tokens.
     group : ProcessGroup or None
         The ranks that share each sample, ``mesh["context"].get_group()``. None turns it off.
     debug : bool, optional
@@ -47,8 +49,8 @@ def enable_context_parallel(
     torch.nn.Module
         The same model.
     """
-    mixers = find_mixers(model)
-    if not mixers:
+    mixers, geotransolvers = find_mixers(model), find_geotransolvers(model)
+    if not mixers and not geotransolvers:
         raise ValueError(
             f"{type(model).__name__} has no token mixer that is known here, so nothing can be "
             "sharded over tokens; use FlarePP, MixerBackbone, or PhysicsNeMo's FLARE, "
@@ -68,6 +70,8 @@ def enable_context_parallel(
         )
     for mixer in mixers:
         mixer.set_context_group(None if group is None else group.group_name)
+    for part in geotransolvers:
+        shard_geotransolver(part, None if group is None else group.group_name)
     for part in filter(is_known_model, model.modules()):
         _sum_time_gradients(part, group)
     _stop_comparing(model)

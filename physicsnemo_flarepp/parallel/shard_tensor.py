@@ -9,7 +9,8 @@ complete, already summed over the mesh of the input, so DDP over the data axis n
 the loss, and :func:`~physicsnemo_flarepp.parallel.sync_gradients` must not be called.
 """
 
-from typing import TypeGuard
+import math
+from typing import Any, TypeGuard
 
 import torch
 from physicsnemo.domain_parallel import ShardTensor
@@ -25,18 +26,22 @@ TOKEN_AXIS = 1
 
 
 def forward_shards(
-    model: nn.Module,
+    model: Any,
     fx: Tensor,
     embedding: Tensor | None,
     time: Tensor | None,
     token_mask: Tensor | None = None,
     token_weights: Tensor | None = None,
 ) -> ShardTensor:
-    """Run a backbone on ShardTensors; return one of shape (B, N, out_dim), sharded as they are.
+    """Run a backbone on ShardTensors; return one in their layout, sharded as they are.
 
-    At least one of ``fx`` and ``embedding`` is sharded over axis 1; the others have the same
-    sharding or are replicated. The parameters are plain and equal on all ranks.
+    At least one of ``fx`` and ``embedding`` is sharded over axis 1, the tokens (B, N, F) or the
+    rows of a grid (B, *grid, F); the others have the same sharding or are replicated. The
+    parameters are plain and equal on all ranks.
     """
+    if model.unified_pos and embedding is not None:
+        model.check_replaced(fx.shape[0], tuple(embedding.shape))
+        embedding = None
     inputs = {
         "fx": fx,
         "embedding": embedding,
@@ -54,19 +59,26 @@ def forward_shards(
             "the parameters are DTensors (fully_shard or distribute_module), but ShardTensor "
             "inputs need plain ones; for FSDP2 pass local tensors, with enable_context_parallel"
         )
-    local = {key: _to_local(key, value, source) for key, value in inputs.items()}
+    shards = source._spec.sharding_shapes()[axis]
+    row = _row_shape(model, source)
+    sizes = [shape[TOKEN_AXIS] * row.numel() for shape in shards]
+    here = mesh.get_local_rank(axis)
+    local = {key: _to_local(key, value, sizes[here]) for key, value in inputs.items()}
+    if model.unified_pos:
+        positions = model.positions.split(sizes)[here].to(fx.dtype)
+        local["embedding"] = positions.expand(fx.shape[0], -1, -1)
     replicated = {
         key: value
         for key, value in local.items()
-        if value is not None and not _is_sharded(inputs[key])
+        if value is not None and inputs[key] is not None and not _is_sharded(inputs[key])
     }
     y = functional_call(
         _bind(model, name),
         _sum_gradients(name, parameters),
         kwargs={**local, **_sum_gradients(name, replicated)},
     )
-    sizes = [shape[TOKEN_AXIS] for shape in source._spec.sharding_shapes()[axis]]
-    shapes = {axis: [torch.Size((y.shape[0], size, y.shape[2])) for size in sizes]}
+    y = y.unflatten(1, (-1, *row)) if y.shape[1] else y.reshape(y.shape[0], 0, *row, y.shape[2])
+    shapes = {axis: [torch.Size((*shape[:-1], y.shape[-1])) for shape in shards]}
     return ShardTensor.from_local(y, mesh, placements, sharding_shapes=shapes)
 
 
@@ -100,16 +112,32 @@ def _find_source(inputs: dict[str, Tensor | None]) -> ShardTensor:
     return source
 
 
-def _to_local(key: str, value: Tensor | None, source: ShardTensor) -> Tensor | None:
+def _row_shape(model: Any, source: ShardTensor) -> torch.Size:
+    """Return the axes of a grid after the one that is sharded; none for tokens (B, N, F)."""
+    row = torch.Size(source.shape[TOKEN_AXIS + 1 : -1])
+    grid = tuple(model.structured_shape or ())
+    n_tokens = source.shape[TOKEN_AXIS] * row.numel()
+    fits = tuple(source.shape[1:-1]) == grid if row else not grid or n_tokens == math.prod(grid)
+    if not fits:
+        raise ValueError(
+            f"a ShardTensor of shape {tuple(source.shape)} is not on the grid structured_shape="
+            f"{grid or None} of the model; expected (B, N, F) or (B, *grid, F)"
+        )
+    return row
+
+
+def _to_local(key: str, value: Tensor | None, n_tokens: int) -> Tensor | None:
     if not isinstance(value, ShardTensor):
         return value
     if any(placement.is_partial() for placement in value.placements):
         raise ValueError(f"{key} has a pending reduction, {value.placements}; redistribute it")
     local = value.to_local()
-    if _is_sharded(value) and local.shape[TOKEN_AXIS] != source._local_tensor.shape[TOKEN_AXIS]:
+    if _is_sharded(value) and local.ndim > 3:
+        local = local.flatten(TOKEN_AXIS, -2)
+    if _is_sharded(value) and local.shape[TOKEN_AXIS] != n_tokens:
         raise ValueError(
             f"{key} has {local.shape[TOKEN_AXIS]} tokens on this rank, other inputs have "
-            f"{source._local_tensor.shape[TOKEN_AXIS]}; shard them alike"
+            f"{n_tokens}; shard them alike"
         )
     return local
 
@@ -131,6 +159,7 @@ def _bind(module: nn.Module, group_name: str) -> nn.Module:
         bound.context_group = group_name
     if hasattr(bound, "sums_shared_gradients"):
         bound.sums_shared_gradients = False
+        bound.unified_pos = False  # this rank's positions are given
     return bound
 
 

@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 from physicsnemo.models.flare import FLARE
+from physicsnemo.models.geotransolver import GeoTransolver
 from physicsnemo.models.transolver import Transolver
 
 from physicsnemo_flarepp import GNOT, LNO, MixerBackbone, PerceiverIO, SetTransformer
@@ -219,6 +220,43 @@ def shared_inputs(rank: int) -> dict[str, float]:
         expected["time of FLARE"],
     )
     return {k: float((g - expected[k]).norm() / expected[k].norm()) for k, g in got.items()}
+
+
+def geotransolver(rank: int) -> dict[str, float]:
+    """Errors of GeoTransolver's outputs and gradients on four ranks against one process."""
+    group = dist.new_group([0, 1, 2, 3])
+    torch.manual_seed(0)
+    sizes = {"n_layers": 2, "n_hidden": 16, "n_head": 2, "slice_num": 3, "use_te": False}
+    model = GeoTransolver(3, 2, geometry_dim=4, global_dim=5, **sizes).double().eval()
+    for key, parameter in model.named_parameters():
+        bounds_ = (0.6, 2.0) if key.endswith("temperature") else (-0.5, 0.5)
+        torch.nn.init.uniform_(parameter, *bounds_)
+    fx = torch.randn(BATCH, TOKENS, 3, dtype=torch.float64)
+    geometry = torch.randn(BATCH, 29, 4, dtype=torch.float64)
+    conditions = torch.randn(BATCH, 2, 5, dtype=torch.float64)
+
+    def run(tokens: slice, points: slice) -> tuple:
+        model.zero_grad(set_to_none=True)
+        leaf = fx[:, tokens].clone().requires_grad_()
+        y = model(leaf, global_embedding=conditions, geometry=geometry[:, points])
+        y.square().sum().backward()
+        return y.detach(), [p.grad for p in model.parameters() if p.grad is not None], leaf.grad
+
+    y, gradients, token_gradient = run(slice(None), slice(None))
+    tokens, points = bounds("none", 4), bounds("uneven", 4, 29)
+    mine = slice(tokens[rank], tokens[rank + 1])
+    enable_context_parallel(model, group)
+    got, parts, own = run(mine, slice(points[rank], points[rank + 1]))
+    enable_context_parallel(model, None)
+    total = max(g.norm() for g in gradients)
+    summed = zip(sum_in_buckets(parts, group), gradients, strict=True)
+    errors = {
+        "output": (got - y[:, mine]).norm() / y.norm(),
+        "tokens": (own - token_gradient[:, mine]).norm() / token_gradient.norm(),
+        "parameters": max((a - b).norm() / total for a, b in summed),
+        "off again": (run(slice(None), slice(None))[0] - y).norm(),
+    }
+    return {key: float(error) for key, error in errors.items()}
 
 
 def make_served(name: str) -> torch.nn.Module:

@@ -16,6 +16,7 @@ from cases_model import (
 from physicsnemo.domain_parallel import ShardTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
+from physicsnemo_flarepp import FlarePP
 from physicsnemo_flarepp.models import view_physicsnemo
 from physicsnemo_flarepp.parallel import make_mesh
 
@@ -71,6 +72,40 @@ def equality(rank: int) -> dict[str, dict[str, float]]:
                     "plain call": torch.equal(model(**inputs), y),
                 }
     return results
+
+
+def grids(rank: int) -> dict[str, float]:
+    """Errors of output and gradients for grids sharded over their rows, and for unified_pos."""
+    mesh = make_mesh(4)["context"]
+    torch.manual_seed(3)
+    shape, edges = (7, 3, 2), [0, 3, 5, 7, 7]
+    whole = {"fx": torch.randn(BATCH, *shape, 3), "embedding": torch.randn(BATCH, *shape, 4)}
+    errors = {}
+    for unified in (False, True):
+        given = {"unified_pos": True, "ref": 2} if unified else {"embedding_dim": 4}
+        options = {"n_layers": 2, "n_hidden": 16, "n_head": 2, "slice_num": 3, **given}
+        torch.manual_seed(0)
+        model = FlarePP(3, 2, structured_shape=shape, **options).double()
+        inputs = {k: v.double() for k, v in whole.items() if k == "fx" or not unified}
+        y = model(**inputs)
+        y.square().sum().backward()
+        expected = [p.grad.clone() for p in model.parameters()]
+        for flat in (False, True):
+            model.zero_grad()
+            bounds_ = [6 * edge for edge in edges] if flat else edges
+            values = {k: v.flatten(1, -2) if flat else v for k, v in inputs.items()}
+            sharded = {k: shard(v, mesh, bounds_, rank)[0] for k, v in values.items()}
+            out = model(**sharded)
+            reference = y.flatten(1, -2) if flat else y
+            assert out.shape == reference.shape
+            local = out.to_local()
+            local.square().sum().backward()
+            part = reference[:, bounds_[rank] : bounds_[rank + 1]]
+            pairs = zip(model.parameters(), expected, strict=True)
+            found = [(p.grad - g).norm() / max(g.norm() for g in expected) for p, g in pairs]
+            worst = max([(local - part).norm().detach() / y.norm().detach(), *found])
+            errors[f"unified {unified}, flat {flat}"] = float(worst)
+    return errors
 
 
 def served(rank: int) -> dict[str, float]:

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from ranks import run_ranks  # noqa: E402
 
 CASES = {
-    "cases_model": ["equality", "served", "shared_inputs"],
+    "cases_model": ["equality", "geotransolver", "served", "shared_inputs"],
     "cases_features": [
         "checkpointed_blocks",
         "compiled",
@@ -35,7 +35,7 @@ CASES = {
         "three_steps",
         "wrapped",
     ],
-    "cases_shard_tensor": ["equality", "refusals", "served"],
+    "cases_shard_tensor": ["equality", "grids", "refusals", "served"],
 }
 
 

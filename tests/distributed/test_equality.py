@@ -2,6 +2,9 @@
 
 import pytest
 from cases_model import SERVED, cases
+from physicsnemo.models.geotransolver import GeoTransolver
+
+from physicsnemo_flarepp.parallel.geotransolver import shard_geotransolver
 
 pytestmark = pytest.mark.distributed
 
@@ -27,6 +30,23 @@ def test_outputs_and_every_gradient_equal_one_process(on_four_ranks, case):
     for errors in on_four_ranks["cases_model.equality"][:ranks]:
         assert len(errors[case]) > 25
         assert worst(errors[case]) < (tolerance(name, dtype), "")
+
+
+def test_geotransolver_is_sharded_exactly(on_four_ranks):
+    for errors in on_four_ranks["cases_model.geotransolver"]:
+        assert worst(errors) < (1e-12, "")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"plus": True}, {"structured_shape": (3, 3)}, {"attention_type": "GALE_FA"}],
+    ids=str,
+)
+def test_geotransolvers_whose_tokens_meet_elsewhere_are_refused(option):
+    sizes = {"n_layers": 1, "n_hidden": 16, "n_head": 2, "slice_num": 3, "use_te": False}
+    model = GeoTransolver(3, 2, geometry_dim=4, **sizes, **option)
+    with pytest.raises(ValueError, match=f"{next(iter(option))}=.* cannot be sharded"):
+        shard_geotransolver(model, "a group")
 
 
 def test_gradients_of_what_the_ranks_share_arrive_summed_once(on_four_ranks):

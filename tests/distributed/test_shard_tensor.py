@@ -24,6 +24,11 @@ def test_shard_tensor_calls_equal_one_process(on_four_ranks, case):
         assert result["plain call"], "a call with plain tensors must not touch the group"
 
 
+def test_grids_sharded_over_their_rows_equal_one_process(on_four_ranks):
+    for errors in on_four_ranks["cases_shard_tensor.grids"]:
+        assert len(errors) == 4 and max(errors.values()) < 1e-12
+
+
 def test_physicsnemos_own_models_take_shard_tensors_when_served(on_four_ranks):
     for errors in on_four_ranks["cases_shard_tensor.served"]:
         assert {"flare", "flarepp-restated", "transolver"} <= set(errors)

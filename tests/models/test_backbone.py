@@ -219,6 +219,49 @@ def test_keywords_of_physicsnemos_flare_recipe_construct_flarepp():
     assert model.blocks[0].ffn[0].out_features == 1024
 
 
+@pytest.mark.parametrize(
+    "share, expected",
+    [(True, [0, 1, 2, 3]), (0.5, [1, 3]), (0.25, [3]), (0.0, []), (1.0, [0, 1, 2, 3])],
+)
+@pytest.mark.parametrize(
+    "name", ["checkpoint_blocks", "activation_checkpointing", "checkpointing_ratio"]
+)
+def test_a_share_of_the_blocks_is_recomputed(name, share, expected):
+    model = FlarePP(3, 1, **(SMALL | {"n_layers": 4}), **{name: share})
+    runs = []
+    for number, block in enumerate(model.blocks):
+        block.register_forward_pre_hook(lambda *_, number=number: runs.append(number))
+    x = torch.rand(1, 9, 3)
+    model(x).sum().backward()
+    assert sorted(set(n for n in runs if runs.count(n) == 2)) == expected
+    assert all(p.grad is not None for p in model.parameters())
+    with pytest.raises(ValueError, match="share of the blocks between"):
+        FlarePP(3, 1, **SMALL, **{name: 1.5})
+
+
+def test_configs_of_the_transolver_and_of_the_coming_flare_construct_ours(tmp_path):
+    model = MixerBackbone(3, 1, **SMALL, mixer="transolver", plus=False)
+    with pytest.raises(ValueError, match="transolver_plus"):
+        MixerBackbone(3, 1, **SMALL, mixer="transolver", plus=True)
+    names = list(inspect.signature(FlarePP).parameters)
+    flare = list(inspect.signature(FLARE).parameters)
+    assert names[: len(flare)] == flare and names[15] == "activation_checkpointing"
+    model.save(str(tmp_path / "model.mdlus"))
+    again = MixerBackbone.from_checkpoint(
+        str(tmp_path / "model.mdlus"), override_args={"checkpoint_blocks": True}
+    )
+    assert again.checkpoint_blocks and not model.checkpoint_blocks
+    assert model.meta.onnx
+
+
+def test_converted_flares_of_0_3_1_still_load():
+    """They have seed_norm=False, which says nothing about FLARE."""
+    options = {"plain_projections": True, "residual_projections": False, "seed_norm": False}
+    assert MixerBackbone(3, 1, **SMALL, mixer="flare", **options).n_hidden
+    with pytest.raises(ValueError, match="seed_norm"):
+        MixerBackbone(3, 1, **SMALL, mixer="flare", seed_norm=False)
+
+
 def test_constructor_and_forward_accept_all_that_flare_does():
 
     for ours, theirs in ((FlarePP, FLARE), (FlarePP.forward, FLARE.forward)):
