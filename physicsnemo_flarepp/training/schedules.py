@@ -33,7 +33,7 @@ def make_schedule(
         if total_steps < 3:
             raise ValueError(
                 f"the run has {total_steps} optimisation steps, the one-cycle schedule needs 3: "
-                "raise training.epochs, or lower data.batch_size or training.accumulate"
+                "train longer, or lower data.batch_size or training.accumulate"
             )
         return OneCycleLR(
             optimizer,
