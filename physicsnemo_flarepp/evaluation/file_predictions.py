@@ -131,9 +131,7 @@ def _open(run: Run, path: Path, scale: float, flip: bool) -> Contents:
             )
         stored = [pick.array for pick in ((names and names.coordinates) or {}).values()]
         wanted = {*SAMPLE, *((names and names.stored()) or ())}
-        return open_file(
-            path, Wanted(wanted, measures(channels)), (stored or ["coordinates"])[0]
-        )
+        return open_file(path, Wanted(wanted, measures(channels)), (stored or ["coordinates"])[0])
     if channels.coordinates != 3 or channels.grid is not None:
         raise ValueError(
             f"run {run.name} was trained on points of dimension {channels.coordinates}"

@@ -3,8 +3,10 @@
 The help of the command is made from the classes here, so nothing slow is imported for them.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..datapipes.config import setting
@@ -65,6 +67,9 @@ class TrainingConfig:
         "Time for the steps of the run, instead of epochs. It becomes training.steps when the run "
         "begins, from the time of its first steps; a resumed run keeps that number.",
     )
+    start_from: str | None = setting(
+        None, "Run directory whose final weights this new run begins with; null: random weights."
+    )
     optimizer: str = setting(
         "adamw", "adamw, or muon: Muon for the matrices of the blocks, AdamW for all else."
     )
@@ -81,7 +86,10 @@ class TrainingConfig:
     pct_start: float = setting(0.1, "Part of the one-cycle schedule in which the rate rises.")
     div_factor: float = setting(1e4, "One-cycle: peak rate over first rate.")
     final_div_factor: float = setting(1e4, "One-cycle: first rate over last rate.")
-    warmup_steps: int = setting(100, "Steps in which cosine and wsd rise.")
+    warmup_steps: int = setting(
+        100,
+        "Steps in which cosine and wsd rise; in a run of fewer than twice as many, a tenth of it.",
+    )
     decay_fraction: float = setting(0.2, "Part of the run in which wsd falls to 0.")
     clip_norm: float | None = setting(1.0, "Largest norm of the gradient; null does not clip.")
     beta2: float = setting(
@@ -234,6 +242,15 @@ def _check_budget(training: "DictConfig") -> None:
         raise ValueError(f"training.minutes is {training.minutes}, expected a positive time")
 
 
+def folder_name(path: str) -> str:
+    """Return the name of a folder or of a file of data, for the names of run directories.
+
+    >>> folder_name("/data/My cars/"), folder_name("all.npz")
+    ('My_cars', 'all')
+    """
+    return re.sub(r"[^\w.+=-]+", "_", Path(path).resolve().stem)
+
+
 def one_budget(given: "Mapping[str, Any]") -> dict[str, None]:
     """Return which lengths a run does not have, because `given` settings name another.
 
@@ -305,11 +322,18 @@ def check_same_config(
     """Raise ValueError with the differences, and what to do, if a run cannot be resumed."""
     lines = config_difference(saved, current)
     if lines:
+        further = ""
+        if all(line.startswith("training.") for line in lines):
+            run = current.get("run_dir", "RUN")
+            further = (
+                f" To train further from its weights, start a new run: training.start_from={run} "
+                "run_dir=NEW. Only runs with training.schedule=wsd can be made longer in place"
+            )
         raise ValueError(
-            "the run directory holds checkpoints of another config:\n  "
-            + "\n  ".join(lines)
+            "the run directory holds checkpoints of another config:\n"
+            + "\n".join(f"  - {line}" for line in lines)
             + "\nRestore these values to resume, choose another run_dir for a new run, or set "
-            "restart=true to start this one again from the beginning"
+            f"restart=true to start this one again from the beginning.{further}"
         )
 
 

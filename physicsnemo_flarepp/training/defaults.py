@@ -1,12 +1,11 @@
 """What a config from Python leaves open, filled in as on the command line."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from .config import one_budget
+from .config import folder_name, one_budget
 
 _CONFIGS = "physicsnemo_flarepp.conf"
 
@@ -30,8 +29,9 @@ def with_defaults(cfg: Mapping[str, Any] | DictConfig, *, in_memory: bool) -> Di
     base = _compose([f"model={name}", *(["data=own", "experiment=own"] if own else [])])
     if in_memory:
         base.data.root, base.data.reader = None, {}
-    folder = Path(str(OmegaConf.select(given, "data.root") or "memory")).resolve().stem
-    base.label = given.get("label") or (folder if own else "cars")
+    root = OmegaConf.select(given, "data.root")
+    label = "cars" if not own else "memory" if root is None else f"own-{folder_name(root)}"
+    base.label = given.get("label") or label
     base.run_dir = f"outputs/{base.label}-{name}-seed{given.get('seed', 0)}"
     OmegaConf.set_struct(base, False)
     if named:

@@ -19,6 +19,7 @@ from ..parallel.first_rank import on_first_rank
 from ..parallel.ranks import Ranks
 from ..runs.checkpoints import Checkpoint, CheckpointStore, load_training_state
 from ..runs.directory import NORMALIZER, RunDirectory
+from ..runs.trained_run import load_run
 from ..runs.training_set import (
     check_same_data,
     data_files,
@@ -154,6 +155,8 @@ def _train_in(
         trainer.resume(state)
         del state  # a copy of all weights and moments
     else:
+        if cfg.training.start_from is not None:
+            _take_weights(assembly, cfg.training.start_from)
         training_set = describe_training_set(
             loaders, assembly.channels, cfg.data, ranks, chosen_on_test=trainer.chosen_by == "test"
         )
@@ -233,6 +236,23 @@ def _find_state(
     check_same_config(state["config"], OmegaConf.to_container(cfg))
     reporter.say(f"resuming from {checkpoint.path}")
     return state
+
+
+def _take_weights(assembly: Assembly, directory: str) -> None:
+    """Begin with the final weights of another run, which must be of the same model."""
+    weights = load_run(directory, device="cpu").model.state_dict()
+    own = assembly.model.state_dict()
+    differing = [name for name in weights.keys() | own.keys()
+                 if name not in own or name not in weights
+                 or own[name].shape != weights[name].shape]  # fmt: skip
+    if differing:
+        raise ValueError(
+            f"training.start_from is {directory}, whose model is another: {len(differing)} weights "
+            f"differ, such as {min(differing)}. Choose its model, inputs and fields, or start "
+            "without it"
+        )
+    assembly.model.load_state_dict(weights)
+    assembly.average.module.load_state_dict(weights)
 
 
 def _check_data(directory: RunDirectory, loaders: Loaders, cfg: DictConfig) -> None:

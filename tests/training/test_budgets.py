@@ -106,6 +106,8 @@ def test_no_data_is_the_built_in_default():
     names = ("model", "training", "data")
     assert sections(line, *names) == sections(held, *names)
     assert held.run_dir == "outputs/cars-flare-seed0"
+    files = with_defaults({"data": {"root": "sets/my cars"}}, in_memory=False)
+    assert files.run_dir == "outputs/own-my_cars-flarepp-seed0"
 
 
 @pytest.mark.parametrize("width, weights", [(2, "measure"), (3, "none")])
@@ -120,3 +122,23 @@ def test_tokens_are_weighted_where_their_areas_are_known(width, weights, tmp_pat
     stored = OmegaConf.load(run.directory / "config.yaml")
     assert stored.data.weights == weights
     assert stored.training.norm == ("measure" if weights == "measure" else "tokens")
+
+
+def test_a_new_run_starts_from_the_weights_of_another(make_config, tmp_path):
+    first = train(make_config())
+    changes = {"training__start_from": str(first.directory), "training__learning_rate": 1e-12,
+               "training__weight_decay": 0.0, "training__epochs": 1}  # fmt: skip
+    second = train(make_config(run_dir=str(tmp_path / "second"), **changes))
+    torch.testing.assert_close(second.errors, first.errors, rtol=1e-4, atol=0)
+    other = make_config(run_dir=str(tmp_path / "third"), model__n_hidden=32, **changes)
+    with pytest.raises(ValueError, match="whose model is another: .* weights differ, such as"):
+        train(other)
+    assert not (tmp_path / "third").exists(), "what is refused leaves no folder"
+
+
+def test_more_epochs_on_a_finished_run_say_what_allows_it(make_config):
+    train(make_config())
+    told = ".*training.start_from=.*/run run_dir=NEW.*training.schedule=wsd"
+    line = "\n  - training.epochs: 4 in the checkpoint, 5 now\n"
+    with pytest.raises(ValueError, match=f"(?s){line}{told}"):
+        train(make_config(training__epochs=5))
