@@ -13,9 +13,11 @@ from omegaconf import OmegaConf
 from physicsnemo_flarepp.commands.configs import REGISTERED
 from physicsnemo_flarepp.datapipes.config import DataConfig
 from physicsnemo_flarepp.datapipes.specs import BENCHMARKS
-from physicsnemo_flarepp.training.config import RunConfig, TrainingConfig
+from physicsnemo_flarepp.training.config import RunConfig, TrainingConfig, folder_name
 
 _store = ConfigStore.instance()
+# The folder of own data, in the name of a run directory.
+OmegaConf.register_new_resolver("folder", folder_name, replace=True)
 STUDY = ("gnot", "lno", "perceiver_io", "set_transformer")
 
 

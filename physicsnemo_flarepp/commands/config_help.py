@@ -28,7 +28,7 @@ _COMMON = {
     "data.fields": "arrays to predict, such as '[p,tau]'",
     "data.n_points": "points drawn per case and epoch; null: all",
     "data.batch_size": "cases per step, over all ranks",
-    "training.epochs": "passes over the training cases",
+    "training.epochs": "passes over the cases; or .steps, or .minutes",
     "training.learning_rate": "peak of the schedule",
     "training.precision": "fp32, bf16 or fp16",
     "training.stream": "points per chunk, or auto: meshes larger than the GPU",

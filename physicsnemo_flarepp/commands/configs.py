@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..datapipes.specs import BENCHMARKS
 from ..texts import format_table
+from ..training.config import one_budget
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -48,6 +49,27 @@ def config_directory() -> Path:
     return Path(__file__).parents[1] / "conf"
 
 
+def completed(entry: str, arguments: Iterable[str]) -> list[str]:
+    """Return arguments with what they imply: the experiment of own data, one length of the run.
+
+    Data that is not of this package is own data.
+
+    >>> completed("train", ["data=own", "training.minutes=10"])[2:]
+    ['experiment=own', 'training.epochs=null', 'training.steps=null']
+    """
+    arguments = list(arguments)
+    given = {key: value for key, found, value in (text.partition("=") for text in arguments)
+             if found and not key.startswith("-")}  # fmt: skip
+    known = {path.stem for path in (config_directory() / "data").glob("*.yaml")} - {"own"}
+    data = given.get("data", "cars")
+    foreign = data not in known | set(REGISTERED["data"]) and "," not in data
+    if foreign and "experiment" not in given and entry != "prepare":
+        arguments.append("experiment=own")
+    training = {key.removeprefix("training."): value for key, value in given.items()
+                if key.startswith("training.") and value != "null"}  # fmt: skip
+    return [*arguments, *(f"training.{name}=null" for name in one_budget(training))]
+
+
 def compose_config(entry: str, overrides: Sequence[str]) -> "DictConfig":
     """Return the config that Hydra composes of overrides, without running anything.
 
@@ -58,6 +80,7 @@ def compose_config(entry: str, overrides: Sequence[str]) -> "DictConfig":
     overrides : sequence of str
         As on a command line.
     """
+    overrides = completed(entry, overrides)
     with _explaining_keys(entry, overrides):
         return _compose(entry, overrides)
 
@@ -150,7 +173,7 @@ def run_composed(
     from hydra.types import RunMode
     from omegaconf import OmegaConf
 
-    command, arguments = sys.argv, flags_first(arguments)
+    command, arguments = sys.argv, flags_first(completed(entry, arguments))
     kept: list[Exception] = []
     rows: list[Mapping[str, str]] = []
 

@@ -43,10 +43,15 @@ def exit_code(error: Exception) -> int | None:
 
 
 def one_line(error: Exception) -> str:
-    r"""Return the message of an error on one line, with the reason if a config is wrong.
+    r"""Return the message of an error on one line, or with a line for each item of a list.
 
     >>> one_line(ValueError("seed is 'x',\n  expected a number"))
     "seed is 'x', expected a number"
+    >>> print(one_line(ValueError("two differ:\n - seed\n - epochs\nRestore\nthem")))
+    two differ:
+      - seed
+      - epochs
+    Restore them
     """
     texts = [str(error)]
     cause = error.__cause__
@@ -55,5 +60,10 @@ def one_line(error: Exception) -> str:
     lines = [line.strip() for text in texts for line in text.splitlines()]
     # Hydra also lists options such as _backbone, which are parts of other options.
     shown = (li for li in lines if not (li.startswith(_HIDDEN) or re.fullmatch(r"_\w+", li)))
-    words = " ".join(shown)
-    return printable(" ".join(words.split())) or type(error).__name__
+    parts: list[list[str]] = [[]]
+    for line in shown:  # items of a list keep their lines
+        if line.startswith("- ") or parts[-1][:1] == ["-"]:
+            parts.append([])
+        parts[-1] += line.split()
+    texts = [("  " if words[:1] == ["-"] else "") + " ".join(words) for words in parts]
+    return "\n".join(map(printable, filter(None, texts))) or type(error).__name__

@@ -18,8 +18,8 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
 
         flarepp evaluate outputs/cars-flarepp-seed0 outputs/cars-flare-seed0
 
-    Prints relative L2 errors per field (mean, median, worst case), the error of predicting the
-    training mean and, on surfaces, drag and lift with R^2. Writes one line per case to
+    Prints relative L2 errors per field (mean, median, worst case), those of simple predictors that
+    a model should beat and, on surfaces, drag and lift with R^2. Writes one line per case to
     evaluation.csv in each run directory.
     """
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
@@ -77,6 +77,10 @@ def plot(parser: argparse.ArgumentParser) -> None:
     add("--labels", nargs="+", help="names of the runs in the figures")
     add("--formats", nargs="+", choices=("png", "pdf", "svg"), default=["png"])
     add("--html", action="store_true", help="interactive pages (extra 'html')")
+    add("--views", type=lambda text: text.split(","), metavar="VIEW,...",
+        help="of surfaces: three-quarter, side, top, front, rear, bottom, underside; default: "
+        "three-quarter,side,top,rear")  # fmt: skip
+    add("--up", choices=("x", "y", "z"), help="what is up in the data; default: the lift axis, z")
     add("--dark", action="store_true", help="dark background")
     add("--dpi", type=_dots, help="resolution of png files")
     add("--output", type=Path, help="default: figures/ of the first run")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ..evaluation import Run
 from ..evaluation.figure_sets import FigureSet
-from ..visualization import DARK, LIGHT
+from ..visualization import DARK, LIGHT, Camera
+from ..visualization.cameras import ALL_AROUND, CAR_CAMERAS, oriented_cameras
 from ..visualization.interactive import require_html
 from .arguments import force_overrides, load_chosen_run, on_surfaces
 
@@ -16,6 +17,21 @@ def usual_figures(runs: Sequence[Run]) -> tuple[str, ...]:
     """Return what is drawn by default beside the curves: forces where a run is on surfaces."""
     forces = ("parity",) if any(map(on_surfaces, runs)) else ()
     return ("comparison", *forces, "routing", "spectrum")
+
+
+def chosen_cameras(options: argparse.Namespace, names: Sequence[str]) -> tuple[Camera, ...] | None:
+    """Return the views of these names, as the axes of the options turn them; None if none is given.
+
+    The flow is along the drag axis; what is up is given, or else the lift axis.
+    """
+    given = (options.views, options.up, options.drag_axis, options.lift_axis)
+    if all(option is None for option in given):
+        return None
+    up = options.lift_axis or (0.0, 0.0, 1.0)
+    if options.up is not None:
+        up = tuple(float(axis == options.up) for axis in "xyz")
+    flow = options.drag_axis or ((0.0, 1.0, 0.0) if options.up == "x" else (1.0, 0.0, 0.0))
+    return oriented_cameras(names, flow, up)
 
 
 def run(options: argparse.Namespace) -> list[Path]:
@@ -43,6 +59,8 @@ def run(options: argparse.Namespace) -> list[Path]:
         formats=options.formats,
         theme=theme if options.dpi is None else replace(theme, dpi=options.dpi),
         html=options.html,
+        cameras=chosen_cameras(options, options.views or CAR_CAMERAS),
+        routing_cameras=chosen_cameras(options, options.views or ALL_AROUND),
         forces=force_overrides(options),
         forces_asked=options.figures is not None,
     )

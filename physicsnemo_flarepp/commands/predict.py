@@ -70,8 +70,7 @@ def _write_surface(
     run: Run, path: Path, prediction: FilePrediction, output: Path, options: argparse.Namespace
 ) -> Path:
     settings = chosen_forces(run, options, path)
-    if output.parent == options.output:
-        output.parent.mkdir(parents=True, exist_ok=True)
+    output.parent.mkdir(parents=True, exist_ok=True)
     save_mesh(prediction.mesh, output)
     print(f"{output}: {len(prediction.values)} {prediction.association}s")
     print(*map(printable, describe_prediction(run, prediction, *settings)), sep="\n")

@@ -80,7 +80,7 @@ class DataConfig:
     weights: str = setting(
         "none",
         "Weight of a token in the gathers of the model: none (all alike), measure (the area it "
-        "stands for) or the name of a stored array.",
+        "stands for), auto (measure where areas are known) or the name of a stored array.",
     )
     sampling_density: str = setting(
         "cells",
@@ -102,9 +102,9 @@ class DataConfig:
     )
     baseline: str = setting(
         "none",
-        "linear or mean_field: the model learns what a fit to the training cases leaves, token "
-        "by token: linear regression on the globals, or the mean field. For cases that share a "
-        "mesh. none: it learns the fields.",
+        "linear or mean_field: the model learns what a fit to the training cases leaves over, "
+        "token by token: linear regression on the globals, or the mean field. For cases that share "
+        "a mesh. none: it learns the fields.",
     )
     batch_size: int = setting(
         1,

@@ -55,6 +55,18 @@ class MemoryCases:
     def __len__(self) -> int:
         return len(self.case_ids)
 
+    def __str__(self) -> str:
+        """Return how many cases there are, and what is known of their arrays."""
+        contents = self.open(0, Wanted())
+        lines = [f"{len(self)} cases: {', '.join(self.case_ids[:3])}{' ...' * (len(self) > 3)}"]
+        lines += [f"  {key}: {_shown(value)}" for key, value in self.names.items() if value]
+        unnamed = ", ".join(sorted(contents.names()))
+        return "\n".join(lines if "fields" in self.names else [*lines, f"  arrays: {unnamed}"])
+
+
+def _shown(names: Any) -> str:
+    return names if isinstance(names, str) else ", ".join(map(str, names))
+
 
 def _ids(given: Sequence[str] | None, n_cases: int) -> tuple[str, ...]:
     if given is None:

@@ -58,8 +58,8 @@ class Affine:
         if tokens is None and values.shape[-2] != len(self.shift):
             raise ValueError(
                 f"per-point statistics or a baseline for {len(self.shift)} points met values of "
-                f"shape {tuple(values.shape)}; give the mesh of training, or `tokens`, the rows of "
-                "these points in it"
+                f"shape {tuple(values.shape)}; give the mesh of training, or pass `tokens`, the "
+                "rows of these points in it"
             )
         rows = slice(None) if tokens is None else tokens
         shift = self.shift[rows]

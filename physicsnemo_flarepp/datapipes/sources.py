@@ -21,6 +21,7 @@ from ..parallel.first_rank import on_first_rank
 from .config import LoaderConfig
 from .memory import MemoryCases, MemoryReader, from_dataset
 from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnReader, ReaderOptions
+from .readers.base import MEASURE, NO_WEIGHTS
 from .readers.benchmarks import stored_cases
 from .readers.splits import (
     SPLITS,
@@ -38,6 +39,8 @@ _MOST_VALUES = 1_000_000
 # Arguments of readers that have their own place in the config.
 NAMES = ("coordinates", "features", "fields", "globals", "association")
 _SET_BY_DATA = ("root", "split", "cases", "manifest", "n_train", "n_val", "n_test", "options")
+# Weights that are the measure of the tokens where it is known.
+AUTO = "auto"
 # Marks a config whose cases were in memory.
 MEMORY = "memory"
 # Where configs of older runs have lists of cases: among the arguments of the reader.
@@ -177,6 +180,9 @@ def complete_names(
     The first training cases are opened for it. Other data has nothing to guess.
     """
     plain = _plain(cfg)
+    if plain.get("weights") == AUTO:
+        plain["weights"] = open_source(cfg, trust, data).cfg.weights
+        cfg = plain
     target = str((plain.get("reader") or {}).get("_target_", ""))
     if data is None and target.rpartition(".")[2] not in COMPONENT_REGISTRY:
         return plain, []
@@ -226,6 +232,10 @@ def open_source(
     cfg = checked_config(cfg)
     if not trust:
         _check_inside(cfg)
+    if cfg.weights == AUTO:
+        measured = open_source(OmegaConf.merge(cfg, {"weights": MEASURE}), trust, data)
+        known = measured.reader("train", whole_cases=True).open_case(0).weights
+        cfg.weights = MEASURE if MEASURE in known else NO_WEIGHTS
     if data is not None:
         choices = _case_choices(cfg, Path())
         return DataSource(cfg, cfg.root, None, MemoryReader, choices, data, trust)

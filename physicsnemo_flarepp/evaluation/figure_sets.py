@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ..runs.trained_run import Run, distinct_names
 from ..texts import printable
-from ..visualization import LIGHT, RenderingUnavailable, Theme, require_rendering
+from ..visualization import LIGHT, Camera, RenderingUnavailable, Theme, require_rendering
+from ..visualization.cameras import ALL_AROUND
 from .errors import CHOICES, CaseErrors, stored_errors
 from .figures import (
     FIGURES,
@@ -42,6 +43,8 @@ class FigureSet:
     formats: Sequence[str] = ("png",)
     theme: Theme = LIGHT
     html: bool = False
+    cameras: Sequence[Camera] | None = None  # of surfaces
+    routing_cameras: Sequence[Camera] | None = None
     forces: Mapping[str, object] = field(default_factory=dict)  # given conventions
     forces_asked: bool = False  # runs without forces are then an error
     missing: list[str] = field(default_factory=list)
@@ -75,7 +78,7 @@ class FigureSet:
             return left
         reports = self.reports if "parity" in self._figures else []
         reported = next((report.errors for run, _, report in reports if run is first), None)
-        return evaluate_run(first).errors if reported is None else reported
+        return evaluate_run(first, baselines=False).errors if reported is None else reported
 
     @cached_property
     def shown_case(self) -> str:
@@ -90,7 +93,7 @@ class FigureSet:
             try:
                 settings = force_settings(run, self.forces), target_settings(run, self.forces)
                 _ = read_case(run, 0).polygons  # raises before all cases are predicted
-                report = evaluate_run(run, *settings)
+                report = evaluate_run(run, *settings, baselines=False)
                 if report.forces is None:
                     raise ValueError(f"run {run.name}: {'; '.join(report.notes)}")
             except ValueError as reason:
@@ -132,6 +135,7 @@ class FigureSet:
             labels=self.names,
             errors=self.errors,
             html=self.html,
+            cameras=self.cameras,
             **self.look,
         )
         return [path for each in drawn for path in each.paths]
@@ -170,7 +174,8 @@ class FigureSet:
             suffix = f"_{file_name(name)}" if number else ""
             look = self.look | {"label": name, "suffix": suffix}
             if rendered:
-                paths += draw_routing(run, case, self.directory, **look).paths
+                cameras = self.routing_cameras or ALL_AROUND
+                paths += draw_routing(run, case, self.directory, cameras=cameras, **look).paths
             if other is not None:
                 paths += draw_queries(run, (case, other), self.directory, **look).paths
         return paths

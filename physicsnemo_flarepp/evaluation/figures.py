@@ -13,6 +13,7 @@ from ..runs.trained_run import Run, distinct_names, load_run
 from ..texts import printable
 from ..visualization import (
     LIGHT,
+    Camera,
     Comparison,
     Exhibit,
     Gallery,
@@ -62,7 +63,7 @@ def chosen_case(run: Run, case: str, errors: CaseErrors | None = None) -> str:
             f"{len(ids)} ids {some}"
         )
     if errors is None:
-        errors = stored_errors(run) or evaluate_run(run).errors
+        errors = stored_errors(run) or evaluate_run(run, baselines=False).errors
     try:
         return errors.choose(case)
     except ValueError as error:
@@ -84,7 +85,7 @@ def draw_comparison(
     fields: Sequence[str] | None = None,
     labels: Sequence[str] | None = None,
     errors: CaseErrors | None = None,
-    cameras: Sequence[str] | None = None,
+    cameras: Sequence[str | Camera] | None = None,
     formats: Sequence[str] = ("png",),
     html: bool = False,
     theme: Theme = LIGHT,
@@ -110,7 +111,7 @@ def draw_comparison(
         Names of the runs in the figure.
     errors : CaseErrors, optional
         Of the first run, as in :func:`chosen_case`.
-    cameras : sequence of str, optional
+    cameras : sequence of str or Camera, optional
         Views of a surface, instead of the usual four.
     formats : sequence of str
         ``png``, ``pdf``, ``svg``.

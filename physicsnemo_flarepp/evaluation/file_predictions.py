@@ -1,24 +1,17 @@
 """From a file of any kind to the fields that a run predicts there, and what they tell."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyvista as pv
-import torch
-from torch import Tensor
 
 from ..datapipes import plot_mesh
-from ..datapipes.checks import check_finite
-from ..datapipes.readers.base import MEASURE, NO_WEIGHTS, TokenTable
-from ..datapipes.readers.case_tables import make_table
 from ..datapipes.readers.contents import MESH_FILES, Contents, Wanted, open_body, open_file
-from ..datapipes.readers.names import Names, Pick
-from ..datapipes.readers.parameters import reference_values_beside
 from ..meshes import CellMesh, PolygonMesh, polygon_mesh, to_pyvista
 from ..meshes.export import add_arrays, prediction_arrays
 from ..meshes.measures import EFFECTIVE_MEASURE, stored_measure
+from ..runs.samples import SAMPLE, GlobalValues, input_sample, measures, whole_grid
 from ..runs.trained_run import Run
 from .errors import relative_l2
 from .force_conventions import ForceSettings, describe_settings, sign_doubt
@@ -26,9 +19,6 @@ from .forces import Forces, field_forces, force_surface
 from .likeness import SizeComparison, compare_size, mesh_warnings, training_ranges
 
 WARNINGS = "warnings"
-# Arrays of a file that holds a sample, named as the entries of one are.
-_SAMPLE = ("coordinates", "features", "globals", "weights")
-GlobalValues = Mapping[str, float | Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -117,7 +107,7 @@ def predict_file(
         mesh = to_pyvista(contents.mesh)
     else:
         association, coordinates = "point", original["coordinates"].numpy()
-        metadata = {"grid": _whole_grid(run, len(coordinates)), "files": [str(path)]}
+        metadata = {"grid": whole_grid(run.channels, len(coordinates)), "files": [str(path)]}
         mesh = plot_mesh(metadata, coordinates)
     arrays = prediction_arrays(channels.fields, {run.name: values})
     if "weights" in original:
@@ -145,8 +135,8 @@ def _open(run: Run, path: Path, scale: float, flip: bool) -> Contents:
                 f"{path} must be a mesh, or points in a file that ends in .npy or .npz"
             )
         stored = [pick.array for pick in ((names and names.coordinates) or {}).values()]
-        wanted = {*_SAMPLE, *((names and names.stored()) or ())}
-        return open_file(path, Wanted(wanted, _measures(run)), (stored or ["coordinates"])[0])
+        wanted = {*SAMPLE, *((names and names.stored()) or ())}
+        return open_file(path, Wanted(wanted, measures(channels)), (stored or ["coordinates"])[0])
     on_meshes = names is not None and names.association is not None
     if channels.grid is not None or not (channels.coordinates == 3 or on_meshes):
         raise ValueError(
@@ -154,7 +144,7 @@ def _open(run: Run, path: Path, scale: float, flip: bool) -> Contents:
             f"{'' if channels.grid is None else f' on a grid {channels.grid}'}, not on surfaces; "
             "give points in a .npz or .npy file, or --cases"
         )
-    contents = open_file(path, Wanted(sizes=_measures(run), boundary=boundary))
+    contents = open_file(path, Wanted(sizes=measures(channels), boundary=boundary))
     mesh = contents.mesh
     if scale != 1:
         mesh = _scaled(mesh, scale)
@@ -185,120 +175,6 @@ def _scaled(mesh: PolygonMesh | CellMesh, scale: float) -> PolygonMesh | CellMes
     if isinstance(mesh, CellMesh) and mesh.sizes is not None:
         mesh = replace(mesh, sizes=mesh.sizes * factor)
     return replace(mesh, points=mesh.points * scale, data=data)
-
-
-def _measures(run: Run) -> bool:
-    return run.channels.weights == MEASURE or "volumes" in run.channels.features
-
-
-def _whole_grid(run: Run, n_points: int) -> tuple[int, ...] | None:
-    grid = run.channels.grid
-    return grid if grid is not None and n_points == np.prod(grid) else None
-
-
-def input_sample(
-    run: Run, contents: Contents, association: str, global_values: GlobalValues | None = None
-) -> dict[str, Tensor]:
-    """Return the inputs of a run at all tokens of a file, in physical units and not transformed."""
-    channels, path = run.channels, Path(contents.source)
-    if contents.mesh is None and (run.names is None or _is_sample(path, contents)):
-        names, values = _sample_names(run, contents), {}
-    else:
-        names = run.names or Names(
-            features={name: Pick(name) for name in channels.features}, weights=channels.weights
-        )
-        values = find_globals(run, contents, global_values or {})
-        names = replace(names, globals={name: Pick(name) for name in values})
-    names = replace(names, fields={}, association=association)
-    table = make_table(replace(contents, values=values), names)
-    return _whole_sample(run, table, names.weights, path)
-
-
-def _is_sample(path: Path, contents: Contents) -> bool:
-    """Return whether a file names its arrays as those of a sample are named."""
-    return path.suffix == ".npz" and "coordinates" in contents.arrays.keys() <= {*_SAMPLE}
-
-
-def _sample_names(run: Run, contents: Contents) -> Names:
-    """Return the names of a file whose arrays are entries of a sample."""
-    channels, arrays = run.channels, contents.arrays
-    needed = {"coordinates": "xyz", "features": channels.feature_names}
-    needed |= {"globals": channels.global_names}
-    for key, parts in needed.items():
-        if parts and key in contents.unreadable:
-            raise ValueError(f"{contents.unreadable[key]}. Repair the file")
-        if parts and key not in arrays:
-            raise ValueError(
-                f"{contents.source} has no array {key!r}, which run {run.name} needs "
-                f"({', '.join(parts)}); it has {', '.join(arrays) or 'none'}. Add it to a .npz file"
-            )
-    picks = {key: {key: Pick(key)} if parts else {} for key, parts in needed.items()}
-    weights = channels.weights
-    if weights != NO_WEIGHTS and "weights" in arrays:
-        weights = "weights"
-    elif weights != NO_WEIGHTS and not (weights == MEASURE and channels.coordinates == 2):
-        raise ValueError(
-            f"{contents.source} has no array 'weights', but run {run.name} weighs tokens by "
-            f"{weights!r}; add what each point stands for to a .npz file"
-        )
-    grid = _whole_grid(run, arrays["coordinates"].shape[0])
-    return Names(**picks, weights=weights, grid=grid)
-
-
-def _whole_sample(run: Run, table: TokenTable, weights: str, path: Path) -> dict[str, Tensor]:
-    """Return all rows of a table, which must have the channels of the run and finite values."""
-    channels, rows = run.channels, slice(0, table.n_tokens)
-    sample = {"coordinates": table.read("coordinates", rows)}
-    if table.features:
-        sample["features"] = table.read("features", rows)
-    if table.global_values:
-        sample["globals"] = table.read_globals()
-    named = {"features": channels.feature_names, "globals": channels.global_names}
-    for key, values in sample.items():
-        width = len(named[key]) if key in named else channels.coordinates
-        expected = (width,) if key == "globals" else (table.n_tokens, width)
-        if values.shape != expected:
-            raise ValueError(f"{path}: {key} has shape {values.shape}, expected {expected}")
-        check_finite(path, path.stem, key, values, named.get(key, "xyz"))
-    if channels.weights != NO_WEIGHTS:
-        sample["weights"] = table.read_weights(weights, rows, path.stem).astype(np.float32)
-    return {key: torch.from_numpy(value) for key, value in sample.items()}
-
-
-def find_globals(run: Run, contents: Contents, given: GlobalValues) -> dict[str, np.ndarray]:
-    """Return the values of the whole case that a run takes: given, in the file, or beside it."""
-    wanted, source = run.channels.globals, contents.source
-    unknown = sorted(set(given) - set(wanted))
-    if unknown:
-        raise ValueError(
-            f"run {run.name} has no global value {', '.join(unknown)}; its global values are "
-            f"{', '.join(wanted) or 'none'}"
-        )
-    reader = run.data.get("reader") or {}
-    values = {**reference_values_beside(source), **(reader.get("constants") or {})}
-    picks = {} if run.names is None else run.names.globals
-    stored = {**contents.arrays, **contents.values}
-    for name in wanted:
-        pick = picks.get(name, Pick(name))
-        if pick.array in stored:
-            read = np.asarray(stored[pick.array][...]).reshape(-1)
-            values[name] = read[pick.columns or slice(None)]
-    values |= given
-    absent = [name for name in wanted if name not in values]
-    if absent:
-        raise ValueError(
-            f"run {run.name} needs the global values {', '.join(absent)}, which are neither given "
-            f"nor in {source} nor in a geo_ref_*.csv beside it; give each with --global "
-            f"{absent[0]}=<number>"
-        )
-    arrays = {name: np.asarray(values[name], dtype=np.float64) for name in wanted}
-    for name, array in arrays.items():
-        if array.size != wanted[name]:
-            raise ValueError(
-                f"global value {name} has {array.size} numbers, but run {run.name} takes "
-                f"{wanted[name]}; give a vector as --global {name}=1,0,0"
-            )
-    return arrays
 
 
 def describe_prediction(

@@ -93,6 +93,7 @@ def evaluate_run(
     target_settings: ForceSettings | None = None,
     *,
     progress: bool = True,
+    baselines: bool = True,
 ) -> Report:
     """Return the errors and forces of all test cases, predicted at full resolution.
 
@@ -107,6 +108,8 @@ def evaluate_run(
         Conventions of the targets, if they differ from the training data's.
     progress : bool, optional
         Show a bar if stderr is a terminal.
+    baselines : bool, optional
+        Read the training cases, to compare with predictors that need no network.
     """
     ids = run.case_ids
     has_mean = centres_fields(run.config.data)
@@ -140,10 +143,10 @@ def evaluate_run(
         epochs = selected.get("epochs", run.config.training.epochs)
         notes = [chosen.describe(epochs, run.split), *notes]
     found = CaseErrors.of_rows(ids, errors)
+    simple = {}
     try:
-        baselines = _baselines(run)
+        simple = _baselines(run) if baselines else {}
     except (OSError, ValueError) as reason:
-        baselines = {}
         notes = [*notes, f"no comparison with simple predictors: {reason}"]
     return Report(
         run.name,
@@ -153,8 +156,8 @@ def evaluate_run(
         table,
         tuple(notes),
         run.split,
-        baselines,
-        verdict(found.mean, baselines, run.config.data.get("baseline", "none")),
+        simple,
+        verdict(found.mean, simple, run.config.data.get("baseline", "none")),
     )
 
 

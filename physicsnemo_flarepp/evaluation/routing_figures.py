@@ -19,7 +19,7 @@ from ..visualization import (
     plot_routing,
     plot_spectrum,
 )
-from ..visualization.cameras import ALL_AROUND
+from ..visualization.cameras import ALL_AROUND, Camera
 from ..visualization.pages import plain_label
 from ..visualization.spectrum import effective_rank
 from .figures import figure_paths, preset_of
@@ -65,7 +65,7 @@ def draw_routing(
     *,
     heads: Sequence[tuple[int, int]] | None = None,
     routes: int | None = None,
-    cameras: Sequence[str] = ALL_AROUND,
+    cameras: Sequence[str | Camera] = ALL_AROUND,
     label: str | None = None,
     suffix: str = "",
     formats: Sequence[str] = ("png",),
@@ -86,7 +86,7 @@ def draw_routing(
         effective rank, because the others average over the whole case.
     routes : int, optional
         Routes per head, of the greatest mass; by default 4, or all where there are fewer.
-    cameras : sequence of str
+    cameras : sequence of str or Camera
         Views of a surface.
     label : str, optional
         Name of the run in the title; that of its directory by default.

@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -54,6 +55,7 @@ def initialize(
     if DistributedManager.is_initialized() and DistributedManager().distributed:
         return DistributedManager()
     launcher = find_launcher(os.environ)
+    hook = sys.excepthook
     with _working_start_up(duration):
         if launcher == "none":
             DistributedManager.setup(
@@ -63,6 +65,7 @@ def initialize(
                 backend=DistributedManager.get_available_backend(),
                 method="single",
             )
+            sys.excepthook = hook  # torch's would begin each line of a traceback with [rank0]
         else:
             DistributedManager.initialize()
     return DistributedManager()

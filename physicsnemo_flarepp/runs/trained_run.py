@@ -43,6 +43,7 @@ from .directory import (
     verify_run,
 )
 from .model_files import load_model
+from .samples import sample_of
 from .training_set import holds_training_files, read_training_set
 
 CHECKPOINTS = ("final", "best", "latest")
@@ -187,23 +188,31 @@ class Run:
 
     @torch.no_grad()
     def predict(
-        self, sample: Mapping[str, Tensor], *, progress: bool = True
+        self, given: Any, *, progress: bool = True, **global_values: float | Sequence[float]
     ) -> Float[np.ndarray, "N O"]:
-        """Return the fields at the tokens of a sample, in physical units.
+        """Return the fields at the tokens of a mesh, of points or of a sample, in physical units.
 
         Models that stream (see :func:`physicsnemo_flarepp.inference.predict`) take the tokens
         chunk by chunk, with the same result; others take them at once.
 
         Parameters
         ----------
-        sample : Mapping[str, Tensor]
-            In physical units, ``coordinates`` (N, d) and, as in training, ``features`` (N, f) and
-            ``globals`` (g,). Per-point statistics need ``tokens`` (N,), the rows of the points in
-            the grid of training, unless these are all of them; a run with weighted tokens needs
-            ``weights`` (N,).
+        given : mesh, array or Mapping
+            A mesh of pyvista or PhysicsNeMo, of which features and weights are computed as in
+            training; points (N, d); or a sample in physical units, ``coordinates`` (N, d) and, as
+            in training, ``features`` (N, f) and ``globals`` (g,). A baseline and per-point
+            statistics need ``tokens`` (N,), the rows of the points in the mesh of training, unless
+            these are all of them. ``weights`` (N,) that cannot be computed are needed, too.
         progress : bool, optional
             Show a bar while a large case is streamed, if stderr is a terminal.
+        **global_values : float or sequence of float
+            Values of the run's globals by name, such as ``mu=0.3``.
+
+        Examples
+        --------
+        >>> run.predict(points, mu=0.3)  # doctest: +SKIP
         """
+        sample = sample_of(self, given, global_values)
         arguments = self.inputs(sample)
         if can_stream(self.model):
             result = predict(self.model, **arguments, progress=progress)

@@ -1,5 +1,7 @@
 """From a config to everything that a training loop needs."""
 
+import itertools
+import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,12 @@ class Assembly:
     step: TrainStep
     evaluation: FieldLoss
     steps_per_epoch: int
+    total_steps: int
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the training cases, of which the last may be a part."""
+        return -(-self.total_steps // self.steps_per_epoch)
 
     @property
     def fields(self) -> dict[str, int]:
@@ -125,6 +133,7 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
 
     widths = tuple(channels.norms.values())
     steps_per_epoch = -(-len(loaders.train) // settings.accumulate)
+    total_steps = settings.steps or settings.epochs * steps_per_epoch
     optimizer = make_optimizer(model, settings)
     average = make_average(model, settings.ema_decay)
     options = {
@@ -147,13 +156,32 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
         loss,
         model,
         optimizer,
-        make_schedule(optimizer, settings, settings.epochs * steps_per_epoch),
+        make_schedule(optimizer, settings, total_steps),
         torch.amp.GradScaler(ranks.device.type, enabled=settings.precision == "fp16"),
         average,
         settings.clip_norm,
         ranks.mesh,
     )
-    return Assembly(loaders, channels, model, step, evaluation, steps_per_epoch)
+    return Assembly(loaders, channels, model, step, evaluation, steps_per_epoch, total_steps)
+
+
+def steps_in_time(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int:
+    """Return how many steps ``training.minutes`` allow, timed on a model that is thrown away.
+
+    The very first step is not counted: it compiles, allocates and opens files.
+    """
+    budget = 60 * cfg.training.minutes
+    assembly = assemble(OmegaConf.merge(cfg, {"training": {"steps": 1000}}), ranks, loaders)
+    start, done = 0.0, -1
+    for epoch in itertools.count():
+        loaders.train.set_epoch(epoch)
+        for batch in loaders.train:
+            assembly.step((batch,) * cfg.training.accumulate).item()
+            done += 1
+            now = time.perf_counter()
+            start = start or now
+            if done >= 3 and now - start > min(5.0, 0.05 * budget) or done >= 200:
+                return max(3, int(budget * done / (now - start)))
 
 
 def _input_layout(channels: Channels, grid: tuple[int, ...] | None) -> InputLayout:

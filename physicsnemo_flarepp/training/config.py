@@ -3,8 +3,10 @@
 The help of the command is made from the classes here, so nothing slow is imported for them.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..datapipes.config import setting
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 # Names of torch's dtypes.
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 FIELD_NORMS = ("separate", "joint")
-NORMS = ("tokens", "measure")
+NORMS = ("tokens", "measure", "auto")
+# Of which a run has one; minutes become steps when it begins.
+BUDGETS = ("epochs", "steps", "minutes")
 # How tables describe each, filled in from the settings; optimizers.make_optimizer builds them.
 OPTIMIZERS = {
     "adamw": "AdamW lr {learning_rate:.3g}",
@@ -54,7 +58,18 @@ _ABSENT = object()
 class TrainingConfig:
     """Optimisation, evaluation and checkpointing of a run. See ``flarepp train --help``."""
 
-    epochs: int = setting(500, "Passes over the training cases.")
+    epochs: int | None = setting(
+        500, "Passes over the training cases. Give epochs, steps or minutes; the others are null."
+    )
+    steps: int | None = setting(None, "Optimisation steps of the run, instead of epochs.")
+    minutes: float | None = setting(
+        None,
+        "Time for the steps of the run, instead of epochs. It becomes training.steps when the run "
+        "begins, from the time of its first steps; a resumed run keeps that number.",
+    )
+    start_from: str | None = setting(
+        None, "Run directory whose final weights this new run begins with; null: random weights."
+    )
     optimizer: str = setting(
         "adamw", "adamw, or muon: Muon for the matrices of the blocks, AdamW for all else."
     )
@@ -71,7 +86,10 @@ class TrainingConfig:
     pct_start: float = setting(0.1, "Part of the one-cycle schedule in which the rate rises.")
     div_factor: float = setting(1e4, "One-cycle: peak rate over first rate.")
     final_div_factor: float = setting(1e4, "One-cycle: first rate over last rate.")
-    warmup_steps: int = setting(100, "Steps in which cosine and wsd rise.")
+    warmup_steps: int = setting(
+        100,
+        "Steps in which cosine and wsd rise; in a run of fewer than twice as many, a tenth of it.",
+    )
     decay_fraction: float = setting(0.2, "Part of the run in which wsd falls to 0.")
     clip_norm: float | None = setting(1.0, "Largest norm of the gradient; null does not clip.")
     beta2: float = setting(
@@ -109,10 +127,12 @@ class TrainingConfig:
     norm: str = setting(
         "tokens",
         "Norms of loss and metric: tokens, sums over tokens as published, or measure, integrals "
-        "with the weights of data.",
+        "with the weights of data. auto: measure if data has weights.",
     )
-    evaluate_every: int = setting(
-        1, "Epochs between evaluations of the validation split; the last epoch is always evaluated."
+    evaluate_every: int | None = setting(
+        1,
+        "Epochs between evaluations of the validation split; the end of the run is always "
+        "evaluated. null: 20 times in a run.",
     )
     watch_test: bool = setting(
         False,
@@ -179,10 +199,11 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
     _check_weights(training.norm, cfg.data)
     if training.compile not in ("auto", True, False):
         raise ValueError(f"training.compile is {training.compile!r}; choose 'auto', true or false")
-    for name in ("epochs", "accumulate", "evaluate_every", "keep_checkpoints", "log_every"):
-        _check_at_least("training." + name, training[name], 1)
-    if training.checkpoint_every is not None:
-        _check_at_least("training.checkpoint_every", training.checkpoint_every, 1)
+    for name in ("epochs", "steps", "accumulate", "evaluate_every", "checkpoint_every",
+                 "keep_checkpoints", "log_every"):  # fmt: skip
+        if training[name] is not None:
+            _check_at_least("training." + name, training[name], 1)
+    _check_budget(training)
     _check_stream(training)
     if cfg.threads is not None:
         _check_at_least("threads", cfg.threads, 1)
@@ -208,6 +229,36 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
     if not 0 <= training.beta2 < 1:
         raise ValueError(f"training.beta2 is {training.beta2}, expected at least 0 and below 1")
     return cfg
+
+
+def _check_budget(training: "DictConfig") -> None:
+    given = {name: training[name] for name in BUDGETS if training[name] is not None}
+    if not given or "epochs" in given and len(given) > 1:
+        raise ValueError(
+            f"the length of the run is {given or 'not given'}; give one of training.epochs, "
+            "training.steps and training.minutes, and null for the others"
+        )
+    if "minutes" in given and not training.minutes > 0:
+        raise ValueError(f"training.minutes is {training.minutes}, expected a positive time")
+
+
+def folder_name(path: str) -> str:
+    """Return the name of a folder or of a file of data, for the names of run directories.
+
+    >>> folder_name("/data/My cars/"), folder_name("all.npz")
+    ('My_cars', 'all')
+    """
+    return re.sub(r"[^\w.+=-]+", "_", Path(path).resolve().stem)
+
+
+def one_budget(given: "Mapping[str, Any]") -> dict[str, None]:
+    """Return which lengths a run does not have, because `given` settings name another.
+
+    >>> one_budget({"minutes": 10, "optimizer": "muon"}), one_budget({"optimizer": "muon"})
+    ({'epochs': None, 'steps': None}, {})
+    """
+    named = [name for name in BUDGETS if given.get(name) is not None]
+    return {name: None for name in BUDGETS if named and name not in given}
 
 
 def _check_stream(training: "DictConfig") -> None:
@@ -250,11 +301,12 @@ def config_difference(
 ) -> list[str]:
     """List the values that would make a resumed run another run, one line each.
 
-    With the schedule ``wsd`` the number of epochs may differ: the run is prolonged, or cut. Where
+    With the schedule ``wsd`` the length may differ: the run is prolonged, or cut. Where
     the weights are chosen by their errors, ``evaluate_every`` may not: it says which can be chosen.
     """
     before, now = (_leaves(_plain(config)) for config in (saved, current))
-    free = FREE | {"training.epochs"} if now.get("training.schedule") == "wsd" else FREE
+    lengths = {f"training.{name}" for name in BUDGETS}
+    free = FREE | lengths if now.get("training.schedule") == "wsd" else FREE
     if now.get("training.select", "last") != "last":  # among the epochs that are evaluated
         free = free - {"training.evaluate_every"}
     return [
@@ -270,11 +322,18 @@ def check_same_config(
     """Raise ValueError with the differences, and what to do, if a run cannot be resumed."""
     lines = config_difference(saved, current)
     if lines:
+        further = ""
+        if all(line.startswith("training.") for line in lines):
+            run = current.get("run_dir", "RUN")
+            further = (
+                f" To train further from its weights, start a new run: training.start_from={run} "
+                "run_dir=NEW. Only runs with training.schedule=wsd can be made longer in place"
+            )
         raise ValueError(
-            "the run directory holds checkpoints of another config:\n  "
-            + "\n  ".join(lines)
+            "the run directory holds checkpoints of another config:\n"
+            + "\n".join(f"  - {line}" for line in lines)
             + "\nRestore these values to resume, choose another run_dir for a new run, or set "
-            "restart=true to start this one again from the beginning"
+            f"restart=true to start this one again from the beginning.{further}"
         )
 
 

@@ -119,14 +119,13 @@ def duration(seconds: float) -> str:
 
 
 class Reporter:
-    """Shows the progress of a run, once ``total_steps`` is set; silent unless `enabled`."""
+    """Shows the progress of a run, once its length is set; silent unless `enabled`."""
 
-    def __init__(self, epochs: int, enabled: bool, console: Console | None = None) -> None:
+    def __init__(self, enabled: bool, console: Console | None = None) -> None:
         # Not on a terminal rich would wrap lines at 80 columns.
         self.console = console or Console(soft_wrap=True, highlight=False)
         self.enabled = enabled
-        self.total_steps = 0
-        self.epochs = epochs
+        self.total_steps = self.epochs = 0
         self._error = ""
         self._first: tuple[int, float] | None = None
         self._last_line = time.monotonic()

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from ..datapipes.loaders import Loaders
 from ..datapipes.memory import MemoryCases, from_dataset
+from ..datapipes.readers.base import NO_WEIGHTS
 from ..datapipes.sources import complete_names
 from ..parallel.first_rank import on_first_rank
 from ..parallel.ranks import Ranks
 from ..runs.checkpoints import Checkpoint, CheckpointStore, load_training_state
 from ..runs.directory import NORMALIZER, RunDirectory
+from ..runs.trained_run import load_run
 from ..runs.training_set import (
     check_same_data,
     data_files,
@@ -26,9 +28,10 @@ from ..runs.training_set import (
     read_training_set,
 )
 from ..texts import format_table
-from .assembly import Assembly, assemble, load_data, start_ranks
+from .assembly import Assembly, assemble, load_data, start_ranks, steps_in_time
 from .baselines import baseline_errors, describe_baselines, verdict
 from .config import check_config, check_same_config
+from .defaults import with_defaults
 from .reporting import SPLIT_NAMES, Reporter
 from .trainer import Selection, Trainer, watches_test
 
@@ -97,7 +100,8 @@ def train(
     Parameters
     ----------
     cfg : Mapping or DictConfig
-        See :class:`~.config.RunConfig`. The model is FLARE++ if none is named.
+        See :class:`~.config.RunConfig`. The model may be a name, ``{"model": "flare"}``. Without
+        data, or with your own, what is not given is as on the command line: a small FLARE++.
     data : MemoryCases or data set, optional
         Cases in memory (:func:`~physicsnemo_flarepp.datapipes.from_meshes`, ``from_arrays``), or
         any data set of dicts (:func:`~physicsnemo_flarepp.datapipes.from_dataset`), instead of
@@ -110,13 +114,14 @@ def train(
     """
     if data is not None and not isinstance(data, MemoryCases):
         data = from_dataset(data)
-    named = {} if "model" in cfg else {"model": {"_target_": "physicsnemo_flarepp.FlarePP"}}
-    held = {} if data is None or "data" in cfg else {"data": {}}
-    cfg = check_config(OmegaConf.merge(cfg, named, held))
+    cfg = check_config(with_defaults(cfg, in_memory=data is not None))
     ranks = start_ranks(cfg)
     # What is guessed about own files is part of the config, so that it holds wherever the run is
     # opened.
     cfg.data, guesses = complete_names(cfg.data, data=data)
+    if cfg.training.norm == "auto":
+        weighted = cfg.data.get("weights", NO_WEIGHTS) != NO_WEIGHTS
+        cfg.training.norm = "measure" if weighted else "tokens"
     with RunDirectory(cfg.run_dir) as directory:
         return _train_in(directory, cfg, ranks, data, guesses)
 
@@ -130,7 +135,7 @@ def _train_in(
 ) -> TrainingResult:
     """Begin or resume, train, and write the results."""
     is_main = ranks.is_first
-    reporter = Reporter(cfg.training.epochs, is_main)
+    reporter = Reporter(is_main)
     for guess in guesses:
         reporter.say(f"data: {guess}")
     store = CheckpointStore(directory.checkpoints, keep=cfg.training.keep_checkpoints)
@@ -139,14 +144,19 @@ def _train_in(
     loaders = load_data(cfg, ranks, stored if state is not None else None, data)
     if state is not None:
         on_first_rank(lambda: _check_data(directory, loaders, cfg), "checking the data")
+    if cfg.training.minutes is not None and cfg.training.steps is None:
+        found = steps_in_time(cfg, ranks, loaders)
+        cfg.training.steps = on_first_rank(lambda: found, "timing the first steps")
     assembly = assemble(cfg, ranks, loaders)
-    reporter.total_steps = cfg.training.epochs * assembly.steps_per_epoch
+    reporter.total_steps, reporter.epochs = assembly.total_steps, assembly.epochs
     trainer = Trainer(cfg, ranks, assembly, directory, store, reporter)
     _check_choice(trainer)
     if state is not None:
         trainer.resume(state)
         del state  # a copy of all weights and moments
     else:
+        if cfg.training.start_from is not None:
+            _take_weights(assembly, cfg.training.start_from)
         training_set = describe_training_set(
             loaders, assembly.channels, cfg.data, ranks, chosen_on_test=trainer.chosen_by == "test"
         )
@@ -182,7 +192,7 @@ def _train_in(
             f"{directory.checkpoints}. The same command resumes from there"
         )
     elif is_main:
-        table = error_table(result, cfg)
+        table = error_table(result, cfg, assembly.epochs)
         case_ids = getattr(loaders, split).dataset.reader.case_ids
         directory.write_results(
             assembly.average.module,
@@ -190,7 +200,7 @@ def _train_in(
             result.fields,
             result.errors.tolist(),
             table,
-            {**asdict(selection), "measured_on": split, "epochs": cfg.training.epochs},
+            {**asdict(selection), "measured_on": split, "epochs": assembly.epochs},
         )
         reporter.say(table)
         reporter.say(f"results in {directory.path}")
@@ -220,9 +230,29 @@ def _find_state(
     if checkpoint is None:
         return None
     state = load_training_state(checkpoint)
+    saved = state["config"]["training"]
+    if cfg.training.steps is None and cfg.training.minutes == saved.get("minutes") is not None:
+        cfg.training.steps = saved["steps"]
     check_same_config(state["config"], OmegaConf.to_container(cfg))
     reporter.say(f"resuming from {checkpoint.path}")
     return state
+
+
+def _take_weights(assembly: Assembly, directory: str) -> None:
+    """Begin with the final weights of another run, which must be of the same model."""
+    weights = load_run(directory, device="cpu").model.state_dict()
+    own = assembly.model.state_dict()
+    differing = [name for name in weights.keys() | own.keys()
+                 if name not in own or name not in weights
+                 or own[name].shape != weights[name].shape]  # fmt: skip
+    if differing:
+        raise ValueError(
+            f"training.start_from is {directory}, whose model is another: {len(differing)} weights "
+            f"differ, such as {min(differing)}. Choose its model, inputs and fields, or start "
+            "without it"
+        )
+    assembly.model.load_state_dict(weights)
+    assembly.average.module.load_state_dict(weights)
 
 
 def _check_data(directory: RunDirectory, loaders: Loaders, cfg: DictConfig) -> None:
@@ -243,7 +273,7 @@ def _measure_baselines(assembly: Assembly, split: str) -> dict[str, float]:
     return {name: errors.mean().item() for name, errors in found.items()}
 
 
-def error_table(result: TrainingResult, cfg: DictConfig) -> str:
+def error_table(result: TrainingResult, cfg: DictConfig, epochs: int) -> str:
     """Return the errors of a run as a Markdown table, in percent, and how they were measured."""
     percent = 100 * result.errors
     rows = [("field", "mean", "median", "worst")]
@@ -260,7 +290,7 @@ def error_table(result: TrainingResult, cfg: DictConfig) -> str:
     drawn = cfg.data.get("n_points_test")
     at = "" if drawn is None else f", at {drawn:,} points of each"
     head = f"{name} error over {len(percent)} cases{at}, relative L2{norm} in percent{beside}"
-    chosen = result.selection.describe(cfg.training.epochs, result.split)
+    chosen = result.selection.describe(epochs, result.split)
     lost = verdict(result.error, result.baselines, cfg.data.get("baseline", "none"))
     first = [] if lost is None else [lost, ""]
     beside = [describe_baselines(result.baselines)] if result.baselines else []
@@ -301,5 +331,6 @@ def _announce(reporter: Reporter, ranks: Ranks, assembly: Assembly, cfg: DictCon
     for line in assembly.loaders.train.dataset.reader.describe_names():
         reporter.say(line)
     reporter.say(
-        f"{cfg.training.epochs} epochs of {assembly.steps_per_epoch} steps in {cfg.run_dir}"
+        f"{assembly.total_steps} steps, {assembly.epochs} epochs of {assembly.steps_per_epoch}, in "
+        f"{cfg.run_dir}"
     )

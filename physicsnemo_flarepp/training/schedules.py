@@ -33,7 +33,7 @@ def make_schedule(
         if total_steps < 3:
             raise ValueError(
                 f"the run has {total_steps} optimisation steps, the one-cycle schedule needs 3: "
-                "raise training.epochs, or lower data.batch_size or training.accumulate"
+                "train longer, or lower data.batch_size or training.accumulate"
             )
         return OneCycleLR(
             optimizer,
@@ -44,26 +44,24 @@ def make_schedule(
             final_div_factor=settings.final_div_factor,
             cycle_momentum="betas" in optimizer.defaults,  # AdamW alone
         )
-    if settings.warmup_steps >= total_steps:
-        raise ValueError(
-            f"the run has {total_steps} optimisation steps, of which training.warmup_steps takes "
-            f"{settings.warmup_steps}: lower it, or raise training.epochs"
-        )
-    fall = _cosine if settings.schedule == "cosine" else _stable_decay
+    short = total_steps < 2 * settings.warmup_steps
+    warmup = total_steps // 10 if short else settings.warmup_steps
 
     def shape(step: int) -> float:
-        rise = (step + 1) / (settings.warmup_steps + 1)
-        return min(rise, 1.0) * fall(step, total_steps, settings)
+        rise = min(1.0, (step + 1) / (warmup + 1))
+        if settings.schedule == "cosine":
+            return rise * _cosine(step, total_steps, warmup)
+        return rise * _stable_decay(step, total_steps, settings.decay_fraction)
 
     return ShapedRate(optimizer, shape)
 
 
-def _cosine(step: int, total_steps: int, settings: TrainingConfig) -> float:
+def _cosine(step: int, total_steps: int, warmup: int) -> float:
     """Fall from 1 after the warm-up to 0 at the end, in half a cosine."""
-    passed = (step - settings.warmup_steps) / (total_steps - settings.warmup_steps)
+    passed = (step - warmup) / (total_steps - warmup)
     return 0.5 * (1 + math.cos(math.pi * max(0.0, passed)))
 
 
-def _stable_decay(step: int, total_steps: int, settings: TrainingConfig) -> float:
+def _stable_decay(step: int, total_steps: int, fraction: float) -> float:
     """Stay at 1, then fall along a line to 0 over the last part of the run."""
-    return min(1.0, (total_steps - step) / max(1.0, settings.decay_fraction * total_steps))
+    return min(1.0, (total_steps - step) / max(1.0, fraction * total_steps))

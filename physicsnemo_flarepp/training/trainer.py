@@ -22,7 +22,7 @@ from ..runs.directory import RunDirectory
 from ..runs.metrics import read_metrics
 from ..runs.random_state import gather_random_states, restore_own_random_state
 from .assembly import Assembly
-from .config import TrainingConfig
+from .config import BUDGETS, TrainingConfig
 from .interrupts import StopRequest
 from .losses import case_errors, predict_mean
 from .reporting import SPLIT_NAMES, PeakMemory, PendingStep, Reporter, Status
@@ -118,7 +118,7 @@ class Trainer:
     @property
     def is_complete(self) -> bool:
         """Whether nothing is left to train."""
-        return self.epoch == self.settings.epochs
+        return self.step >= self.assembly.total_steps
 
     @property
     def chosen_by(self) -> str | None:
@@ -143,10 +143,13 @@ class Trainer:
     def resume(self, state: dict) -> None:
         """Take up the state of a checkpoint."""
         begun = state["epoch"] + (state["step_in_epoch"] > 0)
-        if begun > self.settings.epochs:
+        done = state["epoch"] * self.assembly.steps_per_epoch + state["step_in_epoch"]
+        if done > self.assembly.total_steps:
+            length = ", ".join(f"training.{n} is {self.settings[n]}" for n in BUDGETS
+                               if self.settings[n] is not None)  # fmt: skip
             raise ValueError(
-                f"training.epochs is {self.settings.epochs}, but the run has begun epoch {begun}; "
-                f"set it to {begun} or more"
+                f"{length}, but the run has begun epoch {begun} and done {done} steps; allow it as "
+                "many or more"
             )
         step = self.assembly.step
         self.assembly.model.load_state_dict(state["model"])
@@ -251,7 +254,7 @@ class Trainer:
             cases = [batch["case_index"] for batch in batches]
             self._pending.append(PendingStep(self.step, self.epoch, learning_rate, loss, cases))
             self._tokens += sum(batch["tokens"].numel() for batch in batches)
-            if self.step_in_epoch == self.assembly.steps_per_epoch:
+            if self.step_in_epoch == self.assembly.steps_per_epoch or self.is_complete:
                 return False
             looks = self.step % self.settings.log_every == 0
             if looks:
@@ -280,11 +283,13 @@ class Trainer:
         return looks and stop.agree(self.ranks.device)
 
     def _end_epoch(self) -> None:
-        """Evaluate and save what is due after a whole epoch."""
+        """Evaluate and save what is due after an epoch."""
         self._flush()
-        self.epoch, self.step_in_epoch = self.epoch + 1, 0
+        if self.step_in_epoch == self.assembly.steps_per_epoch:  # else the last, of which a part
+            self.epoch, self.step_in_epoch = self.epoch + 1, 0
         metric = None
-        if self.epoch % self.settings.evaluate_every == 0 or self.is_complete:
+        often = self.settings.evaluate_every or max(1, self.assembly.epochs // 20)
+        if self.epoch % often == 0 or self.is_complete:
             found = {split: self.evaluate(split) for split in self._watched}
             metric = found.get(self.chosen_by)
             self._metric, self._evaluated_step = metric, self.step

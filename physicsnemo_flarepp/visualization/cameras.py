@@ -75,7 +75,33 @@ CAMERAS = {
 }
 # What the first of these does not see, the second does.
 ALL_AROUND = ("three-quarter", "underside")
-CAR_CAMERAS = ("three-quarter", "side", "top", "front")
+# The base makes most of the drag, so the rear is among them.
+CAR_CAMERAS = ("three-quarter", "side", "top", "rear")
+
+
+def oriented_cameras(
+    names: Sequence[str], flow: Sequence[float] = (1, 0, 0), up: Sequence[float] = (0, 0, 1)
+) -> tuple[Camera, ...]:
+    """Return cameras of these names for data whose flow and up axis are not +x and +z.
+
+    Examples
+    --------
+    >>> oriented_cameras(["side"], up=(0, 1, 0))
+    (Camera(name='side', direction=(0.0, 0.0, 1.0), up=(0.0, 1.0, 0.0)),)
+    """
+    along, above = np.asarray(flow, float), np.asarray(up, float)
+    axes = np.stack([along, np.cross(above, along), above])
+    if not np.linalg.norm(axes[1]) > 0:
+        raise ValueError(f"the flow {tuple(flow)} is along the up axis {tuple(up)}; choose another")
+    axes /= np.linalg.norm(axes, axis=1, keepdims=True)
+
+    def turned(vector: Sequence[float]) -> tuple[float, ...]:
+        return tuple((np.asarray(vector, float) @ axes + 0.0).tolist())
+
+    return tuple(
+        Camera(camera.name, turned(camera.direction), turned(camera.up))
+        for camera in resolve_cameras(names)
+    )
 
 
 def resolve_cameras(cameras: Sequence[str | Camera]) -> tuple[Camera, ...]:

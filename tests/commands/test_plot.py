@@ -11,8 +11,11 @@ import pyvista as pv
 from PIL import Image
 
 from physicsnemo_flarepp.commands import parsers, plot
+from physicsnemo_flarepp.commands.dispatch import parse_options
+from physicsnemo_flarepp.commands.plot import chosen_cameras
 from physicsnemo_flarepp.evaluation import evaluate_run, figure_sets, load_run, predict_case
 from physicsnemo_flarepp.visualization import DARK, MissingExtra, RenderingUnavailable
+from physicsnemo_flarepp.visualization.cameras import CAR_CAMERAS
 from tests.commands.calling import verb
 from tests.evaluation import making
 
@@ -248,3 +251,20 @@ def test_the_training_curve_needs_no_data(darcy_run, tmp_path):
     with pytest.raises((ValueError, FileNotFoundError), match="gone"):
         draw([str(directory), *SMALL])
     assert [path.name for path in (directory / "figures").iterdir()] == ["training.png"]
+
+
+@pytest.mark.parametrize(
+    "given, name, direction, up",
+    [
+        (["--up", "y", "--views", "rear,side"], "side", (0, 0, 1), (0, 1, 0)),
+        (["--up", "x"], "rear", (0, 1, 0), (1, 0, 0)),
+        (["--drag-axis", "0", "-1", "0"], "rear", (0, -1, 0), (0, 0, 1)),
+        (["--lift-axis", "0", "1", "0"], "top", (0, 1, 0), None),
+    ],
+)
+def test_views_follow_the_axes_that_are_given(given, name, direction, up):
+    options = parse_options("plot", ["run", *given])
+    cameras = {c.name: c for c in chosen_cameras(options, options.views or CAR_CAMERAS)}
+    assert cameras[name].direction == direction and up in (None, cameras[name].up)
+    assert list(cameras) == (options.views or ["three-quarter", "side", "top", "rear"])
+    assert chosen_cameras(parse_options("plot", ["run"]), CAR_CAMERAS) is None

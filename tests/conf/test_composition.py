@@ -34,7 +34,7 @@ def test_groups_offer_what_the_documentation_names():
     assert set(options("training")) == {"default", "cars", "quick"}
     quick = {f"quick/{name}" for name in (*PAPER_SETS, "cars", "car_volumes")}
     surfaces = {"drivaerml_raw", "drivaerml_curated"}
-    assert set(options("experiment")) == {*PAPER_SETS, *quick, *surfaces, "none"}
+    assert set(options("experiment")) == {*PAPER_SETS, *quick, *surfaces, "none", "own"}
 
 
 @pytest.mark.parametrize("name", [name for name in options("model") if name not in COMPLETE])

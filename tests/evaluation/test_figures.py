@@ -56,7 +56,7 @@ def test_both_models_are_shown_on_the_first_ones_median_case(both, tmp_path):
         assert f"magnitude {error:.2%}, vector {whole:.2%}" in svg
     worst = max(np.percentile(np.abs(c.prediction[:, 0] - true), 99.5) for c in cases)
     assert pressure.error_limits == pytest.approx((-worst, worst), rel=1e-5)
-    assert pressure.cameras == ("three-quarter", "side", "top", "front")
+    assert pressure.cameras == ("three-quarter", "side", "top", "rear")
     assert pressure.paths[0] == tmp_path / "comparison_median_pMeanTrim.png"
     exported = pv.read(tmp_path / f"case_{expected}.vtp")
     assert exported.n_cells == len(true)

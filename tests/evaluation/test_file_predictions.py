@@ -16,10 +16,10 @@ from physicsnemo_flarepp.evaluation import (
     predict_file,
     relative_l2,
 )
-from physicsnemo_flarepp.evaluation.file_predictions import input_sample
 from physicsnemo_flarepp.inference import predict
 from physicsnemo_flarepp.meshes import save_mesh
 from physicsnemo_flarepp.runs import trained_run
+from physicsnemo_flarepp.runs.samples import input_sample
 from tests.evaluation import making
 
 

@@ -94,7 +94,7 @@ def test_an_output_of_zero_is_the_baseline_everywhere(kind, stream, tmp_path):
         sample = run.test_set[index][0]
         case = data.case_ids.index(run.case_ids[index])
         np.testing.assert_allclose(run.predict(sample)[:, 0], expected[case], rtol=2e-3)
-        part = {**sample, **{key: sample[key][5:9] for key in ("coordinates", "tokens")}}
+        part = {**sample, **{key: sample[key][5:9] for key in ("coordinates", "tokens", "weights")}}
         np.testing.assert_allclose(run.predict(part)[:, 0], expected[case][5:9], rtol=2e-3)
     # Training itself saw the sum: its error is that of the baseline plus a random residual.
     name = {"mean_field": "mean field", "linear": "linear regression on the parameters"}[kind]
@@ -106,7 +106,7 @@ def test_a_network_on_a_linear_baseline_beats_it(tmp_path, capsys):
     data, *_ = parametric(bend=0.3)
     cfg = {
         "model": SMALL,
-        "data": {"baseline": "linear", "num_workers": 0},
+        "data": {"baseline": "linear", "num_workers": 0, "weights": "none"},
         "training": {"epochs": 60, "learning_rate": 1e-2, "ema_decay": 0.9, "evaluate_every": 60},
         "run_dir": str(tmp_path / "run"),
     }
@@ -121,7 +121,7 @@ def test_a_network_on_a_linear_baseline_beats_it(tmp_path, capsys):
 
 def test_a_model_that_loses_is_told_so_first(tmp_path):
     data, *_ = parametric()
-    cfg = {"model": SMALL, "data": {"num_workers": 0}, "training": {"epochs": 1},
+    cfg = {"model": SMALL, "data": {"weights": "none"}, "training": {"epochs": 1},
            "run_dir": str(tmp_path / "run")}  # fmt: skip
     result = train(cfg, data=data)
     first = (tmp_path / "run" / "table.md").read_text().splitlines()[0]

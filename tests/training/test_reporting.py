@@ -17,7 +17,8 @@ def run(terminal, enabled=True):
     console = Console(
         file=text, force_terminal=terminal, width=150, soft_wrap=not terminal, highlight=False
     )
-    reporter = Reporter(10, enabled, console)
+    reporter = Reporter(enabled, console)
+    reporter.epochs = 10
     reporter.total_steps = 100
     with reporter:
         reporter.show(Status(10, 0, 1.0, 1e-5, 1.0, 1.0))
@@ -34,7 +35,8 @@ def test_terminal_has_one_live_line():
 def test_a_long_evaluation_has_a_bar_of_its_own_that_goes():
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=150)
-    with Reporter(10, True, console) as reporter:
+    with Reporter(True, console) as reporter:
+        reporter.epochs = 10
         with reporter.evaluating("val", 4) as advance:
             advance()
             reporter._bar.refresh()

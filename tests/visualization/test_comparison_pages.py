@@ -55,13 +55,13 @@ def test_one_view_of_several_models_has_fields_above_and_errors_below(grid, smal
 def test_several_views_are_rows_and_errors_follow_the_fields(car, small, pages):
     truth = car.cell_centers().points[:, 0]
     drawn = plot_comparison(car, truth, {"a": truth + 1, "b": truth}, field="p", theme=small)
-    assert drawn.cameras == ("three-quarter", "side", "top", "front")
+    assert drawn.cameras == ("three-quarter", "side", "top", "rear")
     found = places(drawn)
     assert len(found) == 20
     assert found["field", "reference", "side"] == (1, 0)
     assert found["field", "b", "side"] == (1, 2)
     assert found["error", "a", "top"] == (2, 3)
-    assert found["error", "b", "front"] == (3, 4)
+    assert found["error", "b", "rear"] == (3, 4)
     assert_apart(pages[0], drawn.rectangles)
 
 
