@@ -30,8 +30,10 @@ PRIVATE = {
     "_load_sample": "physicsnemo.datapipes.Reader",  # overridden
     "_get_sample_metadata": "physicsnemo.datapipes.Reader",
     "_spec": "a ShardTensor",
-    "_local_tensor": "a ShardTensor",
     # torch
+    "_C": "torch",
+    "_functorch": "torch._C",
+    "_current_level": "torch.autograd.forward_ad",
     "_ConvNd": "torch.nn.modules.conv",
     "_assert_async": "torch",
     "_c10d_functional": "torch.ops",

@@ -148,7 +148,7 @@ def _bind(module: nn.Module, group_name: str) -> nn.Module:
     A copy, because the model itself must still serve plain tensors, and because checkpointed
     blocks run again in the backward pass, when a temporary setting would be gone.
     """
-    bound = object.__new__(type(module))
+    bound: Any = object.__new__(type(module))
     bound.__dict__ = module.__dict__.copy()
     bound._modules = {
         name: None if child is None else _bind(child, group_name)
