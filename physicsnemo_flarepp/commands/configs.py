@@ -71,15 +71,7 @@ def completed(entry: str, arguments: Iterable[str]) -> list[str]:
 
 
 def compose_config(entry: str, overrides: Sequence[str]) -> "DictConfig":
-    """Return the config that Hydra composes of overrides, without running anything.
-
-    Parameters
-    ----------
-    entry : str
-        Name of a config in :func:`config_directory`.
-    overrides : sequence of str
-        As on a command line.
-    """
+    """Return the config that Hydra composes of overrides, without running anything."""
     overrides = completed(entry, overrides)
     with _explaining_keys(entry, overrides):
         return _compose(entry, overrides)

@@ -39,11 +39,6 @@ def run(options: argparse.Namespace) -> list[Path]:
 
     If OpenGL is unavailable, figures that do not need it are drawn, the case is exported, and the
     process ends with code 1.
-
-    Returns
-    -------
-    list of Path
-        The files written, without the exports for ParaView.
     """
     if options.html:
         require_html()

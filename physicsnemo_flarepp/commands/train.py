@@ -11,18 +11,7 @@ from ..training.reporting import SPLIT_NAMES
 
 
 def run(cfg: DictConfig) -> dict[str, str] | None:
-    """Train a config, then draw the run; exit with 128 + signal if a signal stopped it.
-
-    Parameters
-    ----------
-    cfg : DictConfig
-        See :class:`~physicsnemo_flarepp.training.config.RunConfig`.
-
-    Returns
-    -------
-    dict[str, str] or None
-        The row of a sweep's table, on the process that writes.
-    """
+    """Train a config, then draw the run; exit with 128 + signal if a signal stopped it."""
     trained = train(cfg)
     DistributedManager.cleanup()  # one process draws
     if trained.is_main and trained.stopped_by is None:

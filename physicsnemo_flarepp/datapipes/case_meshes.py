@@ -23,13 +23,6 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     built from the coordinates, and so are surfaces whose files list the points of each cell; other
     sets give a point cloud.
 
-    Parameters
-    ----------
-    metadata : Mapping[str, Any]
-        Metadata of the sample.
-    coordinates : numpy.ndarray
-        Physical coordinates of all tokens of the case, (N, 2) or (N, 3).
-
     Examples
     --------
     >>> x, y = np.meshgrid([0.0, 1.0], [0.0, 1.0, 2.0], indexing="ij")

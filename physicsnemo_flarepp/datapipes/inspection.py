@@ -15,7 +15,6 @@ from ..meshes import ASSOCIATIONS, PolygonMesh
 from ..meshes.measures import EFFECTIVE_MEASURE, MEASURE_NAMES
 from ..progress import progress_bar
 from .case_inputs import has_same_inputs
-from .checks import printable
 from .loaders import check_disjoint
 from .readers import CaseReader, OwnReader
 from .readers.base import MEASURE, NO_WEIGHTS, Rowwise
@@ -27,6 +26,7 @@ from .readers.names import Names
 from .readers.splits import SPLITS
 from .sources import DataSource, open_source
 from .statistics import OTHER_UNITS
+from .validation import printable
 
 # Cases of a folder that are read without being asked for all.
 _LOOKED_AT = 5

@@ -33,11 +33,6 @@ class PadCollator(Collator):
     if the samples differ in length, ``token_mask`` :math:`(B, N)`, True for real tokens. Padding
     is 0.
 
-    Parameters
-    ----------
-    collate_metadata : bool, optional
-        Return ``(batch, [metadata, ...])`` instead of the batch.
-
     Examples
     --------
     >>> short, long = (TensorDict({"coordinates": torch.rand(n, 3)}) for n in (2, 4))
@@ -100,22 +95,6 @@ def build_dataloaders(
     cases, training with equal counts, testing each case once. The ranks of a context group read
     the same cases and draws, each its own shard of the tokens. ``loader.sampler.skip(n)`` resumes
     inside an epoch.
-
-    Parameters
-    ----------
-    cfg : Mapping or DictConfig
-        See :class:`~.config.LoaderConfig`.
-    trust : bool, optional
-        False for a config from someone else: then nothing that it names is imported, and the
-        reader must be a registered one.
-    data : MemoryCases, optional
-        Cases in memory, as from :func:`~.memory.from_meshes`, instead of the files of `cfg`.
-
-    Returns
-    -------
-    Loaders
-        ``train``, ``test``, ``normalizer`` and ``val``. The training cases are read to fit the
-        normaliser; cases of other splits are only listed.
     """
     source = _open_on_ranks(cfg, trust, data)
     train = source.reader("train")
@@ -143,17 +122,7 @@ def build_test_loader(
     trust: bool = True,
     data: MemoryCases | None = None,
 ) -> DataLoader:
-    """Return the loader that evaluates one split; training cases are not needed.
-
-    Parameters
-    ----------
-    cfg, trust, data
-        As in :func:`build_dataloaders`; ``normalization`` is ignored.
-    normalizer : Normalizer
-        Normalises the samples, usually the normaliser of the run.
-    split : str, optional
-        ``test`` or ``val``.
-    """
+    """Return the loader that evaluates one split; training cases are not needed."""
     source = _open_on_ranks(cfg, trust, data)
     return _make_loader(source, split, source.reader(split), normalizer)
 

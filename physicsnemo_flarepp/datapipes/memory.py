@@ -14,13 +14,13 @@ from physicsnemo.mesh import DomainMesh, Mesh
 
 from ..meshes import CellMesh, polygon_mesh
 from ..meshes.polygons import numeric_arrays
-from .checks import check_unique
 from .readers.base import ReaderOptions
 from .readers.contents import Contents, Wanted, from_physicsnemo
 from .readers.layouts import as_array, contents_of_tensors, node_data
 from .readers.names import Names
 from .readers.own import NamedReader, choose_cases
 from .readers.stores import domain_part
+from .validation import check_unique
 
 # Entries of a sample of this package, for data sets that already have them.
 _ENTRIES = ("coordinates", "features", "fields", "globals")
@@ -33,18 +33,6 @@ class MemoryCases:
     Made by :func:`from_meshes`, :func:`from_arrays` and :func:`from_dataset`; pass it as ``data``
     to :func:`~physicsnemo_flarepp.training.train` or
     :func:`~physicsnemo_flarepp.datapipes.build_dataloaders`.
-
-    Parameters
-    ----------
-    case_ids : tuple[str, ...]
-        One id per case.
-    open : Callable[[int, Wanted], Contents]
-        Returns the contents of a case.
-    names : Mapping[str, Any]
-        ``coordinates``, ``features``, ``fields``, ``globals`` and ``association``, where known; a
-        config may override them.
-    mesh : Callable[[int], pyvista.DataSet], optional
-        Returns the mesh of a case, to draw it.
     """
 
     case_ids: tuple[str, ...]
@@ -99,17 +87,6 @@ def from_meshes(
     case_ids: Sequence[str] | None = None,
 ) -> MemoryCases:
     """Return cases made of meshes in memory.
-
-    Parameters
-    ----------
-    meshes : Sequence
-        pyvista meshes of any kind, or PhysicsNeMo meshes, one per case.
-    fields, features, globals, association
-        As in :class:`~physicsnemo_flarepp.datapipes.OwnReader`; what is not given is guessed.
-    parameters : sequence of mappings, or mapping of sequences, optional
-        Values of each case in addition to those in the meshes (field data, global data).
-    case_ids : Sequence[str], optional
-        Ids; ``case_0`` and so on by default.
 
     Examples
     --------
@@ -191,21 +168,6 @@ def from_arrays(
 ) -> MemoryCases:
     """Return cases made of arrays in memory.
 
-    Parameters
-    ----------
-    coordinates : array or sequence of arrays
-        (cases, N, d), a list of one array (N, d) per case, or one (N, d) for all cases. Points of
-        a grid have two or three axes instead of N. An array that could be read both ways, of as
-        many cases as the grid has rows, raises; a list is always one array per case.
-    fields, features : Mapping[str, array or sequence of arrays]
-        By name, (cases, N) or (cases, N, k), or one array per case.
-    globals : Mapping[str, array]
-        By name, (cases,) or (cases, k).
-    weights : array or sequence of arrays, optional
-        Area or volume of each token, (cases, N); used with ``data.weights=weights``.
-    case_ids : Sequence[str], optional
-        Ids; ``case_0`` and so on by default.
-
     Examples
     --------
     >>> points, u = np.random.rand(4, 50, 2), np.random.rand(4, 50)
@@ -277,18 +239,6 @@ def from_dataset(
     association: str | None = None,
 ) -> MemoryCases:
     """Return the cases of any data set: a sequence of dicts, TensorDicts, graphs or meshes.
-
-    Parameters
-    ----------
-    dataset : Any
-        Has a length and returns a case by its position: a mapping from names to tensors of tokens
-        (N,) or (N, k) and of the whole case, a graph of PyG or DGL, or a mesh. A torch ``Dataset``
-        or a PhysicsNeMo ``Reader`` also works.
-    case_ids : Sequence[str], optional
-        Ids; ``case_0`` and so on by default.
-    coordinates, features, fields, globals, association
-        As in :class:`~physicsnemo_flarepp.datapipes.OwnReader`. By default the entries of these
-        names, or guesses if there are none.
 
     Examples
     --------

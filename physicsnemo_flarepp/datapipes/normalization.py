@@ -80,11 +80,6 @@ class Normalizer(Transform):
     The targets ``fields`` stay in physical units, as in the files: :meth:`inverse` brings a model's
     output to the same units.
 
-    Parameters
-    ----------
-    affine : Mapping[str, Affine]
-        Statistics by sample key; keys without an entry pass unchanged.
-
     Examples
     --------
     >>> affine = Affine(torch.tensor([10.0]), torch.tensor([2.0]))
@@ -123,19 +118,7 @@ class Normalizer(Transform):
         key: str = "fields",
         given: Float[Tensor, "... g"] | None = None,
     ) -> Float[Tensor, "... N k"]:
-        """Return `values` in physical units; differentiable.
-
-        Parameters
-        ----------
-        values : Tensor
-            Normalised values, such as predictions, (B, N, k).
-        tokens : Tensor, optional
-            ``batch["tokens"]``, (B, N): needed by per-point statistics on part of a case.
-        key : str, optional
-            Sample key whose statistics apply.
-        given : Tensor, optional
-            ``batch["globals"]``, (B, g), normalised: needed by a linear baseline.
-        """
+        """Return `values` in physical units; differentiable."""
         if key not in self.affine:
             return values
         shift, scale = self.affine[key].rows(tokens, values, given)

@@ -29,7 +29,6 @@ from ..files import (
     write_durably,
 )
 from ..progress import progress_bar
-from .checks import check_finite, check_range
 from .loaders import check_disjoint
 from .readers import CaseReader
 from .readers.base import MEASURE, NO_WEIGHTS, TokenTable
@@ -39,6 +38,7 @@ from .readers.splits import MANIFEST, SPLITS
 from .sources import NAMES, DataSource, open_source
 from .specs import builtin_name, force_convention
 from .statistics import Moments
+from .validation import check_finite, check_range
 
 SETTINGS_FILE = "settings.json"
 # Rows computed at a time, which bounds the memory that geometry takes besides a column.
@@ -190,20 +190,6 @@ def prepare(
     Existing cases are kept, so an interrupted preparation resumes; a case appears whole or not at
     all, and the manifest last. A case that cannot be read does not stop the others; an error at the
     end names all such cases. Cases in `out` that were prepared with other settings are an error.
-
-    Parameters
-    ----------
-    cfg : Mapping or DictConfig
-        The data of a run (:class:`~.config.DataConfig`): reader, fields, features, splits. Numbers
-        of points are ignored: whole cases are prepared.
-    out : str or Path
-        Directory to write to.
-    workers : int, optional
-        Cases at a time, each held in memory; by default one per core, at most 4.
-    seed : int, optional
-        Seed of the orders.
-    progress : bool, optional
-        Show a bar if stderr is a terminal.
     """
     workers = min(4, os.cpu_count() or 1) if workers is None else workers
     if workers < 1:

@@ -343,16 +343,6 @@ def data_elsewhere(
     directory ``test``, or its file of test cases (Darcy). Where it says nothing, arrays with as
     many cases as the published ones have the published split, and all other cases are for testing.
 
-    Parameters
-    ----------
-    cfg : Mapping or DictConfig
-        See :class:`~.config.LoaderConfig`.
-    root : str or Path
-        The other directory.
-    moved : bool, optional
-        Whether it holds the files of `cfg`. None where that is not known: then lists of cases in
-        `cfg` are taken for a sign of it, if the directory says nothing itself.
-
     Examples
     --------
     >>> other = data_elsewhere({"builtin": "cars", "n_train": 12, "n_points": 64}, "elsewhere")

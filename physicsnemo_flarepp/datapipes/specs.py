@@ -21,19 +21,7 @@ DRIVAERML_RHO_INF = 1.0
 
 @dataclass(frozen=True)
 class ForceConvention:
-    """How a publisher stores what forces on a surface need.
-
-    Parameters
-    ----------
-    publisher : str
-        Name of the set.
-    pressure, shear : str
-        Fields of the pressure and of the wall shear stress.
-    shear_sign : int
-        +1 if the stored stress is the force on the body, -1 for OpenFOAM's sign.
-    speed, density : float
-        Of the free stream.
-    """
+    """How a publisher stores what forces on a surface need."""
 
     publisher: str
     pressure: str
@@ -87,42 +75,7 @@ def force_convention(fields: Iterable[str], builtin: str | None = None) -> Force
 
 @dataclass(frozen=True)
 class BenchmarkSpec:
-    """One benchmark, as data.
-
-    Parameters
-    ----------
-    name : str
-        Key in :data:`BENCHMARKS`.
-    reader : str
-        Registry name of the reader.
-    files : tuple[str, ...]
-        File names or glob patterns relative to the root of the set.
-    inputs : tuple[str, ...]
-        Names of the coordinate and feature channels, in order.
-    outputs : tuple[str, ...]
-        Names of the predicted channels, in order.
-    n_train, n_test : int
-        Published split sizes.
-    n_val : int
-        Cases that are published but in neither split, for validation by default.
-    pool : int or None
-        Number of leading cases that the split is taken from; None means all cases of the file.
-        Training takes the first ``n_train`` of the pool, testing the last ``n_test``.
-    grid : tuple[int, ...] or None
-        Shape of the structured grid, None for point sets.
-    n_tokens : int or None
-        Tokens per case, None where cases differ.
-    normalization : Mapping[str, str]
-        Convention per sample key: ``none``, ``gaussian``, ``per_point`` or ``unit_box``.
-    constants : Mapping[str, tuple]
-        Published ``(shift, scale)`` per sample key, per channel; empty where the paper fits them.
-    source : str
-        Where the files are published.
-    published : tuple[str, ...]
-        Names of the published files where `files` are patterns that also fit built-in sets.
-    archive : str or None
-        Archive of the source that holds the files, in folders of its own.
-    """
+    """One benchmark, as data."""
 
     name: str
     reader: str

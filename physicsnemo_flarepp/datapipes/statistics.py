@@ -237,20 +237,6 @@ def fit_normalizer(
     deviations are unbiased. An input that is constant up to rounding is only shifted; a constant
     target gets the scale 0, so that it is predicted exactly. The same pass collects the ranges of
     the inputs, the attribute ``ranges`` of the normaliser.
-
-    Parameters
-    ----------
-    reader : CaseReader
-        Reader of the training split.
-    kinds : Mapping[str, str]
-        Kind by sample key: ``none``; ``gaussian``, mean and deviation per channel;
-        ``isotropic``, means and one deviation, the root of the mean variance of the channels that
-        vary, or that of the bulk if a few values are outliers; ``per_point``, mean and deviation
-        per point of a fixed grid; ``unit_box``, range to [0, 1].
-    cases : Iterable[int], optional
-        The cases this rank reads; all by default.
-    group : ProcessGroup, optional
-        Ranks whose statistics are merged; every rank returns the same normaliser.
     """
     unknown = {kind for kind in kinds.values() if kind not in KINDS}
     if unknown or set(kinds) - set(NORMALIZED_KEYS):

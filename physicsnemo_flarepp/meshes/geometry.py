@@ -43,16 +43,6 @@ def surface_tensors(
     Those of a cell are its mean vertex, and the vector along its normal (right-hand rule) whose
     length is its area. A point has an equal share of the vectors and areas of the cells around it.
 
-    Parameters
-    ----------
-    points : torch.Tensor
-        Vertices, (P, 3).
-    connectivity, offsets : torch.Tensor or numpy.ndarray
-        Polygons as in :class:`~physicsnemo_flarepp.meshes.PolygonMesh`; or the vertex numbers of
-        cells with one number of corners, (n, corners), such as ``cells`` of PhysicsNeMo's ``Mesh``.
-    association : str, optional
-        Whether tokens are each ``cell`` or each ``point``.
-
     Examples
     --------
     >>> corners = torch.tensor([[0.0, 0, 0], [2, 0, 0], [2, 2, 0], [0, 2, 0]], requires_grad=True)

@@ -78,13 +78,6 @@ def cloud_triangles(
     Delaunay's without those that span a void or a bay, told by a circumcircle much larger than the
     distances of their corners to other points.
 
-    Parameters
-    ----------
-    points : numpy.ndarray
-        (N, 2).
-    alpha : float, optional
-        Largest circumradius of a triangle, instead of that comparison.
-
     Examples
     --------
     >>> len(cloud_triangles(np.array([[0.0, 0.0], [2.0, 0.0], [2.0, 2.0], [0.0, 2.0]])))

@@ -181,11 +181,6 @@ class SoftmaxMixer(Mixer):
     r"""A mixer whose gathers are softmaxes over tokens: pairs :math:`(O, L)`, the log-weight last.
 
     Subclasses say what attends to what (:meth:`attention_inputs`).
-
-    Attributes
-    ----------
-    scale : float or None
-        Factor on the scores; None for :math:`D^{-1/2}`.
     """
 
     scale: float | None = None

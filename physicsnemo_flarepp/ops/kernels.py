@@ -33,22 +33,7 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def select_backend(q: Tensor, k: Tensor, v: Tensor, key_weights: Tensor | None) -> str:
-    """Name the kernel that serves these inputs: "cpu", "flash", "efficient" or "math".
-
-    Parameters
-    ----------
-    q, k, v : torch.Tensor
-        Queries :math:`(B, H, M, D)`, keys and values :math:`(B, H, N, D)`.
-    key_weights : torch.Tensor or None
-        :math:`(B, N)`, or a mask. Half precision on CUDA carries them in further columns.
-
-    Returns
-    -------
-    str
-        "math", the unfused reference, serves what no fused kernel does: other devices, fp64 on
-        CUDA, bfloat16 on GPUs older than Ampere, head sizes off the kernels' alignment, and values
-        wider or narrower than the keys.
-    """
+    """Name the kernel that serves these inputs: "cpu", "flash", "efficient" or "math"."""
     if v.shape[-1] != q.shape[-1]:
         return "math"
     capability = cuda_capability(q.device)

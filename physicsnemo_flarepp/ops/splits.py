@@ -31,21 +31,6 @@ def work_items(
 
     The rules by which torch 2.10 to 2.15 launches them, for heads of up to 128 channels.
 
-    Parameters
-    ----------
-    backend : str
-        "cpu", "flash" or "efficient"; see :func:`~physicsnemo_flarepp.ops.kernels.select_backend`.
-    backward : bool
-        The kernel of the gradients.
-    batch, heads, queries, keys : int
-        Sizes of the call.
-
-    Returns
-    -------
-    int or None
-        None where the kernel fills the device by itself: the flash forward pass splits its keys,
-        and the unfused backend consists of matrix products.
-
     Examples
     --------
     >>> work_items("flash", True, 1, 8, queries=100_000, keys=64)  # gradients of decode
@@ -67,19 +52,6 @@ def choose_splits(
     wanted: int | None = None,
 ) -> int:
     """Return the number of parts into which a call splits its longer axis; 1 leaves it whole.
-
-    Parameters
-    ----------
-    backend, backward
-        As in :func:`work_items`.
-    sizes : tuple[int, int, int, int]
-        Batch, heads, queries and keys.
-    slots : int
-        Pieces of work that the device runs at once, :func:`count_slots`.
-    wanted : int, optional
-        A choice made by the caller. Else that of the environment variable ``FLAREPP_SPLITS``, a
-        number or "auto"; else as many as fill the slots once, each of at least 1024 tokens and no
-        fewer tokens than latents.
 
     Examples
     --------
@@ -145,25 +117,7 @@ def call_in_parts(
     axes: Sequence[int | None],
     splits: int,
 ) -> list[tuple[Tensor, ...]]:
-    """Call a function on equal parts of the tokens at once, and on the tokens that remain.
-
-    Parameters
-    ----------
-    function : callable
-        Takes the arguments, whose first axis is the batch, and returns tensors.
-    arguments : sequence of torch.Tensor or None
-        What to call it with.
-    axes : sequence of int or None
-        Token axis of each argument; None for one that all parts share.
-    splits : int
-        Number S of equal parts, at most the number of tokens.
-
-    Returns
-    -------
-    list[tuple[torch.Tensor, ...]]
-        Results of the equal parts, with axes :math:`(B, S, ...)` in front, and of the remainder,
-        with :math:`(B, 1, ...)`, if there is one.
-    """
+    """Call a function on equal parts of the tokens at once, and on the tokens that remain."""
     batch, n_tokens = next(
         (argument.shape[0], argument.shape[axis])
         for argument, axis in zip(arguments, axes, strict=True)

@@ -402,14 +402,6 @@ def distinct_names(
 ) -> list[str]:
     """Return a name of its own for each run directory.
 
-    Parameters
-    ----------
-    directories : sequence of path-like
-        Run directories.
-    labels : sequence of str, optional
-        Names to use; by default those of the directories, and where these clash with the parents
-        in which they differ.
-
     Examples
     --------
     >>> distinct_names(["/a/first/flare", "/a/second/flare"])

@@ -63,16 +63,6 @@ def compare(trials: Sequence[ComparedRun], directory: str | Path, jobs: int = 1)
     """Train all trials and write ``comparison.md`` and ``comparison.csv``; return the table.
 
     Trials that were trained before are only evaluated, those that were stopped resume.
-
-    Parameters
-    ----------
-    trials : Sequence[ComparedRun]
-        The first model is the one that the others are compared with.
-    directory : str or Path
-        Where the tables go.
-    jobs : int, optional
-        Trials at a time, each with its share of the cores and, where there are GPUs, one of its
-        own as long as they last. What they print goes to ``log.txt`` in their run directories.
     """
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}, expected at least 1")

@@ -45,15 +45,6 @@ class ResidualAdamW(torch.optim.AdamW):
     :math:`(I + W) - \eta\lambda W` is what AdamW gives plus :math:`\eta\lambda I`, so that much is
     added to the diagonals after its step. State and checkpoints are those of AdamW.
 
-    Parameters
-    ----------
-    groups : list[dict]
-        From :func:`parameter_groups`, the decayed first.
-    residual : Sequence[torch.Tensor]
-        Stored weights, of several times C rows and C columns, each C rows a residual projection.
-    **options
-        Of AdamW.
-
     Examples
     --------
     >>> weight = nn.Parameter(3 * torch.eye(2))
@@ -125,17 +116,6 @@ class ResidualMuon(torch.optim.Muon):
     one matrix, none would be orthogonal on its own. Maps of one shape go through one batched
     product. torch computes the factor in bfloat16, where rounding differences between meshes of
     ranks grow to percents; here it has the precision of the weights, which is also faster on CPUs.
-
-    Parameters
-    ----------
-    weights : Sequence[torch.Tensor]
-        Matrices.
-    stacked : Sequence[torch.Tensor]
-        Those among them, of several times C rows and C columns, whose every C rows are one map.
-    residual : Sequence[torch.Tensor]
-        As of :class:`ResidualAdamW`.
-    **options
-        Of :class:`torch.optim.Muon`.
 
     Examples
     --------
@@ -209,17 +189,6 @@ def orthogonal_factors(
 
     Muon's polynomial :math:`a x + b x^3 + c x^5` acts on the singular values and brings them near
     1, not to 1, in few steps.
-
-    Parameters
-    ----------
-    matrices : torch.Tensor
-        Of one shape.
-    coefficients : tuple[float, float, float]
-        a, b and c.
-    steps : int
-        Iterations.
-    eps : float
-        Smallest norm by which a matrix is divided.
     """
     a, b, c = coefficients
     wide = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
@@ -231,15 +200,7 @@ def orthogonal_factors(
 
 
 class MuonWithAdamW(CombinedOptimizer):
-    """Muon on the matrices of the blocks and AdamW on the rest, which a scaler steps unasked.
-
-    Parameters
-    ----------
-    adamw : ResidualAdamW
-        Of the other parameters; its rate is the one that is reported.
-    muon : ResidualMuon
-        Of the matrices.
-    """
+    """Muon on the matrices of the blocks and AdamW on the rest, which a scaler steps unasked."""
 
     # The verdict on overflows stays on the device, as with fused AdamW.
     _step_supports_amp_scaling = True

@@ -44,21 +44,7 @@ _ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 @dataclass(frozen=True)
 class StepPlan:
-    """A kind of training step, and what it needs.
-
-    Parameters
-    ----------
-    name : str
-        "plain", "recomputed blocks", "context over R ranks" or "streamed, chunks of c".
-    device, host : int
-        Bytes at the peak of a step on the device of each rank, weights and moments included, and
-        bytes of hidden states that wait on its host. On a CPU both share one memory.
-    seconds : float
-        Time of a step: the plain one as measured on this machine, the others by their operations.
-        Neither collectives nor transfers are counted.
-    fits : bool
-        Whether both fit.
-    """
+    """A kind of training step, and what it needs."""
 
     name: str
     device: int
@@ -79,24 +65,6 @@ def plan(
     chunk_size: int | str = "auto",
 ) -> list[StepPlan]:
     """Return what each kind of training step on whole clouds needs, and whether it fits.
-
-    Parameters
-    ----------
-    model : MixerBackbone
-        On the device on which it is timed.
-    n_tokens : int
-        Tokens N of a case.
-    batch : int, optional
-        Cases per batch of a rank.
-    precision : str, optional
-        A value of ``training.precision``.
-    memory, host_memory : float, optional
-        Bytes of the device and of its host; default: of this machine. With `memory` the
-        device is taken to be a GPU.
-    ranks : sequence of int, optional
-        Sizes of context groups.
-    chunk_size : int or "auto", optional
-        Tokens per chunk of the streamed step.
 
     Examples
     --------

@@ -30,19 +30,7 @@ from .reporting import SPLIT_NAMES, PeakMemory, PendingStep, Reporter, Status
 
 @dataclass(frozen=True)
 class Selection:
-    """Which weights are the result of a run.
-
-    Parameters
-    ----------
-    select : str
-        Setting of the run: ``last``, ``best`` or ``best_on_test``.
-    split : str or None
-        What the error that chose them was measured on; None for the last.
-    epoch, step : int
-        Epochs and steps after which the run had them.
-    error : float or None
-        The error that chose them.
-    """
+    """Which weights are the result of a run."""
 
     select: str
     split: str | None

@@ -9,7 +9,7 @@ import torch
 from physicsnemo.mesh import DomainMesh, Mesh
 
 from physicsnemo_flarepp.datapipes import DrivAerMLReader
-from physicsnemo_flarepp.datapipes.checks import check_range
+from physicsnemo_flarepp.datapipes.validation import check_range
 
 
 @pytest.fixture

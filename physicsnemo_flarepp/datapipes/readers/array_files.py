@@ -22,7 +22,7 @@ import zarr
 
 from ...files import damaged, reading
 from ...meshes.polygons import Rows
-from ..checks import check_fits
+from ..validation import check_fits
 from .stores import check_chunks, check_codecs, own_dataset
 
 SUFFIXES = (".npz", ".npy", ".h5", ".hdf5", ".zarr", ".csv")

@@ -16,8 +16,8 @@ from tensordict import TensorDict
 from ...files import reading
 from ...meshes.measures import cloud_areas, grid_areas
 from ...parallel.tokens import split_bounds
-from ..checks import check_finite, check_range, check_unique, check_weights, missing_name
 from ..sampling import TOKEN_KEYS, Rows, check_shard, token_rows, weighted_rows
+from ..validation import check_finite, check_range, check_unique, check_weights, missing_name
 
 SAMPLING_MODES = ("fixed", "epoch")
 DENSITIES = ("cells", "area")
@@ -120,28 +120,7 @@ def distinct_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class TokenTable:
-    """One case before anything is read: lazy columns by name, all with the token axis first.
-
-    Parameters
-    ----------
-    source : Path or str
-        File to name in errors and to plot from.
-    n_tokens : int
-        Rows N of every column.
-    coordinates, features, fields : Mapping[str, Rowwise]
-        Columns (N,) or (N, k), concatenated along channels when rows are read.
-    global_values : Mapping[str, numpy.ndarray]
-        Values of the whole case: numbers and vectors, concatenated when read.
-    association : str
-        Whether a token is a ``point`` or a ``cell`` of the mesh in `source`.
-    weights : Mapping[str, Rowwise]
-        Columns (N,) that tokens can be weighted by: ``measure``, the area or volume that each
-        stands for, where it is known, and arrays that were asked for by name.
-    shuffled : bool
-        Whether the rows are stored in random order, so that a block of them is a random draw.
-    checked : bool
-        Whether values out of proportion were looked for when the case was opened.
-    """
+    """One case before anything is read: lazy columns by name, all with the token axis first."""
 
     source: Path | str
     n_tokens: int

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from physicsnemo.datapipes import register
 
-from ..checks import check_shape, existing_directory, one_file
 from ..specs import BenchmarkSpec, benchmark
+from ..validation import check_shape, existing_directory, one_file
 from .array_files import map_npy
 from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, point_areas
 from .splits import SplitMissing, apart_split, check_split, positional_split

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...meshes import SUFFIXES as MESH_SUFFIXES
-from ..checks import printable
+from ..validation import printable
 from .contents import ARRAY_SUFFIXES, STORE_SUFFIXES, SUFFIXES
 
 CASE = "{case}"
@@ -25,21 +25,7 @@ _PREFERRED = (
 
 @dataclass(frozen=True)
 class CaseFiles:
-    """The files of all cases of a folder.
-
-    Parameters
-    ----------
-    cases : Mapping[str, tuple[Path, ...]]
-        Files by id, in the order in which they were asked for.
-    shared : tuple[Path, ...]
-        Files that belong to every case, such as one mesh for all.
-    array_names : Mapping[Path, str]
-        Names of the arrays of ``.npy`` files.
-    told : tuple[str, ...]
-        What was taken for what, where no pattern said it.
-    whole_set : bool
-        Whether the arrays of `shared` hold all cases along their first axis; `cases` is then empty.
-    """
+    """The files of all cases of a folder."""
 
     cases: Mapping[str, tuple[Path, ...]]
     shared: tuple[Path, ...] = ()

@@ -14,8 +14,8 @@ from ...meshes.measures import (
     stored_measure,
 )
 from ...meshes.polygons import Rows, unit_vectors
-from ..checks import MissingName, printable
 from ..specs import TABLE_AREAS
+from ..validation import MissingName, printable
 from .base import MEASURE, NO_WEIGHTS, ComputedColumn, Rowwise, TokenTable, point_areas
 from .contents import Contents
 from .names import Names, Pick

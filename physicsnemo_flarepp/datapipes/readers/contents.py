@@ -33,8 +33,8 @@ from physicsnemo.mesh import Mesh
 from ...files import reading
 from ...meshes import SUFFIXES as MESH_SUFFIXES
 from ...meshes import CellMesh, PolygonMesh, read_mesh
-from ..checks import check_range, check_shape, printable
 from ..specs import TABLE_AREAS, TABLE_NAMES
+from ..validation import check_range, check_shape, printable
 from .array_files import SUFFIXES as ARRAY_SUFFIXES
 from .array_files import lazy_zarr, open_arrays
 from .base import ComputedColumn, Rowwise
@@ -56,20 +56,7 @@ _KEPT_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class Wanted:
-    """What of a file will be used, so that the rest need not be read.
-
-    Parameters
-    ----------
-    arrays : Collection[str] or None
-        Names; None for all.
-    sizes : bool
-        Whether the area or volume of tokens is used, so that cells of a volume are measured.
-    boundary : str or None
-        Part of a DomainMesh: a boundary or ``interior``; None for the only boundary. Or of a CGNS,
-        EnSight or OpenFOAM case; None for the interior.
-    allow_missing_chunks : Collection[str]
-        Zarr arrays whose absent chunks stand for the fill value.
-    """
+    """What of a file will be used, so that the rest need not be read."""
 
     arrays: Collection[str] | None = None
     sizes: bool = False
@@ -79,27 +66,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Contents:
-    """Everything in the files of one case.
-
-    Parameters
-    ----------
-    source : Path or str
-        The file to name in errors and to plot from: that of the mesh, if there is one.
-    arrays : Mapping[str, Rowwise]
-        Of files of arrays, of any shape.
-    mesh : PolygonMesh or CellMesh, optional
-        Geometry with its cell and point data.
-    values : Mapping[str, numpy.ndarray]
-        Of the whole case: field data of a mesh, global data, parameters.
-    body : PolygonMesh, optional
-        Surface of the body in a domain, to which distances are measured.
-    unreadable : Mapping[str, str]
-        Why arrays that are there are not read, by name: sentences that begin with the file.
-    checked : bool
-        Whether the values were compared with each other when the file was decoded.
-    origins : Mapping[str, Path or str]
-        The files of arrays, where the arrays of a case are in several.
-    """
+    """Everything in the files of one case."""
 
     source: Path | str
     arrays: Mapping[str, Rowwise] = field(default_factory=dict)

@@ -9,8 +9,8 @@ from physicsnemo.datapipes import register
 from tensordict import TensorDict
 
 from ...meshes import PolygonMesh
-from ..checks import check_unique, existing_directory
 from ..specs import benchmark
+from ..validation import check_unique, existing_directory
 from .base import ReaderOptions
 from .case_files import SPLIT_DIRECTORIES, CaseFiles
 from .contents import Contents, Wanted

@@ -85,23 +85,7 @@ def _as_config(picks: Mapping[str, Pick]) -> list[str] | dict[str, str]:
 
 @dataclass(frozen=True)
 class Names:
-    """What the arrays of a case are taken for.
-
-    Parameters
-    ----------
-    coordinates : Mapping[str, Pick] or None
-        Of files of arrays, joined in this order; empty for a grid without coordinates. None for a
-        guess, and on meshes, which have their own.
-    features, fields, globals : Mapping[str, Pick] or None
-        None for a guess.
-    association : str or None
-        ``cell`` or ``point`` of a mesh; None for the one that holds the arrays.
-    weights : str
-        ``none``, ``measure`` or an array.
-    grid : tuple[int, ...] or None
-        Shape of the grid that the arrays of a case have, if that cannot be seen from the
-        coordinates.
-    """
+    """What the arrays of a case are taken for."""
 
     coordinates: Mapping[str, Pick] | None = None
     features: Mapping[str, Pick] | None = None

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ...files import reading
-from ..checks import MissingName, printable
+from ..validation import MissingName, printable
 from .case_files import CASE, some
 
 # CSV of DrivAerML beside a surface.

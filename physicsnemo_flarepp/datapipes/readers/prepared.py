@@ -20,7 +20,7 @@ from physicsnemo.datapipes import register
 
 from ...files import check_inside, read_checked_json, reading
 from ...meshes import ASSOCIATIONS
-from ..checks import check_shape, existing_directory, missing_name
+from ..validation import check_shape, existing_directory, missing_name
 from .array_files import map_npy
 from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, distinct_names
 from .splits import MANIFEST, CaseChoice, named_split

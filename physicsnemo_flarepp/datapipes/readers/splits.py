@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ...files import reading
-from ..checks import check_unique, printable
 from ..specs import MANIFEST, BenchmarkSpec
+from ..validation import check_unique, printable
 
 SPLITS = ("train", "val", "test")
 # How owners of data call their validation split.

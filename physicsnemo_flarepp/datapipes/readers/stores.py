@@ -25,7 +25,7 @@ import zarr
 from physicsnemo.mesh import DomainMesh, Mesh
 
 from ...files import RefusedFile, damaged, reading
-from ..checks import missing_name
+from ..validation import missing_name
 
 # Name of what is inside the boundaries of a DomainMesh.
 INTERIOR = "interior"

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from physicsnemo_flarepp.datapipes.checks import check_fits, check_shape, printable
+from physicsnemo_flarepp.datapipes.validation import check_fits, check_shape, printable
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 5), (5, 5, 5), (0, 1, 1)])
