@@ -108,7 +108,8 @@ class RunDirectory:
     def __exit__(self, *_: object) -> None:
         """Let other processes in."""
         self.metrics.close()
-        if self._lock is not None and [path.name for path in self.path.iterdir()] == [".lock"]:
+        held = self._lock is not None and self.path.is_dir()
+        if held and [path.name for path in self.path.iterdir()] == [".lock"]:
             (self.path / ".lock").unlink()  # a run that was refused leaves nothing
             self.path.rmdir()
         self._held.close()

@@ -47,8 +47,10 @@ def sample_of(run: "Run", given: Any, values: GlobalValues) -> dict[str, Tensor]
     if values or (run.channels.globals and "globals" not in entries):
         found = find_globals(run, Contents(_SOURCE), values)
         entries["globals"] = np.concatenate([value.reshape(-1) for value in found.values()])
-    weighted = run.channels.weights != NO_WEIGHTS and "weights" not in entries
-    if weighted or not all(isinstance(value, Tensor) for value in entries.values()):
+    known = run.channels.weights == MEASURE and run.channels.coordinates == 2
+    if (known and "weights" not in entries) or not all(
+        isinstance(value, Tensor) for value in entries.values()
+    ):
         arrays = {name: as_array(value) for name, value in entries.items() if name in SAMPLE}
         for name in ("coordinates", "features"):  # of a grid, row by row
             if name in arrays and arrays[name].ndim > 2:

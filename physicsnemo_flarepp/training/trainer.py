@@ -104,6 +104,11 @@ class Trainer:
         return self.epoch * self.assembly.steps_per_epoch + self.step_in_epoch
 
     @property
+    def begun(self) -> int:
+        """Epochs done, with one of which a part is done."""
+        return self.epoch + (self.step_in_epoch > 0)
+
+    @property
     def is_complete(self) -> bool:
         """Whether nothing is left to train."""
         return self.step >= self.assembly.total_steps
@@ -294,7 +299,7 @@ class Trainer:
         errors = self._measure(split)
         row = self._error_row("evaluation", split, errors)
         self._log([row])
-        self.reporter.evaluated(self.epoch, split, row["error"], row["mean_predictor_error"])
+        self.reporter.evaluated(self.begun, split, row["error"], row["mean_predictor_error"])
         self._errors[split] = errors
         self._since = time.perf_counter()
         return row["error"]
@@ -328,7 +333,7 @@ class Trainer:
     def _select(self) -> Selection:
         """Set the averaged weights to those of the chosen checkpoint, on all ranks."""
         if self.settings.select == "last":
-            return Selection("last", None, self.epoch, self.step, None)
+            return Selection("last", None, self.begun, self.step, None)
 
         def load() -> tuple[Checkpoint, dict]:
             best = self.store.best(self.reporter.say)

@@ -26,6 +26,7 @@ def test_a_run_of_steps_resumes_to_the_same_weights(make_config, tmp_path, sched
     whole = train(make_config(**changes))
     assert [row["step"] for row in rows(whole.directory, "step")] == list(range(1, 8))
     assert [row["step"] for row in rows(whole.directory, "evaluation")] == [5, 7]
+    assert whole.selection.epoch == 2
     other = tmp_path / "resumed"
     shutil.copytree(whole.directory, other)
     (other / "model.mdlus").unlink()
