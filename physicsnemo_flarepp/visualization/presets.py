@@ -88,7 +88,7 @@ def preset_for(
     >>> preset_for("elasticity", builtin=True).units["stress"]
     'kPa'
     >>> preset_for(None, dimension=3).cameras
-    ('three-quarter', 'side', 'top', 'front')
+    ('three-quarter', 'side', 'top', 'rear')
     """
     special = f"{benchmark} (built in)"
     if builtin and special in PRESETS:

@@ -301,7 +301,9 @@ def test_the_test_case_and_its_file_are_weighted_alike(weighted_run, surfaces):
     areas = pv.read(path).compute_cell_sizes(length=False, volume=False)["Area"]
     np.testing.assert_allclose(sample["weights"], areas, rtol=1e-5)
     del sample["weights"]
-    with pytest.raises(ValueError, match="weighs tokens by 'measure', but the sample has no"):
+    with pytest.raises(
+        ValueError, match="no array 'weights', but run weighted weighs tokens by 'measure'"
+    ):
         weighted_run.predict(sample)
 
 

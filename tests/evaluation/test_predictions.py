@@ -134,7 +134,7 @@ def test_coordinates_alone_are_enough_for_a_run_without_features(loaded, tmp_pat
         ),
         (
             {"coordinates": np.zeros((80, 2)), "features": np.zeros((80, 1))},
-            r"statistics for 81 points met values of shape \(80, 1\)",
+            r"for 81 points met values of shape \(80, 1\)",
         ),
     ],
 )

@@ -38,6 +38,7 @@ REVIEWED = {
     "datapipes/__init__.py import_module": 1,
     "commands/dispatch.py import_module": 3,
     "models/lora.py import_module": 1,
+    "meshes/vtk_process.py import_module": 1,
     "builtin/sets/base.py import_module": 1,
     "builtin/workers.py import_module": 1,
     "visualization/rendering.py import_module": 1,
@@ -51,6 +52,7 @@ REVIEWED = {
     # Values: YAML without tags that build objects, and no references in a file.
     "runs/trained_run.py create": 1,
     "models/feeding.py create": 1,
+    "training/defaults.py create": 2,
     "commands/configs.py create": 1,
     "datapipes/sources.py load": 1,
     "datapipes/inspection.py create": 1,
