@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from .normalization import Affine, Normalizer
+from .normalization import PLACES, Affine, Normalizer
 from .readers import CaseReader
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ BASELINES = {"mean_field": "mean field", "linear": "linear regression on the par
 _RIDGE = 1e-3
 # Part of the coordinates' variance that their mean over cases explains where rows correspond.
 _CORRESPONDING = 0.5
+# How far a row may be from its mean place: in deviations of that place, and of all rows.
+_REACH, _OFF = 6.0, 0.05
 
 
 def whole_cases(reader: CaseReader, *, n_points: int | None = None) -> CaseReader:
@@ -73,6 +75,14 @@ class FieldFit:
         total = (square.mean(0) - mean.mean(0) ** 2).sum()
         return bool(mean.var(0).sum() >= _CORRESPONDING * total)
 
+    def places(self) -> Affine:
+        """Return the mean place of each row, and how far from it the row may be."""
+        mean, square = self._places / self.cases
+        varied = np.sqrt(np.maximum(square - mean**2, 0.0)).max(-1, keepdims=True)
+        reach = _REACH * varied + _OFF * np.sqrt(mean.var(0).sum())
+        shift, scale = torch.from_numpy(mean).float(), torch.from_numpy(reach).float()
+        return Affine(shift, scale.expand_as(shift).contiguous())
+
     def solve(self, kind: str) -> Affine:
         """Return the fit; its scale is the deviation of what it leaves over, per channel."""
         gram, cross = self._sums
@@ -90,8 +100,8 @@ class FieldFit:
         return Affine(shift, scale, torch.stack(slope) if slope else None)
 
 
-def fit_baseline(reader: CaseReader, normalizer: Normalizer, kind: str) -> Affine:
-    """Return the statistics of fields with which a network learns what a baseline leaves over."""
+def fit_baseline(reader: CaseReader, normalizer: Normalizer, kind: str) -> dict[str, Affine]:
+    """Return what lets a network learn what a baseline leaves over: its fields, and its places."""
     if kind not in BASELINES:
         raise ValueError(f"data.baseline is {kind!r}; choose none, {' or '.join(BASELINES)}")
     fit, whole = FieldFit(), whole_cases(reader)
@@ -117,4 +127,4 @@ def fit_baseline(reader: CaseReader, normalizer: Normalizer, kind: str) -> Affin
             f"data.baseline is {kind!r}, which needs {least} training cases to leave something to "
             f"learn, but there are {fit.cases}; set data.baseline to mean_field or none"
         )
-    return fit.solve(kind)
+    return {"fields": fit.solve(kind), PLACES: fit.places()}

@@ -107,7 +107,7 @@ def build_dataloaders(
     check_disjoint(present)
     normalizer = _make_normalizer(source, train)
     if source.cfg.baseline != "none" and "load" not in source.cfg.normalization:
-        normalizer.affine["fields"] = fit_baseline(train, normalizer, source.cfg.baseline)
+        normalizer.affine |= fit_baseline(train, normalizer, source.cfg.baseline)
     loaders = {
         split: _make_loader(source, split, reader, normalizer) for split, reader in present.items()
     }

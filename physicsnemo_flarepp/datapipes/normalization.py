@@ -27,6 +27,9 @@ DEFAULT_KINDS = {
 }
 _FORMAT = "physicsnemo_flarepp.normalizer.v1"
 NORMALIZED_KEYS = ("coordinates", "features", "fields", "globals")
+# Beside a baseline: where each row is in training (normalised), and how far that varies.
+PLACES = "places"
+_STORED_KEYS = (*NORMALIZED_KEYS, PLACES)
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Normalizer(Transform):
         self.affine = dict(affine or {})
         # Ranges of the inputs it was fitted to, set by fit_normalizer.
         self.ranges: dict[str, Any] | None = None
-        unknown = set(self.affine) - set(NORMALIZED_KEYS)
+        unknown = set(self.affine) - set(_STORED_KEYS)
         if unknown:
             raise ValueError(f"cannot normalise {sorted(unknown)}; expected {NORMALIZED_KEYS}")
 
@@ -174,7 +177,7 @@ class Normalizer(Transform):
                 f"{path} has the metadata {json.dumps(metadata)}, expected the format {_FORMAT!r}; "
                 "give a file that Normalizer.save wrote"
             )
-        expected = {f"{key}.{part}" for key in NORMALIZED_KEYS for part in ("shift", "scale")}
+        expected = {f"{key}.{part}" for key in _STORED_KEYS for part in ("shift", "scale")}
         slope, pairs = state.get("fields.slope"), state.keys() - {"fields.slope"}
         halves = {name.rpartition(".")[0] for name in pairs}
         fits = slope is None or slope[0].shape == state.get("fields.shift", slope).shape

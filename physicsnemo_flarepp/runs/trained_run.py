@@ -21,6 +21,7 @@ from ..datapipes import Normalizer
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import build_test_loader, evaluated_split
 from ..datapipes.memory import MemoryCases
+from ..datapipes.normalization import PLACES
 from ..datapipes.readers import CaseReader
 from ..datapipes.readers.base import NO_WEIGHTS
 from ..datapipes.readers.names import Names
@@ -213,6 +214,7 @@ class Run:
         >>> run.predict(points, mu=0.3)  # doctest: +SKIP
         """
         sample = sample_of(self, given, global_values)
+        self._check_places(sample)
         arguments = self.inputs(sample)
         if can_stream(self.model):
             result = predict(self.model, **arguments, progress=progress)
@@ -222,6 +224,22 @@ class Run:
         result = result.reshape(len(sample["coordinates"]), -1).float().cpu()
         given = self._normalised(sample).get("globals", None)
         return self.normalizer.inverse(result, sample.get("tokens", None), given=given).numpy()
+
+    def _check_places(self, sample: Mapping[str, Tensor]) -> None:
+        """Raise if rows are not where a baseline, which was fitted row by row, has them."""
+        places = self.normalizer.affine.get(PLACES)
+        if places is None:
+            return
+        points = self._normalised(sample)["coordinates"]
+        middle, reach = places.rows(sample.get("tokens", None), points)
+        far = ((points - middle).abs() > reach).any(-1)
+        if far.any():
+            raise ValueError(
+                f"row {int(far.nonzero()[0])} is not where that row of the training meshes is: run "
+                f"{self.name} adds a baseline that was fitted row by row (data.baseline="
+                f"{self.config.data.get('baseline')}). Give the points of the training mesh in its "
+                "order, or train with data.baseline=none for other meshes"
+            )
 
 
 def can_stream(model: torch.nn.Module) -> bool:

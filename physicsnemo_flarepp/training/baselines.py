@@ -123,8 +123,8 @@ def verdict(error: float, baselines: Mapping[str, float], used: str) -> str | No
     Examples
     --------
     >>> verdict(0.061, {"constant": 0.59, "mean field": 0.054}, "none")
-    'The model LOSES to the mean field, 6.10 % against 5.40 %: try data.baseline=mean_field, or \
-train longer.'
+    'The model LOSES to the mean field, 6.10 % against 5.40 %: train longer, or try \
+data.baseline=mean_field (for this mesh only).'
     >>> verdict(0.05, {"constant": 0.59, "mean field": 0.054}, "none")
     """
     best = min(baselines, key=baselines.__getitem__, default=None)
@@ -132,7 +132,7 @@ train longer.'
         return None
     kinds = {name: kind for kind, name in BASELINES.items()}
     if best in kinds and used != kinds[best]:
-        advice = f"try data.baseline={kinds[best]}, or train longer"
+        advice = f"train longer, or try data.baseline={kinds[best]} (for this mesh only)"
     elif best == MEAN:
         advice = (
             "see with flarepp inspect whether every input that differs between cases is used, then "

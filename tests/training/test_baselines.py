@@ -96,6 +96,10 @@ def test_an_output_of_zero_is_the_baseline_everywhere(kind, stream, tmp_path):
         np.testing.assert_allclose(run.predict(sample)[:, 0], expected[case], rtol=2e-3)
         part = {**sample, **{key: sample[key][5:9] for key in ("coordinates", "tokens", "weights")}}
         np.testing.assert_allclose(run.predict(part)[:, 0], expected[case][5:9], rtol=2e-3)
+    whole = {key: value for key, value in sample.items() if key != "tokens"}
+    for moved in (sample["coordinates"].flip(0), 100 * sample["coordinates"]):
+        with pytest.raises(ValueError, match="row 0 is not where .* data.baseline=none"):
+            run.predict({**whole, "coordinates": moved})
     # Training itself saw the sum: its error is that of the baseline plus a random residual.
     name = {"mean_field": "mean field", "linear": "linear regression on the parameters"}[kind]
     assert result.error < 6 * result.baselines[name]
@@ -126,7 +130,7 @@ def test_a_model_that_loses_is_told_so_first(tmp_path):
     result = train(cfg, data=data)
     first = (tmp_path / "run" / "table.md").read_text().splitlines()[0]
     assert first.startswith("The model LOSES to the linear regression on the parameters, ")
-    assert first.endswith("try data.baseline=linear, or train longer.")
+    assert first.endswith("train longer, or try data.baseline=linear (for this mesh only).")
     report = evaluate_run(load_run(result.directory, data=data, device="cpu"), progress=False)
     lines = format_report(report).splitlines()
     assert lines[0] == first
