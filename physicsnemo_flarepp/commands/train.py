@@ -18,7 +18,7 @@ def run(cfg: DictConfig) -> dict[str, str] | None:
         draw_run(trained.directory)
     if code := trained.exit_code():  # not on success: it would end a sweep of hydra -m
         sys.exit(code)
-    if not trained.is_main:
+    if not trained.is_main or trained.errors is None:
         return None
     return {
         "run": str(trained.directory),

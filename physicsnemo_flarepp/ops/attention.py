@@ -427,11 +427,11 @@ def all_gradients(
         return *(g[..., :-ALIGNMENT] for g in grads), None
     # log w adds to S, so its gradient is the sum of dS over queries and heads. With a constant c
     # for q in that column, where k is 0, the kernel's own gradient of k is s c sum_m dS.
-    unit = column_unit(scale)
-    q[..., -ALIGNMENT] = unit
+    constant = column_unit(scale)
+    q[..., -ALIGNMENT] = constant
     grads = _attention_backward(grad_out, q, k, v, out, lse, *known)
     column = grads[1][..., -ALIGNMENT]
-    summed = column.sum(1, dtype=accumulation_dtype(column.dtype)) / (scale * unit)
+    summed = column.sum(1, dtype=accumulation_dtype(column.dtype)) / (scale * constant)
     grad_weights = (summed / weights).masked_fill(weights == 0, 0.0).to(weights.dtype)
     return *(g[..., :-ALIGNMENT] for g in grads), grad_weights
 

@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 T = TypeVar("T")
 _PATIENCE = 60.0  # seconds between two lines about the wait
-_FAREWELL = 10.0  # seconds that a failing first rank gives the others
+# Seconds that the first rank gives the others to read an error, and a result.
+_FAREWELL, _HANDOVER = 10.0, 120.0
 
 
 def on_first_rank(function: Callable[[], T], doing: str) -> T:
@@ -37,20 +38,22 @@ def on_first_rank(function: Callable[[], T], doing: str) -> T:
     try:
         result = function()
     except Exception as error:
-        _tell(store, key, None, _portable(error))
-        # The store ends with this process: let the others hear the reason first.
-        deadline = time.monotonic() + _FAREWELL
-        while store.add(f"{key}/read", 0) < dist.get_world_size() - 1:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.05)
+        _tell(store, key, None, _portable(error), _FAREWELL)
         raise
-    _tell(store, key, result, None)
+    _tell(store, key, result, None, _HANDOVER)
     return result
 
 
-def _tell(store: dist.Store, key: str, result: object, error: Exception | None) -> None:
+def _tell(
+    store: dist.Store, key: str, result: object, error: Exception | None, seconds: float
+) -> None:
+    """Hand over, and let the others read it: the store ends with this process."""
     store.set(key, cast(Any, pickle.dumps((result, error))))  # torch's stubs know text only
+    deadline = time.monotonic() + seconds
+    while store.add(f"{key}/read", 0) < dist.get_world_size() - 1:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
 
 
 def _wait(store: dist.Store, key: str, rank: int, doing: str) -> None:

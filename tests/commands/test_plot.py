@@ -60,9 +60,9 @@ def darcy_run(tmp_path_factory):
 def test_usual_figures_of_cars_go_to_the_first_run(car_runs, monkeypatch):
     evaluated = []
 
-    def counted(run, *settings):
+    def counted(run, *settings, baselines):
         evaluated.append(run.name)
-        return evaluate_run(run, *settings)
+        return evaluate_run(run, *settings, baselines=baselines)
 
     monkeypatch.setattr(figure_sets, "evaluate_run", counted)
     flarepp, flare, _ = map(str, car_runs)

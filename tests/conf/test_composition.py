@@ -121,7 +121,7 @@ def test_entry_is_a_whole_run(entry):
 
 def experiment_file(name):
     path = CONF / "experiment" / f"{name}.yaml"
-    return plain(OmegaConf.load(path)) if path.exists() else {}
+    return OmegaConf.to_container(OmegaConf.load(path)) if path.exists() else {}
 
 
 def group_choices(experiment):

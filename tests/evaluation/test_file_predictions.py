@@ -302,7 +302,7 @@ def test_the_test_case_and_its_file_are_weighted_alike(weighted_run, surfaces):
     np.testing.assert_allclose(sample["weights"], areas, rtol=1e-5)
     del sample["weights"]
     with pytest.raises(
-        ValueError, match="no array 'weights', but run weighted weighs tokens by 'measure'"
+        ValueError, match="weighs tokens by 'measure', but the sample has no entry 'weights'"
     ):
         weighted_run.predict(sample)
 
