@@ -10,6 +10,7 @@ from studies import LATENTS, STUDIES, TABLE1
 from physicsnemo_flarepp.training.config import check_config
 
 LEDGER = ROOT / "results/ledger.jsonl"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TINY = {
     "experiment": "quick/darcy",
     "threads": 1,
@@ -95,3 +96,23 @@ def test_published_numbers_are_those_of_the_facts():
 def numbers(text):
     """All numbers with two decimals or more, as percentages and ratios are written."""
     return set(re.findall(r"(?<![\d.])\d+\.\d\d+(?![\d.])", text))
+
+
+def test_the_page_is_what_the_ledger_renders(tmp_path):
+    (tmp_path / "ledger.jsonl").write_text(LEDGER.read_text())
+    render(STUDIES, tmp_path / "ledger.jsonl", figures=False)
+    assert (tmp_path / "README.md").read_text() == (LEDGER.parent / "README.md").read_text()
+
+
+COMMAND = re.compile(r"examples/\w+/\w+\.py|flarepp (train|compare|evaluate|check|plan)|pytest")
+# Pages whose numbers are those of tests: accuracies of solvers, and of emulated kernels.
+TESTED = {"built_in_sets", "kernels"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_errors_that_pages_quote_stand_in_the_ledger_or_beside_their_command(page):
+    results = numbers((LEDGER.parent / "README.md").read_text())
+    for part in re.split(r"(?m)^(?=#{1,3} )", page.read_text()):
+        named = COMMAND.search(part) if "results/" not in part else None
+        if not named and page.stem not in TESTED and re.search(r"\d %|error, %", part):
+            assert numbers(part) <= results, part.splitlines()[0]
