@@ -167,8 +167,7 @@ def train_job(job: Job, runs: Path) -> dict:
     from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
 
     directory = job.directory(runs)
-    before = read_metrics(directory) if (directory / "metrics.jsonl").is_file() else []
-    done = max((row["step"] for row in before), default=0)
+    resumes = (directory / "metrics.jsonl").is_file()
     begin = time.process_time()
     result = train_compared(
         ComparedRun("/".join(job.labels), job.seed, config_of(job.overrides, directory, job.seed))
@@ -178,14 +177,13 @@ def train_job(job: Job, runs: Path) -> dict:
     steps = max(row["step"] for row in rows)
     curve = [(row["step"], round(100 * row["error"], 4)) for row in rows
              if row["kind"] == "evaluation" and row["split"] == "test"]  # fmt: skip
-    share = 1 - done / steps  # of the run that this process has done
     return {
         **identity(job),
         "last": round(100 * result.error, 4),
         "best": min(error for _, error in curve),
         "steps": steps,
         "parameters": result.parameters,
-        "cpu_seconds": round(seconds / share, 1) if share > 0 else None,
+        "cpu_seconds": None if resumes else round(seconds, 1),
         "threads": torch.get_num_threads(),
         "curve": curve,
     }
@@ -240,9 +238,18 @@ def run_script(job: Job, script: str, runs: Path, inputs: Sequence[Path] = ()) -
 
 
 def run_studies(
-    studies: Mapping[str, Study], size: str, runs: Path, ledger: Path, jobs: int, seeds: int | None
+    studies: Mapping[str, Study],
+    size: str,
+    runs: Path,
+    ledger: Path,
+    jobs: int = 1,
+    seeds: int | None = None,
+    cells: Sequence[str] = (),
 ) -> None:
-    """Run what the ledger does not hold: trainings first, then what scripts measure."""
+    """Run what the ledger does not hold: trainings first, then what scripts measure.
+
+    ``cells`` are parts of the names of the cells to run, all by default.
+    """
     held = read_ledger(ledger)
     by_command = {line["command"]: line for line in held}
     done = {(line["study"], line["size"], line["command"]) for line in held}
@@ -250,7 +257,11 @@ def run_studies(
     scripts: list[tuple[Job, str, list[Path]]] = []
     for name, study in studies.items():
         grid: Grid = getattr(study, size)
-        listed = list_jobs(name, study, size, runs, seeds)
+        listed = [
+            job
+            for job in list_jobs(name, study, size, runs, seeds)
+            if not cells or any(text in "/".join(job.labels) for text in cells)
+        ]
         if grid.script:
             scripts += [(job, grid.script, []) for job in listed]
             continue

@@ -34,7 +34,7 @@ def finished(tmp_path_factory):
     equal = Grid(TINY | {"training.steps": 4}, {"model": MODELS}, equal_time=True)
     one = Study("Is it?", "It is.", grid, grid, {("flare",): 1.5, ("other",): 2.5})
     studies = {"first": one, "second": Study("?", "!", equal, equal)}
-    run_studies(studies, "reduced", folder / "runs", folder / "ledger.jsonl", 1, None)
+    run_studies(studies, "reduced", folder / "runs", folder / "ledger.jsonl")
     return folder, studies
 
 
@@ -61,7 +61,8 @@ def test_equal_runs_are_trained_once_and_never_again(finished, monkeypatch):
     steps = json.loads((folder / "runs/steps-second-reduced.json").read_text())
     assert steps["flare"] == 4 and 1 <= steps["flarepp"] <= 4
     monkeypatch.setattr("engine.train_job", lambda *_: pytest.fail("trained again"))
-    run_studies(studies, "reduced", folder / "runs", folder / "ledger.jsonl", 1, None)
+    run_studies(studies, "reduced", folder / "runs", folder / "ledger.jsonl")
+    run_studies(studies, "reduced", folder / "runs", folder / "ledger.jsonl", seeds=2, cells=["x"])
     assert read_ledger(folder / "ledger.jsonl") == lines
 
 
