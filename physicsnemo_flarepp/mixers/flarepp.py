@@ -16,7 +16,7 @@ from .base import (
     TokenWeights,
     add_identity,
 )
-from .norms import make_norm, normalize_rows
+from .layers import make_norm, normalize_rows
 
 # Standard deviation of the scores of balanced seeds.
 SEED_SHARPNESS = 2.0

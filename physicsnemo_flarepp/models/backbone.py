@@ -18,7 +18,6 @@ from .layers import (
     make_block,
     stack_blocks,
 )
-from .positions import grid_positions
 from .token_model import TokenModel
 
 
@@ -132,11 +131,8 @@ class MixerBackbone(TokenModel):
                 f"io_layers={io_layers} has no effect with plain_projections=True, which have no "
                 "residual layers; leave out one of the two"
             )
-        positions = grid_positions(structured_shape, unified_pos, ref, embedding_dim)
         super().__init__(
-            *(functional_dim, out_dim, embedding_dim),
-            structured_shape=structured_shape,
-            positions=positions,
+            *(functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref),
             time_input=time_input,
             checkpoint_blocks=checkpoint_blocks or activation_checkpointing or checkpointing_ratio,
         )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from ..mixers.physicsnemo_layers import find_mixers, is_known_model
-from ..ops.shared_inputs import sum_shared_gradients
+from ..ops.collectives import sum_shared_gradients
 from .geotransolver import find_geotransolvers, shard_geotransolver
 
 DEBUG_VARIABLE = "FLAREPP_DEBUG_CONTEXT"

@@ -15,8 +15,7 @@ from ..datapipes.loaders import Loaders
 from ..datapipes.memory import MemoryCases, from_dataset
 from ..datapipes.readers.base import NO_WEIGHTS
 from ..datapipes.sources import complete_names
-from ..parallel.first_rank import on_first_rank
-from ..parallel.ranks import Ranks
+from ..parallel.ranks import Ranks, on_first_rank
 from ..runs.checkpoints import Checkpoint, CheckpointStore, load_training_state
 from ..runs.directory import NORMALIZER, RunDirectory
 from ..runs.trained_run import load_run

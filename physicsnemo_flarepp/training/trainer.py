@@ -15,8 +15,7 @@ from torch import Tensor
 
 from ..datapipes.normalization import centres_fields
 from ..ops import all_reduce
-from ..parallel.first_rank import on_first_rank
-from ..parallel.ranks import Ranks
+from ..parallel.ranks import Ranks, on_first_rank
 from ..runs.checkpoints import Checkpoint, CheckpointStore, load_training_state
 from ..runs.directory import RunDirectory
 from ..runs.metrics import read_metrics

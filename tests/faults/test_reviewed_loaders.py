@@ -37,7 +37,7 @@ REVIEWED = {
     "__init__.py import_module": 1,
     "datapipes/__init__.py import_module": 1,
     "commands/dispatch.py import_module": 3,
-    "models/lora.py import_module": 1,
+    "models/layers.py import_module": 1,
     "meshes/vtk_process.py import_module": 1,
     "builtin/sets/base.py import_module": 1,
     "builtin/workers.py import_module": 1,
