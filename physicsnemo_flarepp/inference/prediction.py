@@ -49,7 +49,7 @@ def predict(
         FlarePP, any mixer but "attention", or PhysicsNeMo's FLARE, FLAREPlusPlus or Transolver
         (:func:`~physicsnemo_flarepp.models.view_physicsnemo`); compiled and DDP models are
         unwrapped. If its mixers have a context-parallel group, each rank passes its own tokens and
-        gets their outputs. Runs in the dtype of the model, or under the caller's ``torch.autocast``.
+        gets their outputs. Runs in the dtype of the model, or under ``torch.autocast``.
     fx, embedding : ArrayLike
         As in the model's ``forward``, as tensors, NumPy arrays, memory maps, zarr or h5py arrays;
         only chunks are read, and cast to the dtype of the model. An array (N, F) is a batch of
