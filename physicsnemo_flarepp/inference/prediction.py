@@ -12,8 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..models import TokenModel, view_physicsnemo
 from ..progress import progress_bar
-from .inputs import ArrayLike, TokenInputs
-from .outputs import Output
+from .arrays import ArrayLike, Output, TokenInputs
 from .passes import TokenPasses
 from .state import LatentState, model_fingerprint
 from .streams import ResidualStream, Transfers, resolve_chunk_size, token_ranges

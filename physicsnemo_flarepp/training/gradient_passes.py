@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..inference.inputs import TokenArray
+from ..inference.arrays import TokenArray
 from ..inference.passes import TokenPasses, fail_together
 from ..inference.streams import ResidualStream
 from ..mixers.base import Gathered, Latents

@@ -16,10 +16,15 @@ from torch import Tensor
 from ..datapipes.normalization import centres_fields
 from ..ops import all_reduce
 from ..parallel.ranks import Ranks, on_first_rank
-from ..runs.checkpoints import Checkpoint, CheckpointStore, load_training_state
+from ..runs.checkpoints import (
+    Checkpoint,
+    CheckpointStore,
+    gather_random_states,
+    load_training_state,
+    restore_own_random_state,
+)
 from ..runs.directory import RunDirectory
 from ..runs.metrics import read_metrics
-from ..runs.random_state import gather_random_states, restore_own_random_state
 from .assembly import Assembly
 from .config import BUDGETS, TrainingConfig
 from .interrupts import StopRequest
