@@ -1,4 +1,4 @@
-"""Parts of mixers: the two norms of the paper, Linears as they are, sums over tokens.
+"""Parts of mixers: norms, residual layers, Linears as they are, sums over tokens.
 
 Adapters (LoRA), quantisation, parametrisations and hooks replace a layer or act when it is called,
 so a layer's weights may be read only while it is nothing but its product.
@@ -8,6 +8,7 @@ from typing import TypeGuard
 
 import torch
 from jaxtyping import Float
+from physicsnemo.nn import get_activation
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
@@ -15,6 +16,8 @@ from ..ops import rms_norm, split_linear, unit_scale, without_autocast
 from ..ops.attention import TokenWeights
 
 EPSILON = {"layer": 1e-5, "rms": 1e-6}
+# The published runs use the approximation everywhere in the backbone.
+_GELUS = {"gelu": "tanh", "gelu_exact": "none"}
 
 
 class RMSNorm(nn.RMSNorm):
@@ -70,8 +73,13 @@ def apply_in_parts(
     start: int = 0,
     stop: int | None = None,
 ) -> tuple[Float[Tensor, "*rows P"], ...]:
-    """Return parts ``start:stop`` of ``layer(x).chunk(parts, -1)``, if possible at their cost."""
+    """Return parts ``start:stop`` of ``layer(x).chunk(parts, -1)``, if possible at their cost.
+
+    Of a list of layers, each makes one part.
+    """
     stop = parts if stop is None else stop
+    if isinstance(layer, nn.ModuleList):
+        return tuple(part(x) for part in layer[start:stop])
     if not is_bare(layer):
         return layer(x).chunk(parts, -1)[start:stop]
     weight: Tensor = layer.weight
@@ -113,3 +121,45 @@ def sum_tokens(
     equation = "bnhg,bnhd->bhgd" if value.ndim == 4 else "bnhg,bnc->bhgc"
     with without_autocast(value):
         return torch.einsum(equation, shares, value.to(shares.dtype)), shares.sum(1)
+
+
+def make_activation(act: str) -> nn.Module:
+    """Build an activation: "gelu" (tanh), "gelu_exact", or one by PhysicsNeMo's name."""
+    name = act.lower() if isinstance(act, str) else act
+    if name in _GELUS:
+        return nn.GELU(_GELUS[name])
+    try:
+        return get_activation(act)
+    except (KeyError, AttributeError) as error:
+        message = error.args[0] if isinstance(error, KeyError) else "expected a string"
+        raise ValueError(f"act={act!r} is not an activation: {message}") from error
+
+
+class ResidualLayer(nn.Module):
+    r""":math:`x + \mathrm{act}(W x + b)`, of width ``dim``."""
+
+    def __init__(self, dim: int, act: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dim, dim)
+        self.act = make_activation(act)
+
+    def forward(self, x: Float[Tensor, "*rows C"]) -> Float[Tensor, "*rows C"]:
+        """Apply the layer row by row."""
+        return x + self.act(self.linear(x))
+
+
+class ResidualMLP(nn.Module):
+    r"""``n_layers`` times :math:`x + \mathrm{act}(W x + b)`, then :math:`x + W x + b`.
+
+    Keys, values and the feed-forward of FLARE's first paper are of this form, with four layers.
+    """
+
+    def __init__(self, dim: int, n_layers: int, act: str) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(ResidualLayer(dim, act) for _ in range(n_layers)))
+        self.output = nn.Linear(dim, dim)
+
+    def forward(self, x: Float[Tensor, "*rows C"]) -> Float[Tensor, "*rows C"]:
+        """Apply the layers row by row."""
+        x = self.layers(x)
+        return x + self.output(x)

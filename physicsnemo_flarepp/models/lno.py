@@ -8,16 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..mixers.base import AttentionInputs, Latents, OneGatherMixer
-from ..mixers.layers import affine_map
+from ..mixers.layers import ResidualLayer, affine_map, make_activation
 from .checks import check_integers, check_sizes
-from .layers import (
-    BareBlock,
-    LatentBlock,
-    ResidualLayer,
-    join_inputs,
-    make_activation,
-    stack_blocks,
-)
+from .layers import BareBlock, LatentBlock, join_inputs, stack_blocks
 from .token_model import TokenModel
 
 
