@@ -5,6 +5,7 @@ imported: what a verb does is in the module of its name.
 """
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ _FORCE_OPTIONS = (
     "pressure_field", "shear_field", "shear_sign", "speed", "density", "reference_area",
     "drag_axis", "lift_axis", "orientation",
 )  # fmt: skip
+# Fields of which forces may be expected; of others nothing is said.
+_OF_FORCES = re.compile(r"(?i)^(c?p|tau)($|_|mean)|press|druck|shear|traction")
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 FIGURE_NAMES = ("comparison", "gallery", "parity", "routing", "spectrum", "training")
 
@@ -99,7 +102,8 @@ def chosen_forces(
     except ValueError as reason:
         if given:
             raise
-        print(printable(f"no forces of {run.name}: {reason}"))
+        if any(_OF_FORCES.search(name) for name in run.channels.fields):
+            print(printable(f"no forces of {run.name}: {reason}"))
         return None, None
 
 
@@ -111,8 +115,8 @@ def on_surfaces(run: "Run") -> bool:
 def named_numbers(texts: Sequence[str]) -> dict[str, list[float]]:
     """Return {name: numbers}.
 
-    >>> named_numbers(["rho_inf=1", "U_inf=38.9,0,0"])
-    {'rho_inf': [1.0], 'U_inf': [38.9, 0.0, 0.0]}
+    >>> named_numbers(["rho_inf=1", "U_inf=38.9,0,0", "mu=[0.1,2]"])
+    {'rho_inf': [1.0], 'U_inf': [38.9, 0.0, 0.0], 'mu': [0.1, 2.0]}
     >>> named_numbers(["38.9"])
     Traceback (most recent call last):
     ValueError: '38.9' must be a name and numbers, such as rho_inf=1 or U_inf=38.9,0,0
@@ -121,7 +125,7 @@ def named_numbers(texts: Sequence[str]) -> dict[str, list[float]]:
     for text in texts:
         name, _, numbers = text.partition("=")
         try:
-            values[name] = [float(number) for number in numbers.split(",")]
+            values[name] = [float(number) for number in numbers.strip("[]").split(",")]
         except ValueError as error:
             raise ValueError(
                 f"{text!r} must be a name and numbers, such as rho_inf=1 or U_inf=38.9,0,0"
