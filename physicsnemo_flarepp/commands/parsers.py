@@ -40,12 +40,18 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def load_chosen_run(directory: Path, options: argparse.Namespace) -> "Run":
     """Load a run with the options of :func:`add_run_options`."""
-    from ..evaluation import load_run
+    import torch
 
+    from ..evaluation import load_run
+    from ..parallel.launch import find_device
+
+    device = find_device(options.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # or page-locked memory would open the first GPU, too
     return load_run(
         directory,
         checkpoint=options.checkpoint,
-        device=options.device,
+        device=device,
         data_root=options.data_root,
         trust=options.trust,
     )
