@@ -19,10 +19,10 @@ from ..builtin.engine import read_stamp
 from ..files import RefusedFile, reading
 from ..parallel.first_rank import on_first_rank
 from .config import LoaderConfig
-from .memory import MemoryCases, MemoryReader, from_dataset
 from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnReader, ReaderOptions
 from .readers.base import MEASURE, NO_WEIGHTS
 from .readers.benchmarks import stored_cases
+from .readers.memory import MemoryCases, MemoryReader, from_dataset
 from .readers.splits import (
     SPLITS,
     SplitFraction,

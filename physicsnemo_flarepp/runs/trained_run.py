@@ -20,9 +20,8 @@ from torch import Tensor
 from ..datapipes import Normalizer
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import build_test_loader, evaluated_split
-from ..datapipes.memory import MemoryCases
 from ..datapipes.normalization import PLACES
-from ..datapipes.readers import CaseReader
+from ..datapipes.readers import CaseReader, MemoryCases
 from ..datapipes.readers.base import NO_WEIGHTS
 from ..datapipes.readers.names import Names
 from ..datapipes.registered import make_transform

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 from ..datapipes import build_dataloaders
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
-from ..datapipes.memory import MemoryCases
+from ..datapipes.readers import MemoryCases
 from ..datapipes.readers.base import NO_WEIGHTS
 from ..models.feeding import InputLayout, build_model, input_adapter, takes_weights
 from ..parallel import enable_context_parallel, initialize, make_mesh

@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from ..datapipes.loaders import Loaders
-from ..datapipes.memory import MemoryCases, from_dataset
 from ..datapipes.readers.base import NO_WEIGHTS
+from ..datapipes.readers.memory import MemoryCases, from_dataset
 from ..datapipes.sources import complete_names
 from ..parallel.first_rank import on_first_rank
 from ..parallel.ranks import Ranks
