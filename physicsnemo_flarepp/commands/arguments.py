@@ -1,6 +1,7 @@
 """Options that several verbs share, and what they choose. Imports nothing slow, for the help."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ _FORCE_OPTIONS = (
     "pressure_field", "shear_field", "shear_sign", "speed", "density", "reference_area",
     "drag_axis", "lift_axis", "orientation",
 )  # fmt: skip
+# Fields of which forces may be expected; of others nothing is said.
+_OF_FORCES = re.compile(r"(?i)^(c?p|tau)($|_|mean)|press|druck|shear|traction")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +96,8 @@ def chosen_forces(
     except ValueError as reason:
         if given:
             raise
-        print(printable(f"no forces of {run.name}: {reason}"))
+        if any(_OF_FORCES.search(name) for name in run.channels.fields):
+            print(printable(f"no forces of {run.name}: {reason}"))
         return None, None
 
 
@@ -105,8 +109,8 @@ def on_surfaces(run: "Run") -> bool:
 def named_numbers(texts: Sequence[str]) -> dict[str, list[float]]:
     """Return {name: numbers}.
 
-    >>> named_numbers(["rho_inf=1", "U_inf=38.9,0,0"])
-    {'rho_inf': [1.0], 'U_inf': [38.9, 0.0, 0.0]}
+    >>> named_numbers(["rho_inf=1", "U_inf=38.9,0,0", "mu=[0.1,2]"])
+    {'rho_inf': [1.0], 'U_inf': [38.9, 0.0, 0.0], 'mu': [0.1, 2.0]}
     >>> named_numbers(["38.9"])
     Traceback (most recent call last):
     ValueError: '38.9' must be a name and numbers, such as rho_inf=1 or U_inf=38.9,0,0
@@ -115,7 +119,7 @@ def named_numbers(texts: Sequence[str]) -> dict[str, list[float]]:
     for text in texts:
         name, _, numbers = text.partition("=")
         try:
-            values[name] = [float(number) for number in numbers.split(",")]
+            values[name] = [float(number) for number in numbers.strip("[]").split(",")]
         except ValueError as error:
             raise ValueError(
                 f"{text!r} must be a name and numbers, such as rho_inf=1 or U_inf=38.9,0,0"

@@ -47,6 +47,8 @@ def run(options: argparse.Namespace) -> list[Path]:
         else:
             written.append(export_mesh(prediction.mesh, directory, f"{path.stem}_predicted"))
             print(written[-1])
+            for text in prediction.warnings:
+                print(f"warning: {printable(text)}")
     for name in options.cases:
         is_position = name.lstrip("-").isdigit() and name not in trained.case_ids
         case = predict_case(trained, int(name) if is_position else name)

@@ -102,7 +102,8 @@ def predict_file(
         if (known := training_ranges(run)) is not None:
             size = compare_size(known, sample["coordinates"].numpy(), path, scale=scale)
         warnings += [size.warning] if size.warning else []
-    values = run.predict(sample, progress=progress)
+    warnings += [text] if (text := run.parameter_warning(sample)) else []
+    values = run.predict_sample(sample, progress=progress)
     if contents.mesh is not None:
         mesh = to_pyvista(contents.mesh)
     else:

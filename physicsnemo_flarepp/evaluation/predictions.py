@@ -166,7 +166,7 @@ def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePre
     """
     index = find_case(run, case)
     sample, metadata = run.test_set[index]
-    prediction = run.predict(sample, progress=progress)
+    prediction = run.predict_sample(sample, progress=progress)
     return CasePrediction(**_contents(run, index, sample, metadata), prediction=prediction)
 
 

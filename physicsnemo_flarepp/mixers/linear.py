@@ -33,8 +33,13 @@ def apply_in_parts(
     start: int = 0,
     stop: int | None = None,
 ) -> tuple[Float[Tensor, "*rows P"], ...]:
-    """Return parts ``start:stop`` of ``layer(x).chunk(parts, -1)``, if possible at their cost."""
+    """Return parts ``start:stop`` of ``layer(x).chunk(parts, -1)``, if possible at their cost.
+
+    Of a list of layers, each makes one part.
+    """
     stop = parts if stop is None else stop
+    if isinstance(layer, nn.ModuleList):
+        return tuple(part(x) for part in layer[start:stop])
     if not is_bare(layer):
         return layer(x).chunk(parts, -1)[start:stop]
     weight: Tensor = layer.weight

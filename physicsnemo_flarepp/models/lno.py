@@ -9,15 +9,9 @@ from torch import Tensor, nn
 
 from ..mixers.base import AttentionInputs, Latents
 from ..mixers.linear import affine_map
+from ..mixers.residual import ResidualLayer, make_activation
 from .checks import check_integers, check_sizes
-from .layers import (
-    BareBlock,
-    LatentBlock,
-    ResidualLayer,
-    join_inputs,
-    make_activation,
-    stack_blocks,
-)
+from .layers import BareBlock, LatentBlock, join_inputs, stack_blocks
 from .one_gather import OneGatherMixer
 from .positions import grid_positions
 from .token_model import TokenModel

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from ..mixers import make_norm
 from ..mixers.base import AttentionInputs, Latents
+from ..mixers.residual import make_activation
 from ..ops import decode
 from .checks import check_integers, check_sizes
-from .layers import InProjection, OutProjection, make_activation, make_block, stack_blocks
+from .layers import InProjection, OutProjection, make_block, stack_blocks
 from .one_gather import OneGatherMixer, keys_and_values
 from .positions import grid_positions
 from .token_model import TokenModel

@@ -2,7 +2,6 @@
 
 import itertools
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo.core import Module
 from torch.optim.swa_utils import AveragedModel
 
-from ..datapipes import build_dataloaders
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
-from ..datapipes.readers import MemoryCases
-from ..datapipes.readers.base import NO_WEIGHTS
-from ..models.feeding import InputLayout, build_model, input_adapter, takes_weights
+from ..datapipes.readers.memory import MemoryCases
 from ..parallel import enable_context_parallel, initialize, make_mesh
 from ..parallel.ranks import Ranks
 from .compiling import is_compiled
@@ -25,18 +21,23 @@ from .config import TrainingConfig
 from .optimizers import make_average, make_optimizer
 from .planning import StreamChoice
 from .schedules import make_schedule
-from .step import FieldLoss, StreamedLoss, TrainStep
+from .step import Objective, TrainStep
+from .tasks import Measure, task_of
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """What a training loop needs; `evaluation` predicts with the averaged weights."""
+    """What a training loop needs; `evaluation` judges the averaged weights.
+
+    `constant` measures the errors of the best guess that ignores the inputs; None if there is none.
+    """
 
     loaders: Loaders
     channels: Channels
     model: Module
     step: TrainStep
-    evaluation: FieldLoss
+    evaluation: Objective
+    constant: Measure | None
     steps_per_epoch: int
     total_steps: int
 
@@ -105,53 +106,28 @@ def load_data(
             "context_size": mesh["context"].size(),
         },
     }
-    if normalizer is not None:
-        placed["normalization"] = {"load": str(normalizer)}
-    settings = {**OmegaConf.to_container(cfg.data, resolve=True), **placed}
-    return build_dataloaders(settings, data=data)
+    return task_of(cfg).load_data(cfg, placed, normalizer, data)
 
 
 def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     """Build model, optimiser and steps; the weights depend on the seed, not on the rank."""
     settings: TrainingConfig = cfg.training
-    reader = loaders.train.dataset.reader
-    channels = Channels.of_reader(reader, joint=settings.field_norms == "joint")
-    whole = reader.options.n_points is None
-    grid = reader.grid if whole else None
     torch.manual_seed(cfg.seed)
-    model = build_model(cfg.model, _input_layout(channels, grid), settings.precision)
-    model = model.to(ranks.device)
-    if channels.weights != NO_WEIGHTS and not takes_weights(model):
-        warnings.warn(
-            f"{type(model).__name__} takes no token weights, so its gathers count tokens; "
-            f"data.weights={channels.weights} serves only its loss and its draws",
-            stacklevel=2,
-        )
+    model, channels, objective, constant = task_of(cfg).build(cfg, ranks, loaders)
     if ranks.context_group is not None:
         enable_context_parallel(model, ranks.context_group)
     _seed_rank(cfg.seed, ranks.rank)
 
-    widths = tuple(channels.norms.values())
     steps_per_epoch = -(-len(loaders.train) // settings.accumulate)
     total_steps = settings.steps or settings.epochs * steps_per_epoch
     optimizer = make_optimizer(model, settings)
     average = make_average(model, settings.ema_decay)
-    options = {
-        "adapter": input_adapter(model),
-        "normalizer": loaders.normalizer,
-        "widths": widths,
-        "settings": settings,
-        "grid": grid,
-        "group": ranks.context_group,
-    }
     if settings.stream is None:
         compiled = torch.compile(model) if is_compiled(settings, ranks.device) else model
-        loss = FieldLoss(compiled, **options)
-        evaluation = FieldLoss(average.module, **options)
+        loss, evaluation = objective(compiled), objective(average.module)
     else:
         choice = StreamChoice(settings.stream, model, settings.precision, ranks.context_group)
-        loss = StreamedLoss(model, choice, forward=model, **options)
-        evaluation = StreamedLoss(average.module, choice, forward=average.module, **options)
+        loss, evaluation = objective(model, choice), objective(average.module, choice)
     step = TrainStep(
         loss,
         model,
@@ -162,7 +138,9 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
         settings.clip_norm,
         ranks.mesh,
     )
-    return Assembly(loaders, channels, model, step, evaluation, steps_per_epoch, total_steps)
+    return Assembly(
+        *(loaders, channels, model, step, evaluation, constant, steps_per_epoch, total_steps)
+    )
 
 
 def steps_in_time(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int:
@@ -182,13 +160,6 @@ def steps_in_time(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int:
             start = start or now
             if done >= 3 and now - start > min(5.0, 0.05 * budget) or done >= 200:
                 return max(3, int(budget * done / (now - start)))
-
-
-def _input_layout(channels: Channels, grid: tuple[int, ...] | None) -> InputLayout:
-    features, given, fields = (
-        sum(columns.values()) for columns in (channels.features, channels.globals, channels.fields)
-    )
-    return InputLayout(channels.coordinates, features, given, fields, grid)
 
 
 def _seed_rank(seed: int, rank: int) -> None:
