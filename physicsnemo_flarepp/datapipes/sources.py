@@ -18,7 +18,7 @@ from physicsnemo.datapipes import COMPONENT_REGISTRY, Transform
 
 from ..builtin.engine import read_stamp
 from ..files import RefusedFile
-from ..parallel.first_rank import on_first_rank
+from ..parallel.ranks import on_first_rank
 from .config import LoaderConfig
 from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnReader, ReaderOptions
 from .readers.base import MEASURE, NO_WEIGHTS
