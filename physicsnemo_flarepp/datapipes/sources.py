@@ -17,7 +17,7 @@ from physicsnemo.datapipes import COMPONENT_REGISTRY, Transform
 
 from ..builtin.engine import read_stamp
 from ..files import RefusedFile, reading
-from ..parallel.first_rank import on_first_rank
+from ..parallel.ranks import on_first_rank
 from .config import LoaderConfig
 from .memory import MemoryCases, MemoryReader, from_dataset
 from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnReader, ReaderOptions

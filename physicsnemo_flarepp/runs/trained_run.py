@@ -45,7 +45,7 @@ from .directory import (
 )
 from .model_files import load_model
 from .samples import sample_of
-from .training_set import holds_training_files, read_training_set
+from .training_set import holds_training_files, parameter_warning, read_training_set
 
 CHECKPOINTS = ("final", "best", "latest")
 
@@ -214,6 +214,20 @@ class Run:
         >>> run.predict(points, mu=0.3)  # doctest: +SKIP
         """
         sample = sample_of(self, given, global_values)
+        if warning := self.parameter_warning(sample):
+            warnings.warn(warning, stacklevel=3)
+        return self.predict_sample(sample, progress=progress)
+
+    def parameter_warning(self, sample: Mapping[str, Tensor]) -> str | None:
+        """Return which parameters of a sample training did not cover, None if it covered all."""
+        given = sample.get("globals", None)
+        return parameter_warning(self.training_set, self.channels.global_names, given)
+
+    @torch.no_grad()
+    def predict_sample(
+        self, sample: Mapping[str, Tensor], *, progress: bool = True
+    ) -> Float[np.ndarray, "N O"]:
+        """Return the fields of a complete sample in physical units, as :meth:`predict`."""
         self._check_places(sample)
         arguments = self.inputs(sample)
         if can_stream(self.model):

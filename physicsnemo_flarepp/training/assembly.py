@@ -1,7 +1,11 @@
 """From a config to everything that a training loop needs."""
 
 import itertools
+import os
+import shutil
+import sysconfig
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +20,9 @@ from ..datapipes.loaders import Loaders
 from ..datapipes.memory import MemoryCases
 from ..parallel import enable_context_parallel, initialize, make_mesh
 from ..parallel.ranks import Ranks
-from .compiling import is_compiled
 from .config import TrainingConfig
-from .optimizers import make_average, make_optimizer
+from .optimizers import make_average, make_optimizer, make_schedule
 from .planning import StreamChoice
-from .schedules import make_schedule
 from .step import Objective, TrainStep
 from .tasks import Measure, task_of
 
@@ -165,3 +167,35 @@ def steps_in_time(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int:
 def _seed_rank(seed: int, rank: int) -> None:
     """Start noise of its own (dropout, Gumbel) on every rank, once the weights are drawn."""
     torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
+
+
+def is_compiled(settings: TrainingConfig, device: torch.device) -> bool:
+    """Return whether to compile; ``auto`` warns and does without where Triton cannot build."""
+    automatic = settings.compile == "auto"
+    if automatic and (device.type != "cuda" or settings.stream is not None):
+        return False
+    missing = missing_build_tools() if settings.compile and device.type == "cuda" else []
+    if not missing:
+        return bool(settings.compile)
+    problem = (
+        f"training.compile is {str(settings.compile).lower()}, but this machine has no "
+        f"{' and no '.join(missing)}, with which Triton builds its launchers"
+    )
+    advice = "install both, such as with `apt install gcc python3-dev`, or name a compiler in CC"
+    if not automatic:
+        raise ValueError(f"{problem}; {advice}, or set training.compile to false")
+    warnings.warn(
+        f"{problem}: training continues uncompiled, slower. To compile, {advice}", stacklevel=2
+    )
+    return False
+
+
+def missing_build_tools() -> list[str]:
+    """Return what of a C compiler and Python's headers Triton would not find."""
+    compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    found = {
+        "C compiler (gcc)": any(map(shutil.which, compilers)),
+        "header Python.h (python3-dev)": headers.is_file(),
+    }
+    return [name for name, there in found.items() if not there]

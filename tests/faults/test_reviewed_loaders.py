@@ -37,7 +37,7 @@ REVIEWED = {
     "__init__.py import_module": 1,
     "datapipes/__init__.py import_module": 1,
     "commands/dispatch.py import_module": 3,
-    "models/lora.py import_module": 1,
+    "models/layers.py import_module": 1,
     "meshes/vtk_process.py import_module": 1,
     "builtin/sets/base.py import_module": 1,
     "builtin/workers.py import_module": 1,
@@ -60,8 +60,8 @@ REVIEWED = {
     "runs/model_files.py ZipFile": 2,
     "runs/model_files.py load": 1,
     # What ranks of one job, the same program on the same user's machines, tell each other.
-    "parallel/first_rank.py imports pickle": 1,
-    "parallel/first_rank.py loads": 2,
+    "parallel/ranks.py imports pickle": 1,
+    "parallel/ranks.py loads": 2,
     # Headers of arrays in .npz files; members are never extracted.
     "datapipes/readers/array_files.py ZipFile": 1,
     # Arrays: allow_pickle is False, by argument or by default.
