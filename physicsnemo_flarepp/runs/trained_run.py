@@ -19,14 +19,13 @@ from torch import Tensor
 
 from ..datapipes import Normalizer
 from ..datapipes.channels import Channels
+from ..datapipes.config import load_yaml
 from ..datapipes.loaders import build_test_loader, evaluated_split
-from ..datapipes.memory import MemoryCases
 from ..datapipes.normalization import PLACES
-from ..datapipes.readers import CaseReader
+from ..datapipes.readers import CaseReader, MemoryCases
 from ..datapipes.readers.base import NO_WEIGHTS
 from ..datapipes.readers.names import Names
-from ..datapipes.registered import make_transform
-from ..datapipes.sources import data_elsewhere, load_yaml, open_source
+from ..datapipes.sources import data_elsewhere, make_transform, open_source
 from ..files import reading
 from ..inference import predict
 from ..inference.prediction import unwrap

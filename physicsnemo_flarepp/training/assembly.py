@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
-from ..datapipes.memory import MemoryCases
+from ..datapipes.readers.memory import MemoryCases
 from ..parallel import enable_context_parallel, initialize, make_mesh
 from ..parallel.launch import find_device
 from ..parallel.ranks import Ranks

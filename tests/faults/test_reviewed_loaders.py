@@ -46,7 +46,7 @@ REVIEWED = {
     "meshes/vtk_calls.py Popen": 1,
     "visualization/rendering.py run": 1,
     # A class from the user's own config, or from a file whose author is trusted.
-    "datapipes/registered.py get_class": 1,
+    "datapipes/sources.py get_class": 1,
     "models/feeding.py get_class": 2,
     "runs/model_files.py get_class": 1,
     # Values: YAML without tags that build objects, and no references in a file.
@@ -54,7 +54,7 @@ REVIEWED = {
     "models/feeding.py create": 1,
     "training/defaults.py create": 2,
     "commands/configs.py create": 1,
-    "datapipes/sources.py load": 1,
+    "datapipes/config.py load": 1,
     "datapipes/inspection.py create": 1,
     # Weights: weights_only and torch's own list of types; members are never extracted.
     "runs/model_files.py ZipFile": 2,
