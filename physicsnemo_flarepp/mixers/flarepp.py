@@ -17,7 +17,7 @@ from .base import (
     add_identity,
     make_projections,
 )
-from .norms import make_norm, normalize_rows
+from .layers import make_norm, normalize_rows
 
 # Standard deviation of the scores of balanced seeds.
 SEED_SHARPNESS = 2.0

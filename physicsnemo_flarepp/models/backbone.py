@@ -18,7 +18,6 @@ from .layers import (
     make_block,
     stack_blocks,
 )
-from .positions import grid_positions
 from .token_model import TokenModel
 
 
@@ -148,11 +147,8 @@ class MixerBackbone(TokenModel):
                 f"mlp_ratio={mlp_ratio} has no effect with ffn_layers={ffn_layers}, a feed-forward "
                 "as wide as the stream; leave out one of the two"
             )
-        positions = grid_positions(structured_shape, unified_pos, ref, embedding_dim)
         super().__init__(
-            *(functional_dim, out_dim, embedding_dim),
-            structured_shape=structured_shape,
-            positions=positions,
+            *(functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref),
             time_input=time_input,
             checkpoint_blocks=checkpoint_blocks or activation_checkpointing or checkpointing_ratio,
         )
