@@ -15,6 +15,7 @@ DARCY = _CPU | {
     "data.n_test": 100,
     "data.batch_size": 4,
     "data.n_points": 256,
+    "training.optimizer": "muon",
     "training.steps": 1000,
     "training.evaluate_every": "null",  # about 20 times, at most once an epoch
 }
