@@ -14,7 +14,7 @@ Case = dict[str, np.ndarray]
 # A worker process imports the one module it needs, so the list holds names, not modules.
 MODULES = {
     name: f"physicsnemo_flarepp.builtin.sets.{name}"
-    for name in ("cars", "car_volumes", "darcy", "elasticity", "pipe", "airfoil")
+    for name in ("cars", "cars_wake", "car_volumes", "darcy", "elasticity", "pipe", "airfoil")
 }
 
 

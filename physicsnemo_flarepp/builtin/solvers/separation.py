@@ -11,8 +11,10 @@ stays separated until the flow accelerates. There the pressure is one base press
 correlation :math:`c_{p,b} = -0.029 / \sqrt{c_f}` (*Fluid-Dynamic Drag*, chapter 3), with the
 friction coefficient of the attached surface on the separated area that faces backwards.
 
-Not in it: longitudinal vortices at the rear pillars, the effect of the wake on the flow ahead of
-separation, laminar flow, wheels. All maps are smooth, so the result changes smoothly with the shape.
+Separation begins on surfaces that face backwards only: bubbles in front, at the foot of a
+windscreen, close again and have no base pressure. Not in it either: longitudinal vortices at the
+rear pillars, what the wake does to the flow ahead of it, laminar flow, wheels. All maps are smooth,
+so the result changes smoothly with the shape.
 """
 
 import numpy as np
@@ -22,8 +24,10 @@ from scipy.sparse.linalg import spsolve
 from .panel_method import PanelFlow
 
 BURI_LIMIT = -0.06
-# Width of the switch in Buri's parameter, and the distance in which separation completes, metres.
-SWITCH, DISTANCE = 0.01, 0.05
+# Widths of the switches in Buri's parameter and in the normal's component along the flow.
+SWITCH, TURN = 0.01, 0.05
+# In which separation completes, metres.
+DISTANCE = 0.05
 # The state of separation falls with this power of the speed where the flow accelerates.
 REATTACHMENT = 3.0
 # Slowest flow, over that far away, in which the boundary layer is followed.
@@ -49,9 +53,10 @@ class SurfaceStreams:
         source = np.where(self.flux > 0, self.left, self.right)
         target = np.where(self.flux > 0, self.right, self.left)
         inflow = sparse.csc_matrix((np.abs(self.flux), (target, source)), 2 * (len(faces),))
-        # Panels that nothing flows into, at stagnation points, would be undetermined.
-        leak = 0.02 * self.areas
-        self.matrix = sparse.diags(inflow.sum(1).A1 + leak) - inflow
+        entering, leaving = inflow.sum(1).A1, inflow.sum(0).A1
+        # Where far more leaves a panel than enters it, at stagnation points, streams begin with 0.
+        begins = np.maximum(leaving - 2 * entering, 1e-6 * self.areas)
+        self.matrix = sparse.diags(entering + begins) - inflow
 
     def integrate(self, rate: np.ndarray, decay: np.ndarray | float = 0.0) -> np.ndarray:
         """Return q of dq/ds = rate - decay q, per length of streamline, 0 where streams begin."""
@@ -73,7 +78,8 @@ def separated_share(points: np.ndarray, faces: np.ndarray, flow: PanelFlow) -> n
     speed, slope = np.maximum(streams.speed, SLOWEST), streams.acceleration()
     thickness = 0.016 * streams.integrate(streams.speed**4) / speed**4
     excess = (thickness * slope / speed - BURI_LIMIT) / SWITCH
-    leaving = 0.5 * (1 - np.tanh(excess / 2))
+    backwards = 1 + np.tanh(flow.panels.normals[:, 0] / TURN)
+    leaving = (1 - np.tanh(excess / 2)) * backwards / 4
     decay = REATTACHMENT * np.maximum(slope, 0) / speed
     return 1 - np.exp(-streams.integrate(leaving / DISTANCE, decay))
 
