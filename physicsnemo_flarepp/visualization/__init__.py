@@ -11,6 +11,7 @@ from .presets import Preset, preset_for
 from .rendering import RenderingUnavailable, require_rendering
 from .routing import QueryChange, RoutingMaps, plot_query_change, plot_routing
 from .spectrum import Spectrum, plot_spectrum
+from .surfaces import SurfaceFigure, plot_surfaces
 from .theme import DARK, LIGHT, Theme
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "RenderingUnavailable",
     "RoutingMaps",
     "Spectrum",
+    "SurfaceFigure",
     "Theme",
     "TrainingCurves",
     "export_html",
@@ -37,6 +39,7 @@ __all__ = [
     "plot_query_change",
     "plot_routing",
     "plot_spectrum",
+    "plot_surfaces",
     "plot_training",
     "preset_for",
     "require_rendering",
