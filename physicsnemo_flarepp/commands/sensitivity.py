@@ -21,7 +21,7 @@ from ..files import replace_text
 from ..meshes import save_mesh
 from ..texts import csv_text, format_table, printable
 from ..visualization import RenderingUnavailable, plot_surfaces
-from .arguments import chosen_forces, load_chosen_run, named_numbers
+from .parsers import chosen_forces, load_chosen_run, named_numbers
 from .plot import chosen_cameras
 
 # The underside carries much of the lift.

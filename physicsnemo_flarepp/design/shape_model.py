@@ -245,6 +245,7 @@ def open_shape(
     warnings = _check_surface(mesh, allow_open)
     sample = input_sample(run, contents, place, global_values)
     warnings += surface_doubts(run, mesh, place, run.transform(sample), scale)[0]
+    warnings += [text] if (text := run.parameter_warning(sample)) else []
     if run.channels.globals:
         warnings.append(f"the global values {', '.join(run.channels.globals)} are held")
     centres, vectors = mesh.cell_geometry()

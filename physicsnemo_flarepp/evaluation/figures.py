@@ -33,8 +33,16 @@ from ..visualization import (
 )
 from ..visualization.canvases import is_flat, is_volume, slice_volume
 from ..visualization.pages import plain_label
-from .errors import CHOICES, CaseErrors, stored_errors
-from .predictions import Case, CasePrediction, case_mesh, predict_with_all, read_case
+from .predictions import (
+    CHOICES,
+    Case,
+    CaseErrors,
+    CasePrediction,
+    case_mesh,
+    predict_with_all,
+    read_case,
+    stored_errors,
+)
 from .reports import COEFFICIENTS, Report, evaluate_run
 
 FIGURES = "figures"

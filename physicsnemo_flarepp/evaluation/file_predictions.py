@@ -15,10 +15,10 @@ from ..meshes.export import add_arrays, prediction_arrays
 from ..meshes.measures import EFFECTIVE_MEASURE, stored_measure
 from ..runs.samples import SAMPLE, GlobalValues, input_sample, measures, whole_grid
 from ..runs.trained_run import Run
-from .errors import relative_l2
 from .force_conventions import ForceSettings, describe_settings, sign_doubt
 from .forces import Forces, field_forces, force_surface
 from .likeness import SizeComparison, compare_size, mesh_warnings, training_ranges
+from .predictions import relative_l2
 
 WARNINGS = "warnings"
 
@@ -101,7 +101,8 @@ def predict_file(
     if isinstance(contents.mesh, PolygonMesh):
         polygons = contents.mesh
         warnings, size = surface_doubts(run, polygons, association, sample, scale)
-    values = run.predict(sample, progress=progress)
+    warnings += [text] if (text := run.parameter_warning(sample)) else []
+    values = run.predict_sample(sample, progress=progress)
     if contents.mesh is not None:
         mesh = to_pyvista(contents.mesh)
     else:

@@ -5,7 +5,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..ops import decode, encode
-from .base import AttentionInputs, Latents, SoftmaxMixer, Tokens, TokenWeights, add_identity
+from .base import (
+    AttentionInputs,
+    Latents,
+    SoftmaxMixer,
+    Tokens,
+    TokenWeights,
+    add_identity,
+    make_projections,
+)
 
 
 class FlareMixer(SoftmaxMixer):
@@ -26,33 +34,52 @@ class FlareMixer(SoftmaxMixer):
         Latents M per head.
     residual_projections : bool, optional, default=True
         Start key and value projections at the identity.
+    projection_layers : int, optional, default=0
+        Residual layers :math:`x + \mathrm{act}(W x)` in the key and in the value map, before the
+        linear one; 4 in FLARE's first paper.
+    unit_scale : bool, optional, default=False
+        Use the scale 1, as FLARE's first paper does.
+    act : str, optional, default="gelu"
+        Activation of the residual layers.
     """
 
     n_gathers = 1
 
     def __init__(
-        self, dim: int, heads: int, slice_num: int, residual_projections: bool = True
+        self,
+        dim: int,
+        heads: int,
+        slice_num: int,
+        residual_projections: bool = True,
+        projection_layers: int = 0,
+        unit_scale: bool = False,
+        act: str = "gelu",
     ) -> None:
         super().__init__(dim, heads)
         self.residual_projections = residual_projections
+        self.scale = 1.0 if unit_scale else self.head_dim**-0.5
         self.queries = nn.Parameter(torch.empty(heads, slice_num, self.head_dim))
-        self.project = nn.Linear(dim, 2 * dim)
+        layers = (projection_layers, projection_layers)
+        self.project = make_projections(dim, layers, act, residual_projections)
         self.out = nn.Linear(dim, dim)
         self.reset_parameters()
 
     def reset_parameters(self, init: str = "paper") -> None:
         """Draw the queries and start the projections near the identity."""
         super().reset_parameters(init)
-        # Scores of 0.02 gather one and the same mean into all latents.
-        nn.init.normal_(self.queries, std=0.02 if init == "paper" else 1.0)
+        # Scores of 0.02 gather one and the same mean into all latents; balanced ones are about 1.
+        published = 0.1 if self.scale == 1 else 0.02
+        std = published if init == "paper" else self.head_dim**-0.5 / self.scale
+        nn.init.normal_(self.queries, std=std)
         if self.residual_projections:
             add_identity(self.project, self.dim, init)
 
     def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Gather the tokens into M latents per head and return them."""
         q, k, v = self.attention_inputs(x, ())
-        z = encode(q, k, v, key_weights=token_weights, group=self.context_group)
-        return self.out(self.merge_heads(decode(k, q, z)))
+        options = {"key_weights": token_weights, "group": self.context_group}
+        z = encode(q, k, v, scale=self.scale, **options)
+        return self.out(self.merge_heads(decode(k, q, z, scale=self.scale)))
 
     def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return the learned queries, and keys and values of the tokens."""
@@ -66,5 +93,6 @@ class FlareMixer(SoftmaxMixer):
     def scatter(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Return z to each token through its key."""
         k = self.routing_keys(x)
-        y = decode(k, self.queries_like(self.queries[None], k), latents[0].to(k.dtype))
+        q = self.queries_like(self.queries[None], k)
+        y = decode(k, q, latents[0].to(k.dtype), scale=self.scale)
         return self.out(self.merge_heads(y))

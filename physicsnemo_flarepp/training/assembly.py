@@ -1,6 +1,9 @@
 """From a config to everything that a training loop needs."""
 
 import itertools
+import os
+import shutil
+import sysconfig
 import time
 import warnings
 from dataclasses import dataclass
@@ -12,31 +15,32 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo.core import Module
 from torch.optim.swa_utils import AveragedModel
 
-from ..datapipes import build_dataloaders
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
-from ..datapipes.memory import MemoryCases
-from ..datapipes.readers.base import NO_WEIGHTS
-from ..models.feeding import InputLayout, build_model, input_adapter, takes_weights
+from ..datapipes.readers.memory import MemoryCases
 from ..parallel import enable_context_parallel, initialize, make_mesh
+from ..parallel.launch import find_device
 from ..parallel.ranks import Ranks
-from .compiling import is_compiled
 from .config import TrainingConfig
-from .optimizers import make_average, make_optimizer
+from .optimizers import make_average, make_optimizer, make_schedule
 from .planning import StreamChoice
-from .schedules import make_schedule
-from .step import FieldLoss, StreamedLoss, TrainStep
+from .step import Objective, TrainStep
+from .tasks import Measure, task_of
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """What a training loop needs; `evaluation` predicts with the averaged weights."""
+    """What a training loop needs; `evaluation` judges the averaged weights.
+
+    `constant` measures the errors of the best guess that ignores the inputs; None if there is none.
+    """
 
     loaders: Loaders
     channels: Channels
     model: Module
     step: TrainStep
-    evaluation: FieldLoss
+    evaluation: Objective
+    constant: Measure | None
     steps_per_epoch: int
     total_steps: int
 
@@ -70,9 +74,7 @@ def start_ranks(cfg: DictConfig) -> Ranks:
 
 def _choose_device(name: str, own: torch.device, world_size: int) -> torch.device:
     """Return the device called `name`; `own` is the one that belongs to this rank."""
-    chosen = own if name == "auto" or name == own.type else torch.device(name)
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {name!r}, but no CUDA device is present; use 'auto'")
+    chosen = own if name in ("auto", own.type) else find_device(name)
     if chosen != own and world_size > 1:
         raise ValueError(
             f"device is {name!r}, but this rank of {world_size} owns {own}; use 'auto' (and "
@@ -105,53 +107,28 @@ def load_data(
             "context_size": mesh["context"].size(),
         },
     }
-    if normalizer is not None:
-        placed["normalization"] = {"load": str(normalizer)}
-    settings = {**OmegaConf.to_container(cfg.data, resolve=True), **placed}
-    return build_dataloaders(settings, data=data)
+    return task_of(cfg).load_data(cfg, placed, normalizer, data)
 
 
 def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     """Build model, optimiser and steps; the weights depend on the seed, not on the rank."""
     settings: TrainingConfig = cfg.training
-    reader = loaders.train.dataset.reader
-    channels = Channels.of_reader(reader, joint=settings.field_norms == "joint")
-    whole = reader.options.n_points is None
-    grid = reader.grid if whole else None
     torch.manual_seed(cfg.seed)
-    model = build_model(cfg.model, _input_layout(channels, grid), settings.precision)
-    model = model.to(ranks.device)
-    if channels.weights != NO_WEIGHTS and not takes_weights(model):
-        warnings.warn(
-            f"{type(model).__name__} takes no token weights, so its gathers count tokens; "
-            f"data.weights={channels.weights} serves only its loss and its draws",
-            stacklevel=2,
-        )
+    model, channels, objective, constant = task_of(cfg).build(cfg, ranks, loaders)
     if ranks.context_group is not None:
         enable_context_parallel(model, ranks.context_group)
     _seed_rank(cfg.seed, ranks.rank)
 
-    widths = tuple(channels.norms.values())
     steps_per_epoch = -(-len(loaders.train) // settings.accumulate)
     total_steps = settings.steps or settings.epochs * steps_per_epoch
     optimizer = make_optimizer(model, settings)
     average = make_average(model, settings.ema_decay)
-    options = {
-        "adapter": input_adapter(model),
-        "normalizer": loaders.normalizer,
-        "widths": widths,
-        "settings": settings,
-        "grid": grid,
-        "group": ranks.context_group,
-    }
     if settings.stream is None:
         compiled = torch.compile(model) if is_compiled(settings, ranks.device) else model
-        loss = FieldLoss(compiled, **options)
-        evaluation = FieldLoss(average.module, **options)
+        loss, evaluation = objective(compiled), objective(average.module)
     else:
         choice = StreamChoice(settings.stream, model, settings.precision, ranks.context_group)
-        loss = StreamedLoss(model, choice, forward=model, **options)
-        evaluation = StreamedLoss(average.module, choice, forward=average.module, **options)
+        loss, evaluation = objective(model, choice), objective(average.module, choice)
     step = TrainStep(
         loss,
         model,
@@ -162,7 +139,9 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
         settings.clip_norm,
         ranks.mesh,
     )
-    return Assembly(loaders, channels, model, step, evaluation, steps_per_epoch, total_steps)
+    return Assembly(
+        *(loaders, channels, model, step, evaluation, constant, steps_per_epoch, total_steps)
+    )
 
 
 def steps_in_time(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int:
@@ -184,13 +163,38 @@ def steps_in_time(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int:
                 return max(3, int(budget * done / (now - start)))
 
 
-def _input_layout(channels: Channels, grid: tuple[int, ...] | None) -> InputLayout:
-    features, given, fields = (
-        sum(columns.values()) for columns in (channels.features, channels.globals, channels.fields)
-    )
-    return InputLayout(channels.coordinates, features, given, fields, grid)
-
-
 def _seed_rank(seed: int, rank: int) -> None:
     """Start noise of its own (dropout, Gumbel) on every rank, once the weights are drawn."""
     torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
+
+
+def is_compiled(settings: TrainingConfig, device: torch.device) -> bool:
+    """Return whether to compile; ``auto`` warns and does without where Triton cannot build."""
+    automatic = settings.compile == "auto"
+    if automatic and (device.type != "cuda" or settings.stream is not None):
+        return False
+    missing = missing_build_tools() if settings.compile and device.type == "cuda" else []
+    if not missing:
+        return bool(settings.compile)
+    problem = (
+        f"training.compile is {str(settings.compile).lower()}, but this machine has no "
+        f"{' and no '.join(missing)}, with which Triton builds its launchers"
+    )
+    advice = "install both, such as with `apt install gcc python3-dev`, or name a compiler in CC"
+    if not automatic:
+        raise ValueError(f"{problem}; {advice}, or set training.compile to false")
+    warnings.warn(
+        f"{problem}: training continues uncompiled, slower. To compile, {advice}", stacklevel=2
+    )
+    return False
+
+
+def missing_build_tools() -> list[str]:
+    """Return what of a C compiler and Python's headers Triton would not find."""
+    compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    found = {
+        "C compiler (gcc)": any(map(shutil.which, compilers)),
+        "header Python.h (python3-dev)": headers.is_file(),
+    }
+    return [name for name, there in found.items() if not there]

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from tensordict import TensorDict
 from torch import Tensor
 
-from ..inference.inputs import ArrayLike, TokenArray
+from ..inference.arrays import ArrayLike, TokenArray
 from ..inference.streams import Range
 from ..ops.collectives import Group
 from ..ops.errors import error_squares, errors_of_squares, field_errors, relative_l2
@@ -126,26 +126,23 @@ class RelativeL2:
 
 @torch.no_grad()
 def case_errors(
-    predictors: Mapping[str, Callable[[TensorDict], Float[Tensor, "B N O"]]],
+    measures: Mapping[str, Callable[[TensorDict], Float[Tensor, "B F"]]],
     loader: Iterable[TensorDict],
-    widths: tuple[int, ...],
+    columns: int,
     *,
-    norm: str = "tokens",
-    context_group: Group | None = None,
     data_group: dist.ProcessGroup | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Float[Tensor, "cases F"]]:
-    """Return the errors of all cases of a split by predictor, in its order, alike on all ranks.
+    """Return what each measure gives for all cases of a split, in its order, alike on all ranks.
 
-    A predictor turns a batch into fields in physical units. The batches are read once for all of
-    them; `advance` is called after each.
+    A measure turns a batch into `columns` numbers per case, such as the errors of its fields. The
+    batches are read once for all measures; `advance` is called after each.
     """
     cases = [torch.empty(0, dtype=torch.int64)]
-    errors = {name: [torch.empty(0, len(widths))] for name in predictors}
+    errors = {name: [torch.empty(0, columns)] for name in measures}
     for batch in loader:
-        for name, predict in predictors.items():
-            found = batch_errors(predict(batch), batch, widths, norm, context_group)
-            errors[name].append(found.cpu())
+        for name, measure in measures.items():
+            errors[name].append(measure(batch).cpu())
         cases.append(batch["case_index"].cpu())
         advance()
     own = torch.cat(cases), {name: torch.cat(found) for name, found in errors.items()}
@@ -154,11 +151,11 @@ def case_errors(
         everyones = [None] * dist.get_world_size(data_group)
         dist.all_gather_object(everyones, own, group=data_group)
     order = torch.cat([positions for positions, _ in everyones]).argsort()
-    return {name: torch.cat([found[name] for _, found in everyones])[order] for name in predictors}
+    return {name: torch.cat([found[name] for _, found in everyones])[order] for name in measures}
 
 
 def predict_mean(normalizer: "Normalizer") -> Callable[[TensorDict], Float[Tensor, "B N O"]]:
-    """Return what predicts the fields that normalise to 0, for :func:`case_errors`."""
+    """Return what predicts the fields that normalise to 0."""
 
     def predict(batch: TensorDict) -> Float[Tensor, "B N O"]:
         zeros, given = torch.zeros_like(batch["fields"]), batch.get("globals", None)

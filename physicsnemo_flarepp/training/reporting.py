@@ -119,12 +119,18 @@ def duration(seconds: float) -> str:
 
 
 class Reporter:
-    """Shows the progress of a run, once its length is set; silent unless `enabled`."""
+    """Shows the progress of a run, once its length is set; silent unless `enabled`.
 
-    def __init__(self, enabled: bool, console: Console | None = None) -> None:
+    `constant` names the prediction whose error is shown beside that of the model.
+    """
+
+    def __init__(
+        self, enabled: bool, console: Console | None = None, constant: str = "the training mean"
+    ) -> None:
         # Not on a terminal rich would wrap lines at 80 columns.
         self.console = console or Console(soft_wrap=True, highlight=False)
         self.enabled = enabled
+        self.constant = constant
         self.total_steps = self.epochs = 0
         self._error = ""
         self._first: tuple[int, float] | None = None
@@ -186,7 +192,7 @@ class Reporter:
         if not self.console.is_terminal:
             beside = ""
             if mean_predictor is not None:
-                beside = f" (predicting the training mean: {100 * mean_predictor:.1f} %)"
+                beside = f" (predicting {self.constant}: {100 * mean_predictor:.1f} %)"
             self.say(
                 f"epoch {epoch}/{self.epochs}  {SPLIT_NAMES[split]} error {100 * error:.2f} %"
                 f"{beside}"

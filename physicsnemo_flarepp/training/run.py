@@ -12,27 +12,21 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from ..datapipes.loaders import Loaders
-from ..datapipes.memory import MemoryCases, from_dataset
-from ..datapipes.readers.base import NO_WEIGHTS
-from ..datapipes.sources import complete_names
-from ..parallel.first_rank import on_first_rank
-from ..parallel.ranks import Ranks
+from ..datapipes.readers.memory import MemoryCases, from_dataset
+from ..parallel.ranks import Ranks, on_first_rank
 from ..runs.checkpoints import Checkpoint, CheckpointStore, load_training_state
 from ..runs.directory import NORMALIZER, RunDirectory
 from ..runs.trained_run import load_run
 from ..runs.training_set import (
     check_same_data,
     data_files,
-    describe_doubts,
-    describe_training_set,
     read_training_set,
 )
-from ..texts import format_table
 from .assembly import Assembly, assemble, load_data, start_ranks, steps_in_time
-from .baselines import baseline_errors, describe_baselines, verdict
 from .config import check_config, check_same_config
 from .defaults import with_defaults
-from .reporting import SPLIT_NAMES, Reporter
+from .reporting import Reporter
+from .tasks import task_of
 from .trainer import Selection, Trainer, watches_test
 
 
@@ -116,12 +110,7 @@ def train(
         data = from_dataset(data)
     cfg = check_config(with_defaults(cfg, in_memory=data is not None))
     ranks = start_ranks(cfg)
-    # What is guessed about own files is part of the config, so that it holds wherever the run is
-    # opened.
-    cfg.data, guesses = complete_names(cfg.data, data=data)
-    if cfg.training.norm == "auto":
-        weighted = cfg.data.get("weights", NO_WEIGHTS) != NO_WEIGHTS
-        cfg.training.norm = "measure" if weighted else "tokens"
+    guesses = task_of(cfg).complete(cfg, data)
     with RunDirectory(cfg.run_dir) as directory:
         return _train_in(directory, cfg, ranks, data, guesses)
 
@@ -134,8 +123,8 @@ def _train_in(
     guesses: Sequence[str],
 ) -> TrainingResult:
     """Begin or resume, train, and write the results."""
-    is_main = ranks.is_first
-    reporter = Reporter(is_main)
+    is_main, task = ranks.is_first, task_of(cfg)
+    reporter = Reporter(is_main, constant=task.constant_name)
     for guess in guesses:
         reporter.say(f"data: {guess}")
     store = CheckpointStore(directory.checkpoints, keep=cfg.training.keep_checkpoints)
@@ -157,10 +146,9 @@ def _train_in(
     else:
         if cfg.training.start_from is not None:
             _take_weights(assembly, cfg.training.start_from)
-        training_set = describe_training_set(
-            loaders, assembly.channels, cfg.data, ranks, chosen_on_test=trainer.chosen_by == "test"
-        )
-        for line in describe_doubts(training_set, loaders.normalizer, assembly.channels, cfg.data):
+        on_test = trainer.chosen_by == "test"
+        training_set, doubts = task.describe(cfg, ranks, assembly, on_test)
+        for line in doubts:
             reporter.say(f"WARNING {line}")
         if is_main:
             directory.clear()
@@ -172,7 +160,7 @@ def _train_in(
         if stopped_by is None:
             selection, errors = trainer.finish()
     split = trainer.result_split
-    baselines = {} if stopped_by else _measure_baselines(assembly, split)
+    baselines = {} if stopped_by else task.baselines(assembly, split)
     parameters = sum(p.numel() for p in assembly.model.parameters())
     result = TrainingResult(
         directory.path,
@@ -191,8 +179,9 @@ def _train_in(
             f"stopped by {stopped_by} at step {trainer.step} of {reporter.total_steps}; saved in "
             f"{directory.checkpoints}. The same command resumes from there"
         )
-    elif is_main:
-        table = error_table(result, cfg, assembly.epochs)
+        return result
+    table = task.table(result, cfg, ranks, assembly)
+    if is_main:
         case_ids = getattr(loaders, split).dataset.reader.case_ids
         directory.write_results(
             assembly.average.module,
@@ -260,42 +249,6 @@ def _check_data(directory: RunDirectory, loaders: Loaders, cfg: DictConfig) -> N
     stored = read_training_set(directory.path)
     found = data_files(loaders, test=cfg.training.select == "best_on_test")
     check_same_data(stored["files"], found, directory.path)
-
-
-def _measure_baselines(assembly: Assembly, split: str) -> dict[str, float]:
-    """Return the mean errors of simple predictors on a split, by name; the first rank reads."""
-    train, test = (getattr(assembly.loaders, name).dataset.reader for name in ("train", split))
-    widths, norm = tuple(assembly.fields.values()), assembly.evaluation.norm
-    found = on_first_rank(
-        lambda: baseline_errors(train, test, assembly.loaders.normalizer, widths, norm),
-        "measuring simple predictors",
-    )
-    return {name: errors.mean().item() for name, errors in found.items()}
-
-
-def error_table(result: TrainingResult, cfg: DictConfig, epochs: int) -> str:
-    """Return the errors of a run as a Markdown table, in percent, and how they were measured."""
-    percent = 100 * result.errors
-    rows = [("field", "mean", "median", "worst")]
-    columns = [*zip(result.fields, percent.unbind(1), strict=True)]
-    if len(columns) > 1:
-        columns.append(("all fields", percent.mean(1)))
-    for name, values in columns:
-        numbers = (values.mean(), values.quantile(0.5), values.max())
-        rows.append((name, *(f"{number.item():.2f}" for number in numbers)))
-    mean = result.mean_predictor_error
-    beside = "" if mean is None else f" (predicting the training mean: {100 * mean:.2f})"
-    name = SPLIT_NAMES[result.split].capitalize()
-    norm = " as an integral" if cfg.training.norm == "measure" else ""
-    drawn = cfg.data.get("n_points_test")
-    at = "" if drawn is None else f", at {drawn:,} points of each"
-    head = f"{name} error over {len(percent)} cases{at}, relative L2{norm} in percent{beside}"
-    chosen = result.selection.describe(epochs, result.split)
-    lost = verdict(result.error, result.baselines, cfg.data.get("baseline", "none"))
-    first = [] if lost is None else [lost, ""]
-    beside = [describe_baselines(result.baselines)] if result.baselines else []
-    table = format_table(rows, markdown=True)
-    return "\n".join([*first, head, "", table, "", *beside, chosen, ""])
 
 
 def _check_choice(trainer: Trainer) -> None:

@@ -1,6 +1,7 @@
 """One optimisation step, plain or streamed; the plain one without a host synchronisation."""
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
@@ -24,7 +25,36 @@ from .streamed import streamed_step
 Adapter = Callable[[TensorDict], dict[str, Tensor]]
 
 
-class FieldLoss:
+class Objective(ABC):
+    """What a model is trained for: the loss of a batch, and the errors that judge its cases.
+
+    Models run in `precision`, by autocast.
+    """
+
+    def __init__(self, precision: str) -> None:
+        self.dtype = getattr(torch, PRECISIONS[precision])
+
+    @abstractmethod
+    def __call__(self, batch: TensorDict) -> Float[Tensor, ""]:
+        """Return the loss, differentiable."""
+
+    @abstractmethod
+    def errors(self, batch: TensorDict) -> Float[Tensor, "B F"]:
+        """Return the errors of each case of a batch, for people: the less, the better."""
+
+    def autocast(self, batch: TensorDict) -> torch.autocast:
+        """Return the context in which the model runs."""
+        device = batch["tokens"].device.type
+        return torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32)
+
+    def backward(self, batch: TensorDict, weigh: Callable[[Tensor], Tensor]) -> Float[Tensor, ""]:
+        """Add the gradients of the weighed loss to those of the model; return the loss."""
+        loss = self(batch)
+        weigh(loss).backward()
+        return loss.detach()
+
+
+class FieldLoss(Objective):
     r"""Loss of a model on a batch: mean relative L2 of the fields in physical units.
 
     `forward` is the model, compiled or not, and `adapter` makes its keyword arguments of a batch.
@@ -49,13 +79,13 @@ class FieldLoss:
                 f"{'split over a context group' if group is not None else ''}; set it to 0, or "
                 "parallel.context to 1 and data.n_points to null"
             )
+        super().__init__(settings.precision)
         self.forward = forward
         self.adapter = adapter
         self.normalizer = normalizer
         self.widths = widths
         self.norm = settings.norm
         self.derivative_weight = settings.derivative_weight
-        self.dtype = getattr(torch, PRECISIONS[settings.precision])
         self.grid = grid
         self.group = group
 
@@ -70,23 +100,22 @@ class FieldLoss:
         given = batch.get("globals", None)
         return self.normalizer.inverse(normalised, batch["tokens"], given=given)
 
-    def autocast(self, batch: TensorDict) -> torch.autocast:
-        """Return the context in which the model runs."""
-        device = batch["coordinates"].device.type
-        return torch.autocast(device, self.dtype, enabled=self.dtype != torch.float32)
+    def errors_of(
+        self, prediction: Float[Tensor, "B N O"], batch: TensorDict
+    ) -> Float[Tensor, "B F"]:
+        """Return the relative L2 of each field of each case, for any prediction."""
+        return batch_errors(prediction, batch, self.widths, self.norm, self.group)
 
-    def backward(self, batch: TensorDict, weigh: Callable[[Tensor], Tensor]) -> Float[Tensor, ""]:
-        """Add the gradients of the weighed loss to those of the model; return the loss."""
-        loss = self(batch)
-        weigh(loss).backward()
-        return loss.detach()
+    def errors(self, batch: TensorDict) -> Float[Tensor, "B F"]:
+        """Return the relative L2 of each field of each case."""
+        return self.errors_of(self.predict(batch), batch)
 
     def __call__(self, batch: TensorDict) -> Float[Tensor, ""]:
         """Return the loss, differentiable."""
-        prediction, target = self.predict(batch), batch["fields"]
-        loss = batch_errors(prediction, batch, self.widths, self.norm, self.group).mean()
+        prediction = self.predict(batch)
+        loss = self.errors_of(prediction, batch).mean()
         if self.derivative_weight > 0:
-            smooth = derivative_loss(prediction, target, self.grid, self.widths)
+            smooth = derivative_loss(prediction, batch["fields"], self.grid, self.widths)
             loss = loss + self.derivative_weight * smooth
         return loss
 
@@ -158,7 +187,7 @@ class TrainStep:
 
     def __init__(
         self,
-        loss: FieldLoss,
+        loss: Objective,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         schedule: torch.optim.lr_scheduler.LRScheduler,

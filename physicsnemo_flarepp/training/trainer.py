@@ -13,18 +13,21 @@ from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from torch import Tensor
 
-from ..datapipes.normalization import centres_fields
 from ..ops import all_reduce
-from ..parallel.first_rank import on_first_rank
-from ..parallel.ranks import Ranks
-from ..runs.checkpoints import Checkpoint, CheckpointStore, load_training_state
+from ..parallel.ranks import Ranks, on_first_rank
+from ..runs.checkpoints import (
+    Checkpoint,
+    CheckpointStore,
+    gather_random_states,
+    load_training_state,
+    restore_own_random_state,
+)
 from ..runs.directory import RunDirectory
 from ..runs.metrics import read_metrics
-from ..runs.random_state import gather_random_states, restore_own_random_state
 from .assembly import Assembly
 from .config import BUDGETS, TrainingConfig
 from .interrupts import StopRequest
-from .losses import case_errors, predict_mean
+from .losses import case_errors
 from .reporting import SPLIT_NAMES, PeakMemory, PendingStep, Reporter, Status
 
 
@@ -354,19 +357,17 @@ class Trainer:
     def _measure(self, split: str) -> Float[Tensor, "cases F"]:
         """Return the errors of the averaged weights; measure the mean predictor the first time."""
         self.assembly.average.eval()
-        predictors = {"model": self.assembly.evaluation.predict}
+        measures = {"model": self.assembly.evaluation.errors}
         if split not in self._baselines:
             self._baselines[split] = None
-            if centres_fields(self.cfg.data):
-                predictors["mean"] = predict_mean(self.assembly.loaders.normalizer)
+            if self.assembly.constant is not None:
+                measures["mean"] = self.assembly.constant
         loader = getattr(self.assembly.loaders, split)
         with self.reporter.evaluating(split, len(loader)) as advance:
             errors = case_errors(
-                predictors,
+                measures,
                 loader,
-                tuple(self.assembly.fields.values()),
-                norm=self.assembly.evaluation.norm,
-                context_group=self.ranks.context_group,
+                len(self.assembly.fields),
                 data_group=self.ranks.data_group,
                 advance=advance,
             )

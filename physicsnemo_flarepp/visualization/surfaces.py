@@ -7,11 +7,11 @@ import numpy as np
 import pyvista as pv
 from jaxtyping import Float
 
-from .cameras import Camera, make_views
 from .canvases import Limits, check_values, error_limits, make_canvas, outside
 from .pages import LOWEST, Page, Paths, PictureDrawing, check_paths, styled
 from .rendering import MeshRenderer
 from .theme import LIGHT, Theme
+from .views import Camera, make_views
 
 
 @dataclass(frozen=True)

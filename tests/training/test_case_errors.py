@@ -3,9 +3,17 @@
 import torch
 
 from physicsnemo_flarepp.datapipes.normalization import Affine, Normalizer
-from physicsnemo_flarepp.training.losses import case_errors, predict_mean
+from physicsnemo_flarepp.training.losses import batch_errors, case_errors, predict_mean
 
 TARGETS = torch.arange(1.0, 25.0).reshape(3, 4, 2)
+
+
+def errors_of(predictors, batches, widths):
+    def measure(predict):
+        return lambda given: batch_errors(predict(given), given, widths, "tokens")
+
+    measures = {name: measure(predict) for name, predict in predictors.items()}
+    return case_errors(measures, batches, len(widths))
 
 
 def batch(*cases):
@@ -18,7 +26,7 @@ def test_errors_are_in_the_order_of_the_split():
     def predict(given):  # off by 0, 1, 2 times the target
         return given["fields"] * (1 + given["case_index"])[:, None, None]
 
-    errors = case_errors({"twice": predict}, [batch(2, 0), batch(1)], (1, 1))["twice"]
+    errors = errors_of({"twice": predict}, [batch(2, 0), batch(1)], (1, 1))["twice"]
     torch.testing.assert_close(errors, torch.tensor([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]))
 
 
@@ -26,12 +34,12 @@ def test_padding_does_not_count():
     padded = batch(0, 1)
     padded["token_mask"] = torch.tensor([[True] * 4, [True, True, False, False]])
     padded["fields"][1, 2:] = torch.nan
-    errors = case_errors({"": lambda given: 1.5 * given["fields"]}, [padded], (2,))[""]
+    errors = errors_of({"": lambda given: 1.5 * given["fields"]}, [padded], (2,))[""]
     torch.testing.assert_close(errors, torch.full((2, 1), 0.5))
 
 
 def test_a_rank_without_cases_has_no_errors():
-    found = case_errors({"": lambda given: given["fields"]}, [], (1, 3))
+    found = errors_of({"": lambda given: given["fields"]}, [], (1, 3))
     assert found[""].shape == (0, 2)
 
 
@@ -41,6 +49,6 @@ def test_the_mean_is_predicted_per_point():
     assert torch.equal(predict(batch(2, 1)), mean.expand(2, 4, 2))
     expected = (TARGETS - mean).flatten(1).norm(dim=1) / TARGETS.flatten(1).norm(dim=1)
     predictors = {"exact": lambda given: given["fields"], "mean": predict}
-    errors = case_errors(predictors, [batch(0, 1, 2)], (2,))
+    errors = errors_of(predictors, [batch(0, 1, 2)], (2,))
     torch.testing.assert_close(errors["mean"][:, 0], expected)
     assert errors["exact"].count_nonzero() == 0
