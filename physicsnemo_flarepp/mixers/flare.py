@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ..ops import decode, encode
 from .base import AttentionInputs, Latents, SoftmaxMixer, Tokens, TokenWeights, add_identity
+from .norms import make_norm
 
 
 class FlareMixer(SoftmaxMixer):
@@ -26,14 +27,36 @@ class FlareMixer(SoftmaxMixer):
         Latents M per head.
     residual_projections : bool, optional, default=True
         Start key and value projections at the identity.
+    norm : str, optional, default="layer"
+        Kind of the normalisations inside the mixer: "layer" or "rms".
+    query_key_norm : bool, optional, default=False
+        Normalise queries and keys per head and take 1 for the scale, as in the authors' runs on
+        sequences.
+    attention_dropout : float, optional, default=0.0
+        Probability with which softmax weights are dropped in training.
+    rotary : bool, optional, default=False
+        Rotate keys by the position of their token.
     """
 
     n_gathers = 1
 
     def __init__(
-        self, dim: int, heads: int, slice_num: int, residual_projections: bool = True
+        self,
+        dim: int,
+        heads: int,
+        slice_num: int,
+        residual_projections: bool = True,
+        norm: str = "layer",
+        query_key_norm: bool = False,
+        attention_dropout: float = 0.0,
+        rotary: bool = False,
     ) -> None:
         super().__init__(dim, heads)
+        self.set_options(attention_dropout, rotary)
+        self.query_norm = self.key_norm = nn.Identity()
+        if query_key_norm:
+            self.query_norm, self.key_norm = (make_norm(norm, self.head_dim) for _ in range(2))
+            self.scale = 1.0
         self.residual_projections = residual_projections
         self.queries = nn.Parameter(torch.empty(heads, slice_num, self.head_dim))
         self.project = nn.Linear(dim, 2 * dim)
@@ -51,20 +74,30 @@ class FlareMixer(SoftmaxMixer):
     def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Gather the tokens into M latents per head and return them."""
         q, k, v = self.attention_inputs(x, ())
-        z = encode(q, k, v, key_weights=token_weights, group=self.context_group)
-        return self.out(self.merge_heads(decode(k, q, z)))
+        how = {"scale": self.scale, "dropout": self.dropout}
+        z = encode(q, k, v, key_weights=token_weights, group=self.context_group, **how)
+        return self.out(self.merge_heads(decode(k, q, z, **how)))
 
     def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return the learned queries, and keys and values of the tokens."""
         k, v = self.project_heads(x, self.project, 2)
-        return self.queries_like(self.queries[None], k), k, v
+        return self.routing_queries(k), self.normalize_key(k), v
 
     def routing_keys(self, x: Float[Tensor, "B N C"]) -> Float[Tensor, "B H N D"]:
         """Return the keys of the tokens."""
-        return self.project_heads(x, self.project, 2, 0, 1)[0]
+        return self.normalize_key(self.project_heads(x, self.project, 2, 0, 1)[0])
+
+    def normalize_key(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
+        """Return keys from their projection."""
+        # Under CUDA's autocast LayerNorm returns fp32.
+        return self.place(self.key_norm(key).to(key.dtype))
+
+    def routing_queries(self, like: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H M D"]:
+        """Return the learned queries in the batch size and dtype of keys."""
+        return self.queries_like(self.query_norm(self.queries)[None], like)
 
     def scatter(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Return z to each token through its key."""
         k = self.routing_keys(x)
-        y = decode(k, self.queries_like(self.queries[None], k), latents[0].to(k.dtype))
+        y = decode(k, self.routing_queries(k), latents[0].to(k.dtype), scale=self.scale)
         return self.out(self.merge_heads(y))

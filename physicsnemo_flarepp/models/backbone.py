@@ -116,8 +116,7 @@ class MixerBackbone(TokenModel):
             "orthogonal_slices": orthogonal_slices,
             "noise_at_evaluation": noise_at_evaluation,
         }
-        known = _known_options(mixer, options)
-        known |= {"norm": norm} if "norm" in _parameters(mixer) else {}
+        known = mixer_options(MixerBackbone, mixer, norm, options)
         latents = {"slice_num": slice_num} if "slice_num" in known else {}
         check_sizes(n_layers, n_hidden, n_head, latents, mlp_ratio, dropout)
         check_integers(0, {"io_layers": io_layers})
@@ -165,9 +164,13 @@ class MixerBackbone(TokenModel):
         self.reset_parameters()
 
 
-def _known_options(mixer: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that a mixer has; raise on others that say something."""
-    defaults = inspect.signature(MixerBackbone).parameters
+def mixer_options(
+    model: type[nn.Module], mixer: str, norm: str, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the options that a mixer has; raise on others that are not the `model`'s defaults."""
+    if mixer not in MIXERS:
+        raise ValueError(f"mixer must be one of {sorted(MIXERS)}, got {mixer!r}")
+    defaults = inspect.signature(model).parameters
     having = {name: [key for key in MIXERS if name in _parameters(key)] for name in options}
     for name, value in options.items():
         if mixer not in having[name] and value not in (None, defaults[name].default):
@@ -175,7 +178,8 @@ def _known_options(mixer: str, options: dict[str, Any]) -> dict[str, Any]:
                 f"{name}={value!r} has no effect with mixer={mixer!r}, only with "
                 f"{', '.join(having[name])}; leave it out, or choose another mixer"
             )
-    return {name: value for name, value in options.items() if mixer in having[name]}
+    known = {name: value for name, value in options.items() if mixer in having[name]}
+    return known | ({"norm": norm} if "norm" in _parameters(mixer) else {})
 
 
 def _parameters(mixer: str) -> Sequence[str]:
