@@ -114,7 +114,7 @@ class SequenceLoader:
             yield self.batch(cases[first : first + self.batch_size])
 
     def batch(self, cases: np.ndarray) -> TensorDict:
-        """Return ``tokens``, ``label``, ``case_index`` and, where lengths differ, ``token_mask``."""
+        """Return ``tokens``, ``label``, ``case_index`` and, if some is padding, ``token_mask``."""
         split = self.split
         rows = (cases[:, None] * split.documents + np.arange(split.documents)).ravel()
         starts, lengths = split.starts[rows], np.diff(split.starts)[rows]
@@ -124,6 +124,7 @@ class SequenceLoader:
         if split.documents > 1:
             tokens, real = (a.reshape(len(cases), -1, len(places)) for a in (tokens, real))
         arrays = {"tokens": tokens.astype(np.int64), "label": split.labels[cases]}
+        arrays["case_index"] = cases
         if self.pad_to is None and not real.all():
             arrays["token_mask"] = real
         tensors = {
