@@ -46,7 +46,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--latents", type=int, default=64)
     parser.add_argument("--steps", type=int, default=5, help="timed steps, after one to warm up")
-    parser.add_argument("--output", type=Path, default=Path("runs/scaling"))
+    parser.add_argument("--output", "--out", type=Path, default=Path("runs/scaling"))
     return parser.parse_args()
 
 

@@ -51,6 +51,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--mlp-ratio", type=float, default=2)
+    parser.add_argument("--norm", default="layer", choices=["layer", "rms"], help="of our models")
+    parser.add_argument("--autocast", choices=["bfloat16", "float16"], help="fp32 weights")
     parser.add_argument("--parts", action="store_true", help="also step time over its bare parts")
     parser.add_argument(
         "--weights", action="store_true", help="also step time with token weights over without"
@@ -71,10 +74,16 @@ def build(name: str, settings: dict) -> torch.nn.Module:
         "n_hidden": settings["hidden"],
         "n_head": settings["heads"],
         "slice_num": None if name == "attention" else settings["slices"],
-        "mlp_ratio": 2,
+        "mlp_ratio": settings["mlp_ratio"],
         "use_te": False,
     }
-    model = THEIRS[name](**sizes) if name in THEIRS else MixerBackbone(mixer=name, **sizes)
+    if name in THEIRS:
+        model = THEIRS[name](**sizes)
+    else:
+        model = MixerBackbone(mixer=name, norm=settings["norm"], **sizes)
+    if settings["autocast"]:
+        dtype = getattr(torch, settings["autocast"])
+        model.forward = torch.autocast(settings["device"], dtype)(model.forward)
     return model.to(settings["device"], getattr(torch, settings["dtype"]))
 
 
@@ -247,6 +256,7 @@ def main() -> None:
         return
     torch.set_num_threads(arguments.threads)
     keys = ("layers", "hidden", "heads", "slices", "threads", "device", "dtype")
+    keys += ("mlp_ratio", "norm", "autocast")
     settings = {key: getattr(arguments, key) for key in keys}
     print(", ".join(f"{key} {value}" for key, value in settings.items()))
     arguments.out.mkdir(parents=True, exist_ok=True)

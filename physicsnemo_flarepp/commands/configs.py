@@ -35,6 +35,8 @@ _LONGEST_NAME = 100
 # Hydra's flags that are followed by a value.
 _WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn",
                "--config-dir", "-cd", "--experimental-rerun"}  # fmt: skip
+# Texts in quotes, and words outside of quotes.
+_WORDS = re.compile(r"""("[^"]*"|'[^']*')|([^\s,\[\]{}:"'](?:[^,\[\]{}:"']*[^\s,\[\]{}:"'])?)""")
 
 
 class UnknownKey(ValueError):
@@ -57,7 +59,7 @@ def completed(entry: str, arguments: Iterable[str]) -> list[str]:
     >>> completed("train", ["data=own", "training.minutes=10"])[2:]
     ['experiment=own', 'training.epochs=null', 'training.steps=null']
     """
-    arguments = list(arguments)
+    arguments = [_quoted(text) for text in arguments]
     given = {key: value for key, found, value in (text.partition("=") for text in arguments)
              if found and not key.startswith("-")}  # fmt: skip
     known = {path.stem for path in (config_directory() / "data").glob("*.yaml")} - {"own"}
@@ -68,6 +70,20 @@ def completed(entry: str, arguments: Iterable[str]) -> list[str]:
     training = {key.removeprefix("training."): value for key, value in given.items()
                 if key.startswith("training.") and value != "null"}  # fmt: skip
     return [*arguments, *(f"training.{name}=null" for name in one_budget(training))]
+
+
+def _quoted(argument: str) -> str:
+    """Return an override with quotes around words that Hydra reads only in quotes: not ASCII.
+
+    >>> print(_quoted("data.fields=[p,Größe,'Maß a']"), _quoted("data.root=/daten/Flächen 2"))
+    data.fields=[p,"Größe",'Maß a'] data.root="/daten/Flächen 2"
+    """
+    key, found, value = argument.partition("=")
+    if not found or argument.startswith("-") or value.isascii():
+        return argument
+    return (
+        key + found + _WORDS.sub(lambda m: m[1] or (m[2] if m[2].isascii() else f'"{m[2]}"'), value)
+    )
 
 
 def compose_config(entry: str, overrides: Sequence[str]) -> "DictConfig":

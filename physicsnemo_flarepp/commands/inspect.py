@@ -7,8 +7,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from ..datapipes.config import load_yaml
 from ..datapipes.inspection import Inspection, check_cases, inspect_data
-from ..datapipes.sources import load_yaml
 from ..files import reading, replace_text
 from ..texts import format_table, printable
 from .configs import compose_config
@@ -19,12 +19,14 @@ class DataProblems(ValueError):
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print what is found, or what is wrong."""
+    """Print what is found, or what is wrong; raise at the end if something is."""
     if not options.paths and not options.check:
         raise ValueError("nothing to inspect; name files or folders, or --check CONFIG")
+    wrong: list[str] = []
     for path in options.paths:
         inspection = inspect_data(path)
         print(*describe(inspection), sep="\n")
+        wrong += [text for text in inspection.problems if text.startswith("problem: ")]
         if options.output is not None and inspection.config:
             options.output.parent.mkdir(parents=True, exist_ok=True)
             replace_text(options.output, inspection.as_yaml())
@@ -35,6 +37,9 @@ def run(options: argparse.Namespace) -> None:
             print(*map(printable, problems), sep="\n")
             raise DataProblems(f"{len(problems)} problems in {count} cases, listed above")
         print(f"{count} cases fit together")
+    if wrong:
+        more = f"; {len(wrong) - 1} more are listed above" if len(wrong) > 1 else ""
+        raise DataProblems(f"{wrong[0].removeprefix('problem: ')}{more}")
 
 
 def describe(inspection: Inspection) -> list[str]:

@@ -15,7 +15,7 @@ from ..evaluation import (
 from ..meshes import save_mesh
 from ..meshes.export import export_mesh
 from ..texts import printable
-from .arguments import chosen_forces, load_chosen_run, named_numbers
+from .parsers import chosen_forces, load_chosen_run, named_numbers
 
 # Files that hold no surface; the mesh files of VTK may.
 _OTHER = (*ARRAY_SUFFIXES, *STORE_SUFFIXES)
@@ -47,6 +47,8 @@ def run(options: argparse.Namespace) -> list[Path]:
         else:
             written.append(export_mesh(prediction.mesh, directory, f"{path.stem}_predicted"))
             print(written[-1])
+            for text in prediction.warnings:
+                print(f"warning: {printable(text)}")
     for name in options.cases:
         is_position = name.lstrip("-").isdigit() and name not in trained.case_ids
         case = predict_case(trained, int(name) if is_position else name)

@@ -1,6 +1,7 @@
 """What is in files of data, what it would be taken for, and whether all cases fit together."""
 
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,6 @@ from omegaconf import OmegaConf
 from ..meshes import ASSOCIATIONS, PolygonMesh
 from ..meshes.measures import EFFECTIVE_MEASURE, MEASURE_NAMES
 from ..progress import progress_bar
-from .case_inputs import has_same_inputs
 from .loaders import check_disjoint
 from .readers import CaseReader, OwnReader
 from .readers.base import MEASURE, NO_WEIGHTS, Rowwise
@@ -25,11 +25,13 @@ from .readers.guesses import complete
 from .readers.names import Names
 from .readers.splits import SPLITS
 from .sources import DataSource, open_source
-from .statistics import OTHER_UNITS
+from .statistics import OTHER_UNITS, has_same_inputs
 from .validation import printable
 
 # Cases of a folder that are read without being asked for all.
 _LOOKED_AT = 5
+# Cases of the same units whose sizes are further apart tell nothing of larger, and smaller, ones.
+_ALIKE, _ALIKE_SMALL = 10, 2
 # Texts that stand for themselves on a command line of Hydra, which has words for other values.
 _PLAIN = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/.][A-Za-z0-9_./-]*")
 
@@ -171,17 +173,17 @@ def inspect_data(path: str | Path) -> Inspection:
         return Inspection(path, lines, found, tuple(map(printable, guesses)))
     reader = OwnReader(path)
     first = reader.open_contents(0, Wanted())
+    config, problems = {}, []
     try:
         names, guesses = reader.names, reader.guesses
     except ValueError as error:
-        names, guesses = None, [*reader.told, f"no guess: {error}"]
+        names, guesses, problems = None, reader.told, [f"problem: {error}"]
     readers = _open_splits(path, names)
     counts = ", ".join(f"{len(found)} {split}" for split, found in readers.items())
     lines = (
         f"{printable(path)}: first case {reader.case_ids[0]}: {describe_geometry(first)}",
         f"cases: {counts}",
     )
-    config, problems = {}, []
     if names is not None:
         problems = _look_at_some(path, readers)
         given = names.as_config() | {"root": str(path.resolve())}
@@ -246,13 +248,19 @@ class ChannelSizes:
     sizes: dict[str, float] = field(default_factory=dict)
 
     def out_of_scale(self) -> Iterable[tuple[str, float, float]]:
-        """Return case, size and the median of all, of cases whose size is far from it."""
-        positive = {case: size for case, size in self.sizes.items() if size > 0}
-        if len(positive) < 2:
+        """Return case, size and the median of all, of cases whose size is far from it.
+
+        Where the other cases differ much among themselves, or in sign, it is the quantity that
+        varies, not its unit; near 0 it may do so more.
+        """
+        sizes = {case: abs(size) for case, size in self.sizes.items() if size != 0}
+        if len(sizes) < 2 or len({size > 0 for size in self.sizes.values() if size != 0}) > 1:
             return
-        median = float(np.median(list(positive.values())))
-        for case, size in positive.items():
-            if not 1 / OTHER_UNITS < size / median < OTHER_UNITS:
+        median = float(np.median(list(sizes.values())))
+        far = {c: s for c, s in sizes.items() if not 1 / OTHER_UNITS < s / median < OTHER_UNITS}
+        others = [size for case, size in sizes.items() if case not in far] or [median]
+        for case, size in far.items():
+            if max(others) <= (_ALIKE if size > median else _ALIKE_SMALL) * min(others):
                 yield case, size, median
 
 
@@ -296,13 +304,14 @@ def _compare(cases: Sequence[tuple[CaseReader, int]], *, progress: bool = False)
                 problems.append(str(error))
             else:
                 case = metadata["case_id"]
-                files[case] = str(metadata["source"])
+                files[case] = _blamed(metadata)
                 kinds[case] = _kind(sample, metadata)
                 for key, name, size in _channel_sizes(sample, metadata):
                     channels.setdefault((key, name), ChannelSizes()).sizes[case] = size
             advance()
     for (key, name), channel in channels.items():
-        what = "size along" if key == "coordinates" else f"largest value of {key}"
+        known = {"coordinates": "size along", "globals": "value of"}
+        what = known.get(key, f"largest value of {key}")
         for case, size, median in channel.out_of_scale():
             problems.append(
                 f"{files[case]}: case {case} has {size:.4g} as the {what} {name}, the median of "
@@ -312,6 +321,13 @@ def _compare(cases: Sequence[tuple[CaseReader, int]], *, progress: bool = False)
     return [
         *problems, *_different_kinds(kinds, files), *_different_dimensions(channels, files)
     ]  # fmt: skip
+
+
+def _blamed(metadata: Mapping[str, Any]) -> str:
+    """Return the file of a case; of a set whose arrays are in several files, their folder."""
+    source, files = str(metadata["source"]), metadata.get("files", ())
+    own = len(files) < 2 or metadata["case_id"] in source
+    return source if own else os.path.commonpath(files)
 
 
 def _reader_of(source: DataSource, split: str, problems: list[str]) -> CaseReader | None:
@@ -325,7 +341,7 @@ def _reader_of(source: DataSource, split: str, problems: list[str]) -> CaseReade
 def _channel_sizes(
     sample: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> Iterable[tuple[str, str, float]]:
-    """Return the extent of each coordinate and the largest value of each other channel."""
+    """Return the extent of each coordinate, each global, and the largest of other values."""
     named = {
         "coordinates": "xyz",
         "features": metadata["feature_names"],
@@ -336,7 +352,11 @@ def _channel_sizes(
         if key not in sample.keys() or sample[key].numel() == 0:
             continue
         values = sample[key].double().reshape(-1, sample[key].shape[-1])
-        sizes = values.amax(0) - values.amin(0) if key == "coordinates" else values.abs().amax(0)
+        sizes = values.abs().amax(0)
+        if key == "coordinates":
+            sizes = values.amax(0) - values.amin(0)
+        elif key == "globals":
+            sizes = values[0]
         yield from ((key, name, size.item()) for name, size in zip(names, sizes, strict=False))
 
 

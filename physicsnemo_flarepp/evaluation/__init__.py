@@ -1,7 +1,6 @@
 """Trained runs: their predictions on test cases, surfaces and points, errors, forces, figures."""
 
 from ..runs.trained_run import Run, load_run
-from .errors import CaseErrors, relative_l2, stored_errors
 from .figures import (
     chosen_case,
     draw_comparison,
@@ -16,11 +15,14 @@ from .force_conventions import ForceSettings, force_settings, target_settings
 from .forces import load_sums, surface_areas, surface_forces
 from .predictions import (
     Case,
+    CaseErrors,
     CasePrediction,
     case_mesh,
     predict_case,
     predict_with_all,
     read_case,
+    relative_l2,
+    stored_errors,
 )
 from .reports import Report, evaluate_run, format_report, report_runs, write_report
 from .routing_figures import draw_queries, draw_routing, draw_spectrum

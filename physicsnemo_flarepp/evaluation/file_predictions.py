@@ -13,10 +13,10 @@ from ..meshes.export import add_arrays, prediction_arrays
 from ..meshes.measures import EFFECTIVE_MEASURE, stored_measure
 from ..runs.samples import SAMPLE, GlobalValues, input_sample, measures, whole_grid
 from ..runs.trained_run import Run
-from .errors import relative_l2
 from .force_conventions import ForceSettings, describe_settings, sign_doubt
 from .forces import Forces, field_forces, force_surface
 from .likeness import SizeComparison, compare_size, mesh_warnings, training_ranges
+from .predictions import relative_l2
 
 WARNINGS = "warnings"
 
@@ -102,7 +102,8 @@ def predict_file(
         if (known := training_ranges(run)) is not None:
             size = compare_size(known, sample["coordinates"].numpy(), path, scale=scale)
         warnings += [size.warning] if size.warning else []
-    values = run.predict(sample, progress=progress)
+    warnings += [text] if (text := run.parameter_warning(sample)) else []
+    values = run.predict_sample(sample, progress=progress)
     if contents.mesh is not None:
         mesh = to_pyvista(contents.mesh)
     else:

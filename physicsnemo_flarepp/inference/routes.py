@@ -18,7 +18,7 @@ from ..mixers.flare import FlareMixer
 from ..mixers.flarepp import FlarePPMixer
 from ..models import TokenModel
 from ..ops import group_size
-from .inputs import ArrayLike, TokenInputs
+from .arrays import ArrayLike, TokenInputs
 from .passes import TokenPasses
 from .prediction import plan_passes, unwrap
 
@@ -274,15 +274,16 @@ def _scores(
     rows: int | None = None,
 ) -> Iterator[tuple[tuple[int, int], Float[Tensor, "h M n"], Float[Tensor, " n"]]]:
     """Yield ranges of at most `rows` tokens, their scaled scores and their weights, in fp64."""
-    block = passes.model.blocks[number]
+    block, mixer = passes.model.blocks[number], _routing_mixer(passes.model, number)
+    scale = mixer.scale or mixer.head_dim**-0.5
     for index, x, weights in passes.stored(number):
-        keys = _routing_mixer(passes.model, number).routing_keys(block.norm_mixer(x))
+        keys = mixer.routing_keys(block.norm_mixer(x))
         keys = keys[0, heads].double()
         weights = keys.new_ones(keys.shape[1]) if weights is None else weights[0].double()
         start = passes.ranges[index][0]
         size = rows or max(1, keys.shape[1])
         for part, w in zip(keys.split(size, dim=1), weights.split(size), strict=True):
-            yield (start, start + part.shape[1]), queries @ part.mT * part.shape[-1] ** -0.5, w
+            yield (start, start + part.shape[1]), queries @ part.mT * scale, w
             start += part.shape[1]
 
 

@@ -9,13 +9,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..ops import attention_with_lse, merge_over_group, merge_partials, rotate_rows, sum_over_group
+from ..ops import (
+    attention_with_lse,
+    encode,
+    merge_over_group,
+    merge_partials,
+    rotate_rows,
+    sum_over_group,
+)
 from ..ops.attention import TokenWeights, attention_of_part
-from .linear import apply_in_parts
+from .layers import ResidualMLP, apply_in_parts
 
 # Of the first weights: ours, and the published runs'.
 INITS = ("balanced", "paper")
-# What a balanced residual projection adds to the identity, over what it would be without it.
+# What a balanced residual map adds to the identity, over what it would be without it.
 _RESIDUAL_SHARE = 0.25
 Tokens = Float[Tensor, "B N C"]
 # A gather over tokens, (B, H, M, E), and what it weighs, (B, H, M).
@@ -310,12 +317,72 @@ def draw_weights(module: nn.Module, init: str = "paper") -> None:
                 nn.init.zeros_(part.bias)
         elif isinstance(part, nn.LayerNorm | nn.RMSNorm):
             part.reset_parameters()
+    for part in module.modules():
+        if isinstance(part, ResidualMLP) and init == "balanced":
+            _shrink(part)
 
 
-def add_identity(linear: nn.Linear, dim: int, init: str = "paper") -> None:
-    """Add the identity to each ``dim`` rows of a projection: x + W x + b, at no cost per token."""
+def _shrink(residual: nn.Module) -> None:
+    """Scale what new residual layers add to the identity."""
     with torch.no_grad():
+        for layer in residual.modules():
+            if isinstance(layer, nn.Linear):
+                layer.weight *= _RESIDUAL_SHARE
+
+
+def make_projections(
+    dim: int, layers: Sequence[int], act: str, residual: bool
+) -> nn.Linear | nn.ModuleList:
+    """Build projections of tokens by their residual layers: one Linear for all if none has any."""
+    if not any(layers):
+        return nn.Linear(dim, len(layers) * dim)
+    if not residual:
+        raise ValueError(
+            "residual_projections=False, but projections with layers are residual; leave out one "
+            "of the two"
+        )
+    return nn.ModuleList(ResidualMLP(dim, n, act) for n in layers)
+
+
+def add_identity(projections: nn.Module, dim: int, init: str = "paper") -> None:
+    """Add the identity to each ``dim`` rows of a projection: x + W x + b, at no cost per token.
+
+    Projections with layers have it already.
+    """
+    if isinstance(projections, nn.Linear):
         if init == "balanced":
-            linear.weight *= _RESIDUAL_SHARE
-        for rows in linear.weight.split(dim):
-            rows += torch.eye(dim, dtype=rows.dtype, device=rows.device)
+            _shrink(projections)
+        with torch.no_grad():
+            for rows in projections.weight.split(dim):
+                rows += torch.eye(dim, dtype=rows.dtype, device=rows.device)
+
+
+class OneGatherMixer(SoftmaxMixer):
+    """A mixer that gathers the tokens once, by a softmax over them.
+
+    Subclasses say with which queries, keys and values (``attention_inputs``), what becomes of the
+    gathered latents (:meth:`transform`) and how each token reads them (``scatter``).
+    """
+
+    n_gathers = 1
+
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
+        """Gather the tokens, work on the latents, return them."""
+        q, k, v = self.attention_inputs(x, ())
+        z = encode(q, k, v, scale=self.scale, key_weights=token_weights, group=self.context_group)
+        return self.scatter(x, (self.transform(z),))
+
+    @abstractmethod
+    def transform(self, z: Float[Tensor, "B H M D"]) -> Float[Tensor, "B H M E"]:
+        """Turn the gathered latents into what the tokens read."""
+
+    def finish(self, gathered: Gathered, latents: Latents) -> Float[Tensor, "B H M E"]:
+        """Work on the gathered latents."""
+        return self.transform(gathered[0])
+
+
+def keys_and_values(
+    mixer: Mixer, z: Float[Tensor, "B M C"], layer: nn.Module
+) -> Float[Tensor, "B H M E"]:
+    """Project latents to the keys and values that tokens read, side by side: E = 2 D."""
+    return torch.cat(mixer.project_heads(z, layer, 2), -1)

@@ -5,7 +5,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..ops import decode, encode
-from .base import AttentionInputs, Latents, SoftmaxMixer, Tokens, TokenWeights, add_identity
+from .base import (
+    AttentionInputs,
+    Latents,
+    SoftmaxMixer,
+    Tokens,
+    TokenWeights,
+    add_identity,
+    make_projections,
+)
 from .norms import make_norm
 
 
@@ -27,11 +35,17 @@ class FlareMixer(SoftmaxMixer):
         Latents M per head.
     residual_projections : bool, optional, default=True
         Start key and value projections at the identity.
+    projection_layers : int, optional, default=0
+        Residual layers :math:`x + \mathrm{act}(W x)` in the key and in the value map, before the
+        linear one; 4 in FLARE's first paper.
+    unit_scale : bool, optional, default=False
+        Use the scale 1, as FLARE's first paper does.
+    act : str, optional, default="gelu"
+        Activation of the residual layers.
     norm : str, optional, default="layer"
         Kind of the normalisations inside the mixer: "layer" or "rms".
     query_key_norm : bool, optional, default=False
-        Normalise queries and keys per head and take 1 for the scale, as in the authors' runs on
-        sequences.
+        Normalise queries and keys per head, as in the authors' runs on sequences.
     attention_dropout : float, optional, default=0.0
         Probability with which softmax weights are dropped in training.
     rotary : bool, optional, default=False
@@ -46,6 +60,9 @@ class FlareMixer(SoftmaxMixer):
         heads: int,
         slice_num: int,
         residual_projections: bool = True,
+        projection_layers: int = 0,
+        unit_scale: bool = False,
+        act: str = "gelu",
         norm: str = "layer",
         query_key_norm: bool = False,
         attention_dropout: float = 0.0,
@@ -56,27 +73,30 @@ class FlareMixer(SoftmaxMixer):
         self.query_norm = self.key_norm = nn.Identity()
         if query_key_norm:
             self.query_norm, self.key_norm = (make_norm(norm, self.head_dim) for _ in range(2))
-            self.scale = 1.0
         self.residual_projections = residual_projections
+        self.scale = 1.0 if unit_scale else self.head_dim**-0.5
         self.queries = nn.Parameter(torch.empty(heads, slice_num, self.head_dim))
-        self.project = nn.Linear(dim, 2 * dim)
+        layers = (projection_layers, projection_layers)
+        self.project = make_projections(dim, layers, act, residual_projections)
         self.out = nn.Linear(dim, dim)
         self.reset_parameters()
 
     def reset_parameters(self, init: str = "paper") -> None:
         """Draw the queries and start the projections near the identity."""
         super().reset_parameters(init)
-        # Scores of 0.02 gather one and the same mean into all latents.
-        nn.init.normal_(self.queries, std=0.02 if init == "paper" else 1.0)
+        # Scores of 0.02 gather one and the same mean into all latents; balanced ones are about 1.
+        published = 0.1 if self.scale == 1 else 0.02
+        std = published if init == "paper" else self.head_dim**-0.5 / self.scale
+        nn.init.normal_(self.queries, std=std)
         if self.residual_projections:
             add_identity(self.project, self.dim, init)
 
     def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Gather the tokens into M latents per head and return them."""
         q, k, v = self.attention_inputs(x, ())
-        how = {"scale": self.scale, "dropout": self.dropout}
-        z = encode(q, k, v, key_weights=token_weights, group=self.context_group, **how)
-        return self.out(self.merge_heads(decode(k, q, z, **how)))
+        options = {"scale": self.scale, "dropout": self.dropout}
+        z = encode(q, k, v, key_weights=token_weights, group=self.context_group, **options)
+        return self.out(self.merge_heads(decode(k, q, z, **options)))
 
     def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return the learned queries, and keys and values of the tokens."""

@@ -15,8 +15,9 @@ from .base import (
     Tokens,
     TokenWeights,
     add_identity,
+    make_projections,
 )
-from .norms import make_norm, normalize_rows
+from .layers import make_norm, normalize_rows
 
 # Standard deviation of the scores of balanced seeds.
 SEED_SHARPNESS = 2.0
@@ -55,6 +56,11 @@ class FlarePPMixer(SoftmaxMixer):
         The authors' later variant: :math:`q = \mathrm{norm}(q_\mathrm{fixed}) + \sigma(g_h)\,
         q_\mathrm{dynamic}`, with :math:`\tilde k = \tilde v` one projection, and :math:`k`
         normalised. Only the norms of seeds and :math:`k` have affine weights.
+    projection_layers, synthesis_layers : int, optional, default=0
+        Residual layers :math:`x + \mathrm{act}(W x)` in the maps to :math:`k` and :math:`v`, and
+        in those to :math:`\tilde k` and :math:`\tilde v`, before the linear one.
+    act : str, optional, default="gelu"
+        Activation of the residual layers.
     attention_dropout : float, optional, default=0.0
         Probability with which softmax weights are dropped in training.
     rotary : bool, optional, default=False
@@ -73,6 +79,9 @@ class FlarePPMixer(SoftmaxMixer):
         residual_projections: bool = True,
         shared_projections: bool = False,
         anchored_queries: bool = False,
+        projection_layers: int = 0,
+        synthesis_layers: int = 0,
+        act: str = "gelu",
         attention_dropout: float = 0.0,
         rotary: bool = False,
     ) -> None:
@@ -86,7 +95,13 @@ class FlarePPMixer(SoftmaxMixer):
         self.seeds = nn.Parameter(torch.empty(heads, slice_num, width))
         synthesis = 0 if shared_projections else 1 if anchored_queries else 2
         self.n_projections = synthesis + 2
-        self.project = nn.Linear(dim, self.n_projections * dim)
+        if shared_projections and synthesis_layers:
+            raise ValueError(
+                f"synthesis_layers={synthesis_layers} has no effect with shared_projections=True, "
+                "which has no projections for the synthesis; leave out one of the two"
+            )
+        layers = (*[synthesis_layers] * synthesis, projection_layers, projection_layers)
+        self.project = make_projections(dim, layers, act, residual_projections)
         self.out = nn.Linear(dim, dim)
         self.seed_norm = make_norm(norm, width) if seed_norm else nn.Identity()
         if seed_norm and not anchored_queries:

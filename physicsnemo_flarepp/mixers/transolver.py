@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..ops import encode
 from .base import Gathered, Latents, SumMixer, Tokens, TokenWeights
-from .sums import sum_tokens
+from .layers import sum_tokens
 
 
 class PhysicsAttentionStages(SumMixer):

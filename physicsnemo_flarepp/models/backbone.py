@@ -18,7 +18,6 @@ from .layers import (
     make_block,
     stack_blocks,
 )
-from .positions import grid_positions
 from .token_model import TokenModel
 
 
@@ -42,6 +41,8 @@ class MixerBackbone(TokenModel):
         False, False.
     residual_projections : bool, optional, default=True
         Start the projections of flare and flarepp at the identity.
+    unit_scale : bool, optional, default=False
+        Give flare the scale 1 of its first paper.
     orthogonal_slices : bool, optional, default=False
         Start the slice weights of the Transolvers orthogonal, as their papers do; the published
         runs in this backbone draw them from N(0, 0.02).
@@ -100,6 +101,10 @@ class MixerBackbone(TokenModel):
         init: str = "balanced",
         plus: bool = False,
         checkpointing_ratio: float = 0.0,
+        projection_layers: int = 0,
+        synthesis_layers: int = 0,
+        ffn_layers: int = 0,
+        unit_scale: bool = False,
     ) -> None:
         if mixer not in self.mixers:
             raise ValueError(f"mixer must be one of {sorted(self.mixers)}, got {mixer!r}")
@@ -115,11 +120,15 @@ class MixerBackbone(TokenModel):
             "anchored_queries": anchored_queries,
             "orthogonal_slices": orthogonal_slices,
             "noise_at_evaluation": noise_at_evaluation,
+            "projection_layers": projection_layers,
+            "synthesis_layers": synthesis_layers,
+            "unit_scale": unit_scale,
         }
-        known = mixer_options(MixerBackbone, mixer, norm, options)
+        known = mixer_options(MixerBackbone, mixer, options, norm=norm, act=act)
         latents = {"slice_num": slice_num} if "slice_num" in known else {}
         check_sizes(n_layers, n_hidden, n_head, latents, mlp_ratio, dropout)
-        check_integers(0, {"io_layers": io_layers})
+        depths = {name: value for name, value in known.items() if name.endswith("_layers")}
+        check_integers(0, {"io_layers": io_layers, "ffn_layers": ffn_layers, **depths})
         check_init(init)
         if use_te:
             raise ValueError(
@@ -131,11 +140,13 @@ class MixerBackbone(TokenModel):
                 f"io_layers={io_layers} has no effect with plain_projections=True, which have no "
                 "residual layers; leave out one of the two"
             )
-        positions = grid_positions(structured_shape, unified_pos, ref, embedding_dim)
+        if ffn_layers and mlp_ratio != 2:
+            raise ValueError(
+                f"mlp_ratio={mlp_ratio} has no effect with ffn_layers={ffn_layers}, a feed-forward "
+                "as wide as the stream; leave out one of the two"
+            )
         super().__init__(
-            *(functional_dim, out_dim, embedding_dim),
-            structured_shape=structured_shape,
-            positions=positions,
+            *(functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref),
             time_input=time_input,
             checkpoint_blocks=checkpoint_blocks or activation_checkpointing or checkpointing_ratio,
         )
@@ -154,7 +165,8 @@ class MixerBackbone(TokenModel):
             )
         make_mixer = partial(MIXERS[mixer], n_hidden, n_head, **known)
         self.blocks = stack_blocks(
-            make_block(make_mixer(), mlp_ratio, act, norm, dropout) for _ in range(n_layers)
+            make_block(make_mixer(), mlp_ratio, act, norm, dropout, ffn_layers)
+            for _ in range(n_layers)
         )
         self.out_projection = (
             nn.Sequential(make_norm(norm, n_hidden), nn.Linear(n_hidden, out_dim))
@@ -165,9 +177,12 @@ class MixerBackbone(TokenModel):
 
 
 def mixer_options(
-    model: type[nn.Module], mixer: str, norm: str, options: dict[str, Any]
+    model: type[nn.Module], mixer: str, options: dict[str, Any], **shared: str
 ) -> dict[str, Any]:
-    """Return the options that a mixer has; raise on others that are not the `model`'s defaults."""
+    """Return the options that a mixer has; raise on others that are not the `model`'s defaults.
+
+    What is `shared` with the rest of the model is left out silently.
+    """
     if mixer not in MIXERS:
         raise ValueError(f"mixer must be one of {sorted(MIXERS)}, got {mixer!r}")
     defaults = inspect.signature(model).parameters
@@ -179,7 +194,7 @@ def mixer_options(
                 f"{', '.join(having[name])}; leave it out, or choose another mixer"
             )
     known = {name: value for name, value in options.items() if mixer in having[name]}
-    return known | ({"norm": norm} if "norm" in _parameters(mixer) else {})
+    return known | {name: value for name, value in shared.items() if name in _parameters(mixer)}
 
 
 def _parameters(mixer: str) -> Sequence[str]:

@@ -122,7 +122,8 @@ def to_physicsnemo(model: MixerBackbone) -> nn.Module:
     mixer = given["mixer"]
     if mixer not in ("flare", "flarepp"):
         raise ValueError(f"PhysicsNeMo has no model for mixer={mixer!r}, only for flare, flarepp")
-    required = {"plain_projections": True, "norm": "layer", "dropout": 0.0}
+    required = {"plain_projections": True, "norm": "layer", "dropout": 0.0, "ffn_layers": 0}
+    required |= {"projection_layers": 0, "synthesis_layers": 0, "unit_scale": False}
     if mixer == "flarepp":
         required |= {"seed_norm": False, "anchored_queries": False}
     _check_options(given, required, f"so PhysicsNeMo's {mixer} computes something else")

@@ -87,6 +87,14 @@ class FlarePP(MixerBackbone):
         Only False: configs of PhysicsNeMo's Transolver have it.
     checkpointing_ratio : float, optional, default=0.0
         Another name for ``checkpoint_blocks``.
+    projection_layers, synthesis_layers : int, optional, default=0
+        Residual layers in the maps to keys and values of the routing, and of the query synthesis,
+        before the linear one. FLARE's first paper has four in the former.
+    ffn_layers : int, optional, default=0
+        Residual layers of the feed-forward, of width ``n_hidden``, before a linear one; 0 builds
+        the one that ``mlp_ratio`` describes. FLARE's first paper has four.
+    unit_scale : bool, optional, default=False
+        Only False: an option of another mixer.
 
     Forward
     -------

@@ -1,49 +1,24 @@
 """Pointwise parts of the models, and their blocks."""
 
+import importlib
+import importlib.util
 import itertools
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from physicsnemo.nn import get_activation
 from torch import Tensor, nn
 
 from ..mixers import Mixer, make_norm
 from ..mixers.base import Latents, Tokens, TokenWeights
-from ..mixers.linear import is_bare
+from ..mixers.layers import ResidualLayer, ResidualMLP, is_bare, make_activation
 from ..ops import encode
 
-# The published runs use the approximation everywhere in the backbone.
-_GELUS = {"gelu": "tanh", "gelu_exact": "none"}
 # Scale of what a balanced new model predicts, in standard deviations of the fields.
 _FIRST_PREDICTION = 0.1
-
-
-def make_activation(act: str) -> nn.Module:
-    """Build an activation: "gelu" (tanh), "gelu_exact", or one by PhysicsNeMo's name."""
-    name = act.lower() if isinstance(act, str) else act
-    if name in _GELUS:
-        return nn.GELU(_GELUS[name])
-    try:
-        return get_activation(act)
-    except (KeyError, AttributeError) as error:
-        message = error.args[0] if isinstance(error, KeyError) else "expected a string"
-        raise ValueError(f"act={act!r} is not an activation: {message}") from error
-
-
-class ResidualLayer(nn.Module):
-    r""":math:`x + \mathrm{act}(W x + b)`, of width ``dim``."""
-
-    def __init__(self, dim: int, act: str) -> None:
-        super().__init__()
-        self.linear = nn.Linear(dim, dim)
-        self.act = make_activation(act)
-
-    def forward(self, x: Float[Tensor, "*rows C"]) -> Float[Tensor, "*rows C"]:
-        """Apply the layer row by row."""
-        return x + self.act(self.linear(x))
 
 
 class InProjection(nn.Module):
@@ -93,6 +68,11 @@ class FeedForward(nn.Sequential):
         hidden = round(dim * ratio)
         super().__init__(nn.Linear(dim, hidden), make_activation(act), nn.Linear(hidden, dim))
 
+    @property
+    def output(self) -> nn.Linear:
+        """The last layer, which writes to the residual stream."""
+        return cast(nn.Linear, self[-1])
+
 
 class Block(nn.Module):
     """Residual block ``x + mixer(norm x)``, then ``x + ffn(norm x)``, with dropout on both."""
@@ -126,10 +106,17 @@ class Block(nn.Module):
         return x + self.ffn(self.norm_ffn(x))
 
 
-def make_block(mixer: Mixer, mlp_ratio: float, act: str, norm: str, dropout: float = 0.0) -> Block:
-    """Build a block around a mixer, its feed-forward ``mlp_ratio`` times as wide."""
+def make_block(
+    mixer: Mixer, mlp_ratio: float, act: str, norm: str, dropout: float = 0.0, ffn_layers: int = 0
+) -> Block:
+    """Build a block around a mixer, its feed-forward ``mlp_ratio`` times as wide, or residual."""
     norms = [make_norm(norm, mixer.dim) for _ in range(2)]
-    return Block(norms[0], mixer, norms[1], FeedForward(mixer.dim, mlp_ratio, act), dropout)
+    ffn: nn.Module = (
+        ResidualMLP(mixer.dim, ffn_layers, act)
+        if ffn_layers
+        else FeedForward(mixer.dim, mlp_ratio, act)
+    )
+    return Block(norms[0], mixer, norms[1], ffn, dropout)
 
 
 class BareBlock(nn.Module):
@@ -163,7 +150,7 @@ def balance_outputs(blocks: Sequence[AnyBlock], out_projection: nn.Module) -> No
         for block in blocks:
             block.mixer.output.weight *= share
             if isinstance(block, Block):
-                cast(nn.Linear, cast(nn.Sequential, block.ffn)[-1]).weight *= share
+                cast(FeedForward | ResidualMLP, block.ffn).output.weight *= share
         last = cast(nn.Sequential, out_projection)[-1]
         cast(nn.Linear, last).weight *= _FIRST_PREDICTION
 
@@ -222,3 +209,14 @@ class JoinedInputs(nn.Module):
     ) -> Float[Tensor, "B N C"]:
         """Project each token; a single row of ``fx`` is that of every token."""
         return self.mlp(join_inputs(fx, embedding))
+
+
+# PhysicsNeMo's LoRA (``LoRAConfig(wrap_mlp=True)``) finds feed-forwards by name, in a list that is
+# meant to be extended. These are those of Block, LatentBlock and GNOT's experts.
+FEED_FORWARDS = r"\.(ffn|experts_\w+\.experts\.\d+)\.\d+$"
+with warnings.catch_warnings():
+    # Of PhysicsNeMo, that its LoRA is experimental: only who uses it can act on it.
+    warnings.simplefilter("ignore")
+    if importlib.util.find_spec("physicsnemo.experimental.peft"):  # in no release before 2.2
+        peft = importlib.import_module("physicsnemo.experimental.peft.apply")
+        peft._MLP_TARGET_PATTERNS.append(FEED_FORWARDS)

@@ -19,18 +19,18 @@ from torch import Tensor
 
 from ..datapipes import Normalizer
 from ..datapipes.channels import Channels
+from ..datapipes.config import load_yaml
 from ..datapipes.loaders import build_test_loader, evaluated_split
-from ..datapipes.memory import MemoryCases
 from ..datapipes.normalization import PLACES
-from ..datapipes.readers import CaseReader
+from ..datapipes.readers import CaseReader, MemoryCases
 from ..datapipes.readers.base import NO_WEIGHTS
 from ..datapipes.readers.names import Names
-from ..datapipes.registered import make_transform
-from ..datapipes.sources import data_elsewhere, load_yaml, open_source
+from ..datapipes.sources import data_elsewhere, make_transform, open_source
 from ..files import reading
 from ..inference import predict
 from ..inference.prediction import unwrap
 from ..models.feeding import input_adapter
+from ..parallel.launch import find_device
 from .checkpoints import CheckpointStore
 from .directory import (
     CONFIG,
@@ -45,7 +45,7 @@ from .directory import (
 )
 from .model_files import load_model
 from .samples import sample_of
-from .training_set import holds_training_files, read_training_set
+from .training_set import holds_training_files, parameter_warning, read_training_set
 
 CHECKPOINTS = ("final", "best", "latest")
 
@@ -214,6 +214,20 @@ class Run:
         >>> run.predict(points, mu=0.3)  # doctest: +SKIP
         """
         sample = sample_of(self, given, global_values)
+        if warning := self.parameter_warning(sample):
+            warnings.warn(warning, stacklevel=3)
+        return self.predict_sample(sample, progress=progress)
+
+    def parameter_warning(self, sample: Mapping[str, Tensor]) -> str | None:
+        """Return which parameters of a sample training did not cover, None if it covered all."""
+        given = sample.get("globals", None)
+        return parameter_warning(self.training_set, self.channels.global_names, given)
+
+    @torch.no_grad()
+    def predict_sample(
+        self, sample: Mapping[str, Tensor], *, progress: bool = True
+    ) -> Float[np.ndarray, "N O"]:
+        """Return the fields of a complete sample in physical units, as :meth:`predict`."""
         self._check_places(sample)
         arguments = self.inputs(sample)
         if can_stream(self.model):
@@ -291,7 +305,7 @@ def load_run(
     _check_manifest(directory, checkpoint)
     config = _read_config(config_file)
     moved = data_root is not None and _is_moved(directory, Path(data_root))
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = find_device(device)
     model = load_model(weights_file, trust=trust).to(device).eval()
     return Run(
         name=directory.resolve().name,

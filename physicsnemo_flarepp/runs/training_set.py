@@ -11,16 +11,24 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
+from torch import Tensor
 
-from ..datapipes.case_inputs import has_same_inputs, surface_orientation
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
 from ..datapipes.normalization import Normalizer, normalization_kinds
 from ..datapipes.specs import builtin_name, force_convention
-from ..datapipes.statistics import doubtful_inputs, fit_normalizer, is_constant
+from ..datapipes.statistics import (
+    doubtful_inputs,
+    fit_normalizer,
+    has_same_inputs,
+    is_constant,
+    surface_orientation,
+)
 from ..parallel.ranks import Ranks
 
 FILE_NAME = "training_set.json"
+# A parameter may be this share of its range outside of it.
+_OUTSIDE = 0.1
 _PIECE, _PIECES = 1 << 16, 8
 # Where MATLAB files hold the date on which they were written.
 _HEADER = 128
@@ -37,7 +45,7 @@ def describe_training_set(
     """Return what predictions on other data are compared with, as JSON holds it; all ranks call it.
 
     ``coordinates``, ``extent``, ``features``, ``globals`` and ``cases`` are as in
-    :meth:`~physicsnemo_flarepp.datapipes.statistics.InputRanges.summary`; ``forces`` are the
+    :func:`~physicsnemo_flarepp.datapipes.statistics.input_ranges`; ``forces`` are the
     arguments of a :class:`~physicsnemo_flarepp.datapipes.specs.ForceConvention` or None;
     ``builtin`` is the name of a built-in set or None; ``files`` are those of :func:`data_files`;
     ``orientation`` is that of :func:`surface_orientation`; ``same_inputs`` says whether all cases
@@ -98,6 +106,36 @@ def _varying_axes(ranges: Mapping[str, Any], axes: Sequence[str], given: Any) ->
     if len(arrays) == 1 and kept == list(range(len(kept))):
         return f"'{arrays[0]}[0:{len(kept)}]'"
     return None
+
+
+def parameter_warning(
+    training_set: Mapping[str, Any] | None, names: Sequence[str], values: Tensor | None
+) -> str | None:
+    """Return which parameters are outside of the range of training, None if none is.
+
+    Examples
+    --------
+    >>> known = {"globals": {"min": [1.0, -1.0], "max": [2.0, 1.0]}}
+    >>> parameter_warning(known, ["load", "angle"], torch.tensor([50.0, 0.5]))
+    'parameters are outside the range of training: load is 50 (training 1 to 2). The prediction is
+    an extrapolation'
+    """
+    known = (training_set or {}).get("globals")
+    if known is None or values is None or len(known["min"]) != values.numel():
+        return None
+    given = zip(names, values.flatten().tolist(), known["min"], known["max"], strict=True)
+    outside = [
+        f"{name} is {value:.6g} (training {low:.6g} to {high:.6g})"
+        for name, value, low, high in given
+        if max(low - value, value - high) > _OUTSIDE * (high - low) + 1e-6 * abs(low)
+    ]
+    if not outside:
+        return None
+    listed = "; ".join(outside)
+    return (
+        f"parameters are outside the range of training: {listed}. The prediction is an "
+        "extrapolation"
+    )
 
 
 def read_training_set(directory: Path) -> dict[str, Any] | None:

@@ -45,8 +45,8 @@ class SequenceClassifier(Module):
         "mean" over the tokens, or "cls": a token in front of the sequence, whose vector is read.
     head_layers : int, optional, default=1
         1: Linear. 2: Linear, act, Linear.
-    query_key_norm : bool, optional, default=False
-        Of the mixer flare: norms on queries and keys, and scale 1.
+    query_key_norm, unit_scale : bool, optional, default=False
+        Of the mixer flare: norms on queries and keys, and the scale 1.
     embedding_dropout, attention_dropout, projection_dropout, head_dropout : float, optional
         On embedded tokens, on softmax weights, on what each branch adds, on the pooled vector.
 
@@ -98,6 +98,7 @@ class SequenceClassifier(Module):
         shared_projections: bool = False,
         anchored_queries: bool = False,
         query_key_norm: bool = False,
+        unit_scale: bool = False,
         orthogonal_slices: bool = False,
     ) -> None:
         super().__init__(meta=MetaData())
@@ -118,6 +119,7 @@ class SequenceClassifier(Module):
             "shared_projections": shared_projections,
             "anchored_queries": anchored_queries,
             "query_key_norm": query_key_norm,
+            "unit_scale": unit_scale,
             "orthogonal_slices": orthogonal_slices,
             "attention_dropout": attention_dropout,
         }
@@ -125,7 +127,7 @@ class SequenceClassifier(Module):
             raise ValueError(
                 f"positions='rotary' rotates keys, and mixer={mixer!r} has none; choose 'learned'"
             )
-        known = mixer_options(SequenceClassifier, mixer, norm, options)
+        known = mixer_options(SequenceClassifier, mixer, options, norm=norm, act=act)
         known |= {"rotary": True} if positions == "rotary" else {}
         latents = {"slice_num": slice_num} if "slice_num" in known else {}
         for dropout in (embedding_dropout, attention_dropout, projection_dropout, head_dropout):

@@ -12,9 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from ..datapipes.loaders import Loaders
-from ..datapipes.memory import MemoryCases, from_dataset
-from ..parallel.first_rank import on_first_rank
-from ..parallel.ranks import Ranks
+from ..datapipes.readers.memory import MemoryCases, from_dataset
+from ..parallel.ranks import Ranks, on_first_rank
 from ..runs.checkpoints import Checkpoint, CheckpointStore, load_training_state
 from ..runs.directory import NORMALIZER, RunDirectory
 from ..runs.trained_run import load_run

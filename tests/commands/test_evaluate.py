@@ -1,11 +1,13 @@
 """The verb evaluate."""
 
+import re
 import shutil
 
 import numpy as np
 import pytest
 
 from physicsnemo_flarepp.builtin.engine import write_stamp
+from physicsnemo_flarepp.commands import arguments
 from tests.commands.calling import verb
 from tests.evaluation import making
 
@@ -20,13 +22,16 @@ def test_evaluate_reports_errors_and_forces(car_run, capsys):
     assert "R^2" not in capsys.readouterr().out
 
 
-def test_unknown_fields_leave_out_forces_unless_these_are_asked_for(tmp_path, capsys):
+def test_unknown_fields_leave_out_forces_unless_these_are_asked_for(tmp_path, capsys, monkeypatch):
     data = making.surface_data(making.write_surfaces(tmp_path / "set"))
     data["reader"]["fields"] = ["wallShearStressMeanTrim"]
     run = str(making.write_run(tmp_path / "shear", data))
     (report,) = verb("evaluate")([run])
     assert report.forces is None and report.errors.fields == ("wallShearStressMeanTrim",)
     assert "no forces of shear: the fields wallShearStressMeanTrim" in capsys.readouterr().out
+    monkeypatch.setattr(arguments, "_OF_FORCES", re.compile("temperature"))
+    verb("evaluate")([run])
+    assert "forces" not in capsys.readouterr().out, "nobody expects forces of such fields"
     with pytest.raises(ValueError, match="give --pressure-field"):
         verb("evaluate")([run, "--speed", "1"])
 

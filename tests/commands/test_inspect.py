@@ -116,7 +116,7 @@ def test_a_folder_is_not_judged_by_its_first_case(harm, message, cars, capsys):
     mesh = surface(1.2)
     harm(mesh)
     mesh.save(cars / "xbad.vtp")
-    assert main(["inspect", str(cars)]) == 0
+    assert main(["inspect", str(cars)]) == 2
     told = capsys.readouterr().out
     assert "5 of 7 cases read; `flarepp inspect --check data=own data.root=" in told
     problems = [line for line in told.splitlines() if line.startswith("problem: ")]
@@ -128,9 +128,51 @@ def test_a_set_without_inputs_that_differ_is_told(tmp_path, capsys):
     points = np.random.default_rng(0).random((20, 2))
     for i in range(6):
         np.savez(tmp_path / f"{i}.npz", pos=points, p=points[:, 0] * i)
-    assert main(["inspect", str(tmp_path)]) == 0
+    assert main(["inspect", str(tmp_path)]) == 2
     assert "problem: no input differs between these 5 cases" in capsys.readouterr().out
     for i in range(6):
         np.savez(tmp_path / f"{i}.npz", pos=points, p=points[:, 0] * i, mu=float(i))
     assert main(["inspect", str(tmp_path)]) == 0
     assert "problem" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def heat(tmp_path):
+    """Thirty solutions on one mesh, a file per array; a parameter of either sign is near 0 once."""
+    rng, folder = np.random.default_rng(0), tmp_path / "heat"
+    folder.mkdir()
+    points, mu = rng.random((50, 2)), np.stack([rng.uniform(1, 2, 30), rng.uniform(-1, 1, 30)], 1)
+    mu[0, 1] = 1e-5
+    arrays = {"coords": points, "params": mu, "T": mu[:, :1] * points[:, 0] + mu[:, 1:]}
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return folder
+
+
+def test_a_parameter_near_zero_is_not_in_other_units(heat, capsys):
+    assert main(["inspect", str(heat)]) == 0
+    told = capsys.readouterr().out
+    assert "problem" not in told
+    assert "guess: one entry along the first axis is one of 30 cases: T, params" in told
+    assert "guess: the same in all cases: coords" in told
+    assert main(["inspect", "--check", "data=own", f"data.root={heat}"]) == 0
+    mu = np.load(heat / "params.npy")
+    mu[29, 0] *= 1000
+    np.save(heat / "params.npy", mu)
+    assert main(["inspect", str(heat)]) == 2
+    blamed = f"problem: {heat}: case case_29 has {mu[29, 0]:.4g} as the value of params_1"
+    assert blamed in capsys.readouterr().out
+
+
+def test_what_cannot_be_used_is_an_error_with_its_reason(heat, capsys):
+    np.save(heat / "coords.npy", np.load(heat / "coords.npy").T.copy())
+    assert main(["inspect", str(heat)]) == 2
+    shown = capsys.readouterr()
+    assert "Transposed?" in shown.out and "Transposed?" in shown.err
+
+
+def test_a_wrong_name_blames_no_single_file_of_several(heat):
+    cfg = {"root": str(heat), "reader": {"_target_": "OwnReader"}, "fields": ["temp"]}
+    _, (problem, *_) = check_cases(cfg, progress=False)
+    assert problem.startswith("none of ") and "has an array 'temp'; present: T (array" in problem
+    assert all(f"{name}.npy" in problem for name in ("T", "coords", "params"))

@@ -11,6 +11,8 @@ from physicsnemo_flarepp.commands.configs import REGISTERED, config_directory
 
 CONF = config_directory()
 MIXERS = ("flarepp", "flare", "attention", "transolver", "transolver_plus", "transolver3")
+# Mixers with options, by names of their own.
+NAMED = ("flare_first", "flarepp_deep", "flarepp_gated")
 COMPLETE = ("perceiver_io", "set_transformer", "gnot", "lno")
 
 

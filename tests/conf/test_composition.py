@@ -12,7 +12,7 @@ from physicsnemo_flarepp.datapipes.config import DataConfig
 from physicsnemo_flarepp.datapipes.specs import benchmark
 from physicsnemo_flarepp.models.feeding import InputLayout, build_model
 from physicsnemo_flarepp.training.config import RunConfig, TrainingConfig, check_config
-from tests.conf.composing import COMPLETE, CONF, MIXERS, composed, leaves, options, plain
+from tests.conf.composing import COMPLETE, CONF, MIXERS, NAMED, composed, leaves, options, plain
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ def test_groups_offer_what_the_documentation_names():
     published = {name if name == "drivaerml_40k" else f"{name}_published" for name in PAPER_SETS}
     built_in = {"cars", "car_volumes", "darcy", "elasticity", "pipe", "airfoil"}
     theirs = {f"physicsnemo_{name}" for name in THEIRS}
-    assert set(options("model")) == {*MIXERS, *COMPLETE, *theirs}
+    assert set(options("model")) == {*MIXERS, *NAMED, *COMPLETE, *theirs}
     others = {"drivaerml_raw", "drivaerml_curated", "own", "prepared"}
     others |= {"ahmedml", "windsorml", "shapenet_car", "drivaernet"}
     assert set(options("data")) == built_in | published | others

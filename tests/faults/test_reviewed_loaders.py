@@ -37,7 +37,7 @@ REVIEWED = {
     "__init__.py import_module": 1,
     "datapipes/__init__.py import_module": 1,
     "commands/dispatch.py import_module": 3,
-    "models/lora.py import_module": 1,
+    "models/layers.py import_module": 1,
     "meshes/vtk_process.py import_module": 1,
     "builtin/sets/base.py import_module": 1,
     "builtin/workers.py import_module": 1,
@@ -46,7 +46,7 @@ REVIEWED = {
     "meshes/vtk_calls.py Popen": 1,
     "visualization/rendering.py run": 1,
     # A class from the user's own config, or from a file whose author is trusted.
-    "datapipes/registered.py get_class": 1,
+    "datapipes/sources.py get_class": 1,
     "models/feeding.py get_class": 2,
     "runs/model_files.py get_class": 1,
     # Values: YAML without tags that build objects, and no references in a file.
@@ -54,14 +54,14 @@ REVIEWED = {
     "models/feeding.py create": 1,
     "training/defaults.py create": 2,
     "commands/configs.py create": 1,
-    "datapipes/sources.py load": 1,
+    "datapipes/config.py load": 1,
     "datapipes/inspection.py create": 1,
     # Weights: weights_only and torch's own list of types; members are never extracted.
     "runs/model_files.py ZipFile": 2,
     "runs/model_files.py load": 1,
     # What ranks of one job, the same program on the same user's machines, tell each other.
-    "parallel/first_rank.py imports pickle": 1,
-    "parallel/first_rank.py loads": 2,
+    "parallel/ranks.py imports pickle": 1,
+    "parallel/ranks.py loads": 2,
     # Headers of arrays in .npz files; members are never extracted.
     "datapipes/readers/array_files.py ZipFile": 1,
     # Arrays: allow_pickle is False, by argument or by default.

@@ -18,7 +18,9 @@ MODELS = {
     "flarepp-shared-anchored": {"shared_projections": True, "anchored_queries": True},
     "flarepp-rms": {"norm": "rms"},
     "flarepp-plain": {"seed_norm": False, "residual_projections": False, "io_layers": 0},
+    "flarepp-deep": {"projection_layers": 2, "synthesis_layers": 1, "ffn_layers": 2},
     "flare": {},
+    "flare-first": {"projection_layers": 4, "ffn_layers": 4, "unit_scale": True},
     "transolver": {},
     "transolver_plus": {},
     "transolver3": {},
@@ -63,7 +65,7 @@ def run_rank(rank: int, rendezvous: str, results: str) -> None:
     for size in range(1, WORLD + 1):
         group = dist.new_group(list(range(size)))
         if rank < size:
-            for name in ("flarepp", "flarepp-anchored", "transolver3"):
+            for name in ("flarepp", "flarepp-anchored", "flare-first", "transolver3"):
                 for dtype in TOLERANCE:
                     for weighted in (False, True):
                         errors = shard_errors(name, dtype, weighted, rank, size, group)

@@ -5,7 +5,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from physicsnemo_flarepp.inference import routing_queries, routing_spectra, routing_weights
 
-ROUTED = ["flarepp", "flarepp-anchored", "flarepp-shared", "flarepp-rms", "flare"]
+ROUTED = ["flarepp", "flarepp-anchored", "flarepp-shared", "flarepp-rms", "flare", "flare-first"]
 
 
 def one_case(tokens=53):
@@ -20,7 +20,9 @@ def brute_force(model, fx, embedding, block, w=1.0):
     hook = mixer.register_forward_pre_hook(lambda _, args: seen.update(x=args[0]))
     model(fx, embedding, token_weights=w[None] if isinstance(w, torch.Tensor) else None)
     hook.remove()
-    parts = mixer.project(seen["x"])[0].split(mixer.dim, dim=-1)
+    project, x = mixer.project, seen["x"]
+    stacked = isinstance(project, torch.nn.Linear)
+    parts = project(x)[0].split(mixer.dim, dim=-1) if stacked else [part(x)[0] for part in project]
     heads = [part.reshape(-1, mixer.heads, mixer.head_dim).permute(1, 0, 2) for part in parts]
     keys = heads[-2]
     if hasattr(mixer, "queries"):
@@ -44,7 +46,8 @@ def brute_force(model, fx, embedding, block, w=1.0):
             fixed = torch.nn.functional.layer_norm(mixer.anchors, mixer.anchors.shape[-1:])
             queries = fixed + mixer.gate.sigmoid() * queries
             keys = mixer.key_norm(keys)
-    weights = (queries @ keys.transpose(1, 2) / mixer.head_dim**0.5).exp()
+    scale = mixer.head_dim**-0.5 if stacked else 1.0
+    weights = (scale * queries @ keys.transpose(1, 2)).exp()
     encode = w * weights / (w * weights).sum(2, keepdim=True)
     decode = (weights / weights.sum(1, keepdim=True)).transpose(1, 2)
     return queries.detach(), encode.detach(), decode.detach()

@@ -24,31 +24,39 @@ def build(name, **options):
     return scattered(mixer).eval()
 
 
+FLAGS = ("seed_norm", "shared_projections", "anchored_queries")
 VARIANTS = [
-    dict(zip(("seed_norm", "shared_projections", "anchored_queries"), flags, strict=True))
-    for flags in itertools.product([True, False], repeat=3)
+    dict(zip(FLAGS, flags, strict=True)) for flags in itertools.product([True, False], repeat=3)
+]
+DEEP = [
+    {"projection_layers": 2},
+    {"synthesis_layers": 2},
+    {"projection_layers": 1, "synthesis_layers": 2, "anchored_queries": True},
 ]
 
 
-@pytest.mark.parametrize("options", VARIANTS, ids=str)
+@pytest.mark.parametrize("options", [*VARIANTS, *DEEP], ids=str)
 def test_flarepp_equals_explicit_softmaxes_in_fp64(options):
     mixer = build("flarepp", **options)
     x = torch.randn(1, N, DIM, dtype=torch.float64)
-    _, expected = flarepp(
-        mixer,
-        x[0].numpy(),
-        options["seed_norm"],
-        options["shared_projections"],
-        options["anchored_queries"],
-    )
+    flags = ({"seed_norm": True} | options).get
+    _, expected = flarepp(mixer, x[0].numpy(), *(flags(name, False) for name in FLAGS))
     np.testing.assert_allclose(mixer(x)[0].detach().numpy(), expected, rtol=0, atol=1e-12)
 
 
-def test_flare_equals_explicit_softmaxes_in_fp64():
-    mixer = build("flare")
+@pytest.mark.parametrize("options", [{}, {"projection_layers": 4, "unit_scale": True}], ids=str)
+def test_flare_equals_explicit_softmaxes_in_fp64(options):
+    mixer = build("flare", **options)
     x = torch.randn(1, N, DIM, dtype=torch.float64)
-    _, expected = flare(mixer, x[0].numpy())
+    _, expected = flare(mixer, x[0].numpy(), 1 if options else None)
     np.testing.assert_allclose(mixer(x)[0].detach().numpy(), expected, rtol=0, atol=1e-12)
+
+
+def test_a_mixer_without_a_part_refuses_its_depth():
+    with pytest.raises(ValueError, match="synthesis_layers=1 has no effect with shared_projec"):
+        build("flarepp", synthesis_layers=1, shared_projections=True)
+    with pytest.raises(ValueError, match="residual_projections=False, but projections with layers"):
+        build("flare", projection_layers=1, residual_projections=False)
 
 
 @pytest.mark.parametrize("reference, name", [(flare, "flare"), (flarepp, "flarepp")])

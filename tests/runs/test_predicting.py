@@ -11,6 +11,7 @@ import pytest
 import pyvista as pv
 import torch
 
+from physicsnemo_flarepp.commands import main
 from physicsnemo_flarepp.datapipes import from_arrays, from_meshes
 from physicsnemo_flarepp.runs import load_run
 from physicsnemo_flarepp.training import train
@@ -37,7 +38,7 @@ def test_the_page_leads_from_arrays_to_a_field_at_new_parameters(tmp_path, monke
     ]  # fmt: skip
 
 
-def test_points_and_samples_are_weighted_as_in_training(tmp_path):
+def test_points_and_samples_are_weighted_as_in_training(tmp_path, capsys):
     rng = np.random.default_rng(0)
     points, mu = rng.random((6, 20, 2)), rng.random((6, 1))
     data = from_arrays(points, {"u": points[..., 0] * mu}, globals={"mu": mu[:, 0]})
@@ -51,7 +52,15 @@ def test_points_and_samples_are_weighted_as_in_training(tmp_path):
     np.testing.assert_allclose(run.predict(points[case], mu=mu[case, 0]), expected, rtol=1e-5)
     plain = {"coordinates": torch.from_numpy(points[case]).float(), "globals": sample["globals"]}
     np.testing.assert_allclose(run.predict(plain), expected, rtol=1e-5)
-    assert not np.allclose(run.predict(points[case], mu=mu[case, 0] + 1), expected)
+    told = r"outside the range of training: mu is 50 \(training 0\.\d+ to 0\.\d+\)"
+    with pytest.warns(UserWarning, match=told) as caught:
+        assert not np.allclose(run.predict(points[case], mu=50.0), expected)
+    assert caught[0].filename == __file__, "the line of the caller is blamed"
+    np.savez(tmp_path / "new.npz", coordinates=points[case], globals=np.array([50.0]))
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "new.npz"),
+                 "--output", str(tmp_path)]) == 0  # fmt: skip
+    shown = capsys.readouterr().out
+    assert "warning: parameters are outside the range of training: mu is 50" in shown
     with pytest.raises(ValueError, match=r"needs the global values mu.*run.predict\(\.\.\., mu="):
         run.predict(points[case])
     with pytest.raises(ValueError, match="has no global value nu; its global values are mu"):

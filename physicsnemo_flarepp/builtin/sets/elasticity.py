@@ -1,10 +1,10 @@
 """Built-in set *elasticity*: a hyperelastic unit cell with a void, in the Geo-FNO layout.
 
-The unit square has a central void of random shape, is clamped at its bottom and pulled at its top
-by a dead load of 100 kPa. The material is the incompressible Rivlin-Saunders solid of the published
-set at large strains, here in plane stress. Every case has its own unstructured mesh of 972 nodes;
-curved quadratic triangles on that mesh give the deformation, and the stored scalar is the von Mises
-norm of the Cauchy stress at the nodes in kPa.
+The unit square has a central void, drawn by the published law, is clamped at its bottom and pulled
+at its top by a dead load of 100 kPa. The material is the incompressible Rivlin-Saunders solid of
+the published set at large strains, here in plane stress. Every case has its own unstructured mesh
+of 972 nodes; curved quadratic triangles on that mesh give the deformation, and the stored scalar is
+the von Mises norm of the Cauchy stress at the nodes in kPa.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,22 +19,22 @@ from .base import BuiltinSet, Case, validation_apart
 N_NODES = 972
 TRACTION = 100.0  # kPa
 
-_WAVES = 6
+_WAVES = 5
 
 
 def random_radius(rng: np.random.Generator) -> Callable[[np.ndarray], np.ndarray]:
-    """Radius of a random void as a function of the angle, between 0.2 and 0.4.
+    """Radius of a random void as a function of the angle, between 0.2 and 0.4: the published law.
 
-    The radius is 0.2 + 0.2 / (1 + exp(g)) of a periodic Gaussian process g with covariance
-    16 (9 - d2/dangle2)**-1, cut off after six waves around the void.
+    The radius is 0.2 + 0.2 / (1 + exp(g)), where g has five waves around the void and no mean, its
+    cosine and sine coefficients of wave k independent and normal with the standard deviation
+    16 / (sqrt(pi) (k**2 + 9)), as in the 2,000 published voids.
     """
     wave = np.arange(1, _WAVES + 1)
-    mean = rng.normal(0.0, np.sqrt(16.0 / 9.0 / (2 * np.pi)))
-    cosine, sine = rng.normal(0.0, np.sqrt(16.0 / (wave**2 + 9.0) / np.pi), (2, _WAVES))
+    cosine, sine = rng.normal(0.0, 16.0 / (np.sqrt(np.pi) * (wave**2 + 9)), (2, _WAVES))
 
     def radius(angle: np.ndarray) -> np.ndarray:
         phase = np.multiply.outer(angle, wave)
-        return 0.2 + 0.2 / (1 + np.exp(mean + np.cos(phase) @ cosine + np.sin(phase) @ sine))
+        return 0.2 + 0.2 / (1 + np.exp(np.cos(phase) @ cosine + np.sin(phase) @ sine))
 
     return radius
 
@@ -56,4 +56,4 @@ def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) ->
     np.save(out_dir / "Random_UnitCell_sigma_10.npy", stress)
 
 
-SET = BuiltinSet("elasticity", 3, 200, 50, solve_case, validation_apart(assemble))
+SET = BuiltinSet("elasticity", 4, 1000, 200, solve_case, validation_apart(assemble))

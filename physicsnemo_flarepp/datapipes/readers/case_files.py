@@ -61,8 +61,7 @@ def find_files(root: Path, patterns: Sequence[str] | None, layout: str = "auto")
 def _one_file(path: Path, layout: str) -> CaseFiles:
     names = {path: path.stem} if path.suffix == ".npy" else {}
     if path.suffix.lower() in _SET_SUFFIXES and layout != "files":
-        told = (f"{path.name} holds all cases along the first axis of its arrays",)
-        return CaseFiles({}, (path,), names, told, whole_set=True)
+        return CaseFiles({}, (path,), names, whole_set=True)
     return CaseFiles({path.stem: (path,)}, array_names=names)
 
 
@@ -162,8 +161,7 @@ def _by_looking(root: Path, layout: str) -> CaseFiles:
             or single
             or (suffix == ".npy" and not same_names and {p.parent for p in paths} == {root})
         ):
-            told = f"{some(p.name for p in paths)} hold all cases along the first axis"
-            return CaseFiles({}, tuple(paths), _array_names(paths, {}), (told,), whole_set=True)
+            return CaseFiles({}, tuple(paths), _array_names(paths, {}), whole_set=True)
     ids = _ids(root, paths)
     cases: dict[str, list[Path]] = defaultdict(list)
     for path, case in ids.items():

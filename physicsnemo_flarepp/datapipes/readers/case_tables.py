@@ -17,6 +17,7 @@ from ...meshes.polygons import Rows, unit_vectors
 from ..specs import TABLE_AREAS
 from ..validation import MissingName, printable
 from .base import MEASURE, NO_WEIGHTS, ComputedColumn, Rowwise, TokenTable, point_areas
+from .case_files import some
 from .contents import Contents
 from .names import Names, Pick
 
@@ -79,8 +80,10 @@ def _missing(contents: Contents, name: str) -> MissingName:
     n_tokens = ""
     if contents.mesh is not None:
         n_tokens = f" for {contents.count('cell')} cells and {contents.count('point')} points"
+    files = list(dict.fromkeys([contents.source, *contents.origins.values()]))
+    where = f"{files[0]} has no" if len(files) == 1 else f"none of {some(map(str, files))} has an"
     return MissingName(
-        f"{contents.source} has no array {name!r}{n_tokens}; present: "
+        f"{where} array {name!r}{n_tokens}; present: "
         f"{', '.join(sorted(present)) or 'none'}. Name one of these in data.fields, data.features, "
         "data.globals, data.coordinates or data.weights, or leave the case out of data.splits"
     )

@@ -17,7 +17,7 @@ from ...meshes.polygons import Rows
 from ...meshes.vtk_calls import LISTS
 from .array_files import LazyArray
 from .base import MEASURE, CaseReader, ReaderOptions, Rowwise, TokenTable
-from .case_files import CaseFiles, find_files
+from .case_files import CaseFiles, find_files, some
 from .case_tables import TO_BODY, make_table, token_shape
 from .contents import Contents, DecodedCases, Wanted, is_connectivity, open_body, open_files
 from .guesses import RESULT, complete, is_coordinates
@@ -256,7 +256,7 @@ class OwnReader(NamedReader):
         self._parameters = read_parameters(
             root, parameters, list(found), files.whole_set, found.values()
         )
-        self.told = [*files.told, *self._parameters.told]
+        self.told = [*files.told, *self._tell_shared(), *self._parameters.told]
         self.faults = self._parameters.faults
 
     @cached_property
@@ -303,6 +303,16 @@ class OwnReader(NamedReader):
             or is_connectivity(name, array)
             or (as_many and is_coordinates(name) and math.prod(array.shape[1:]) <= 3)
         }
+
+    def _tell_shared(self) -> list[str]:
+        """Return which arrays of a whole set are of all cases, and which are shared by them."""
+        if not self._files.whole_set:
+            return []
+        of_cases = [name for name in self._shared.arrays if name not in self._shared_arrays]
+        told = [f"one entry along the first axis is one of {self._n_cases} cases: {some(of_cases)}"]
+        if self._shared_arrays:
+            told.append(f"the same in all cases: {some(sorted(self._shared_arrays))}")
+        return told
 
     def open_contents(self, index: int, wanted: Wanted) -> Contents:
         """Return what is in the files of case `index`."""

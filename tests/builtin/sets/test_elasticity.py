@@ -30,6 +30,24 @@ def test_random_cells_are_sound():
         assert 100 < stress.mean() < 300 and 300 < stress.max() < 3000
 
 
+def test_voids_have_the_moments_of_the_2000_published_ones():
+    angle = 2 * np.pi * np.arange(41) / 41
+    rngs = map(np.random.default_rng, range(4000))
+    radii = np.stack([elasticity.random_radius(rng)(angle) for rng in rngs])
+    # Measured on Geo-FNO's Random_UnitCell_rr_10.npy; tolerances are about three standard errors.
+    ranges = radii.max(1) - radii.min(1)
+    assert radii.mean() == pytest.approx(0.30005, abs=3e-4)
+    assert radii.mean(1).std() == pytest.approx(0.00268, rel=0.08)
+    assert radii[:, 0].std() == pytest.approx(0.05074, rel=0.06)
+    assert ranges.mean() == pytest.approx(0.15732, abs=2e-3)
+    assert ranges.std() == pytest.approx(0.02094, rel=0.06)
+    waves = np.abs(np.fft.rfft(np.log(0.2 / (radii - 0.2) - 1), axis=1)) / 41
+    found = np.sqrt(2 * (waves**2).mean(0))
+    expected = [0.899, 0.7135, 0.4993, 0.3554, 0.2687]
+    np.testing.assert_allclose(found[1:6], expected, rtol=0.05)
+    assert found[0] < 1e-9 and found[6:].max() < 1e-9
+
+
 def test_a_case_is_a_function_of_its_seed():
     first, again, other = (elasticity.solve_case(seed) for seed in (3, 3, 4))
     for name in first:

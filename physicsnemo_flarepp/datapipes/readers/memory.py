@@ -1,26 +1,26 @@
-"""Cases in memory or from another data set: the same loaders without files."""
+"""Cases in memory or from another data set, graphs among them: the same loaders without files."""
 
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyvista as pv
-from physicsnemo.datapipes import Reader
+from physicsnemo.datapipes import register
 from physicsnemo.mesh import DomainMesh, Mesh
+from tensordict import TensorDict
 
-from ..meshes import CellMesh, polygon_mesh
-from ..meshes.polygons import numeric_arrays
-from .readers.base import ReaderOptions
-from .readers.contents import Contents, Wanted, from_physicsnemo
-from .readers.layouts import as_array, contents_of_tensors, node_data
-from .readers.names import Names
-from .readers.own import NamedReader, choose_cases
-from .readers.stores import domain_part
-from .validation import check_unique
+from ...meshes import CellMesh, polygon_mesh
+from ...meshes.polygons import numeric_arrays
+from ..validation import check_unique
+from .base import ReaderOptions
+from .contents import Contents, Wanted, from_physicsnemo
+from .names import Names
+from .own import NamedReader, choose_cases
+from .stores import domain_part
 
 # Entries of a sample of this package, for data sets that already have them.
 _ENTRIES = ("coordinates", "features", "fields", "globals")
@@ -76,6 +76,25 @@ def _given(
     return {key: value for key, value in names.items() if value is not None}
 
 
+def _memory_cases(
+    ids: tuple[str, ...],
+    get: Callable[[int], Any],
+    names: Mapping[str, Any],
+    values: Sequence[Mapping[str, np.ndarray]] | None = None,
+    mesh: Callable[[int], pv.DataSet] | None = None,
+) -> MemoryCases:
+    """Return cases, each of which is fetched by its position when it is opened."""
+
+    def open_case(index: int, wanted: Wanted) -> Contents:
+        item = get(index)
+        if isinstance(item, tuple):
+            item = item[0]  # PhysicsNeMo gives (sample, metadata)
+        contents = contents_of(item, f"case {ids[index]}", wanted)
+        return contents if values is None else contents.with_values(values[index])
+
+    return MemoryCases(ids, open_case, names, mesh)
+
+
 def from_meshes(
     meshes: Sequence[pv.DataSet | Mesh],
     *,
@@ -96,12 +115,7 @@ def from_meshes(
     (3, ['Elevation', 'Normals', 'radius'])
     """
     meshes = list(meshes)
-    ids = _ids(case_ids, len(meshes))
-    values = _per_case(parameters, len(meshes))
-
-    def open_case(index: int, wanted: Wanted) -> Contents:
-        contents = contents_of(meshes[index], f"case {ids[index]}", wanted)
-        return contents.with_values(values[index])
+    ids, values = _ids(case_ids, len(meshes)), _per_case(parameters, len(meshes))
 
     def mesh_of(index: int) -> pv.DataSet:
         if isinstance(meshes[index], pv.DataSet):
@@ -111,14 +125,14 @@ def from_meshes(
         return to_pyvista(meshes[index])
 
     names = _given(None, features, fields, globals, association)
-    return MemoryCases(ids, open_case, names, mesh_of)
+    return _memory_cases(ids, meshes.__getitem__, names, values, mesh_of)
 
 
 def _per_case(
     parameters: Sequence[Mapping[str, Any]] | Mapping[str, Sequence] | None, n_cases: int
-) -> list[dict[str, np.ndarray]]:
-    if parameters is None:
-        return [{} for _ in range(n_cases)]
+) -> list[dict[str, np.ndarray]] | None:
+    if not parameters:
+        return None
     if isinstance(parameters, Mapping):
         lengths = {name: len(values) for name, values in parameters.items()}
         if set(lengths.values()) != {n_cases}:
@@ -126,20 +140,39 @@ def _per_case(
         parameters = [{n: v[i] for n, v in parameters.items()} for i in range(n_cases)]
     if len(parameters) != n_cases:
         raise ValueError(f"parameters of {len(parameters)} cases for {n_cases} meshes")
-    return [{n: np.asarray(v, dtype=float) for n, v in case.items()} for case in parameters]
+    return [{n: as_array(v).astype(float) for n, v in case.items()} for case in parameters]
 
 
-def contents_of(mesh: pv.DataSet | Mesh | DomainMesh, source: str, wanted: Wanted) -> Contents:
-    """Return the contents of a mesh of pyvista or PhysicsNeMo."""
-    if isinstance(mesh, DomainMesh):
-        chosen = domain_part(source, mesh, wanted.boundary)
-        return from_physicsnemo(source, chosen, dict(mesh.global_data.items()), sizes=wanted.sizes)
-    if isinstance(mesh, Mesh):
-        return from_physicsnemo(source, mesh, sizes=wanted.sizes)
-    if not isinstance(mesh, pv.DataSet):
+def contents_of(item: Any, source: str, wanted: Wanted) -> Contents:
+    """Return the contents of a mesh of pyvista or PhysicsNeMo, a mapping or a graph."""
+    if isinstance(item, DomainMesh):
+        chosen = domain_part(source, item, wanted.boundary)
+        return from_physicsnemo(source, chosen, dict(item.global_data.items()), sizes=wanted.sizes)
+    if isinstance(item, Mesh):
+        return from_physicsnemo(source, item, sizes=wanted.sizes)
+    if isinstance(item, pv.DataSet):
+        return _contents_of_pyvista(item, source, wanted)
+    # DGL has the tensors of nodes in `ndata`; PyG's Data is a mapping itself.
+    keys = getattr(item, "keys", None)
+    if hasattr(item, "ndata"):
+        tensors = item.ndata
+    elif keys is not None and hasattr(item, "__getitem__"):
+        tensors = {name: item[name] for name in (keys() if callable(keys) else keys)}
+    else:
         raise TypeError(
-            f"{source} is a {type(mesh).__name__}, expected a mesh of pyvista or PhysicsNeMo"
+            f"{source} is a {type(item).__name__}; expected a PyG Data (keys() and indexing by "
+            "name), a DGL-style graph (ndata), a mapping, or a mesh of pyvista or PhysicsNeMo"
         )
+    arrays = {str(name): as_array(tensors[name]) for name in tensors}
+    return Contents(source, {n: a for n, a in arrays.items() if a.dtype.kind in "fiub"})
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Return a tensor of any device, or what NumPy takes, as an array."""
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+
+
+def _contents_of_pyvista(mesh: pv.DataSet, source: str, wanted: Wanted) -> Contents:
     values = numeric_arrays(mesh.field_data)
     if isinstance(mesh, pv.PolyData) and 0 < mesh.GetPolys().GetNumberOfCells() == mesh.n_cells:
         return Contents(source, mesh=polygon_mesh(mesh, source), values=values)
@@ -187,16 +220,13 @@ def from_arrays(
             raise ValueError(f"{name} has {len(values)} cases, but the first field has {n_cases}")
     shared = _is_shared(coordinates, columns, n_cases)
 
-    def open_case(index: int, wanted: Wanted) -> Contents:
+    def item(index: int) -> dict[str, Any]:
         points = coordinates if shared else coordinates[index]
-        arrays = {"coordinates": as_array(points)}
-        arrays |= {name: as_array(values[index]) for name, values in columns.items()}
-        values = {name: as_array(values[index]) for name, values in (globals or {}).items()}
-        return Contents(f"case {ids[index]}", arrays, values=values)
+        return {"coordinates": points} | {n: values[index] for n, values in columns.items()}
 
     groups = {"fields": fields, "features": features or (), "globals": globals or ()}
-    names = {key: list(group) for key, group in groups.items()}
-    return MemoryCases(ids, open_case, {"coordinates": "coordinates", **names})
+    names = {"coordinates": "coordinates"} | {key: list(group) for key, group in groups.items()}
+    return _memory_cases(ids, item, names, _per_case(globals, n_cases))
 
 
 def _is_shared(coordinates: Any, columns: Mapping[str, Any], n_cases: int) -> bool:
@@ -246,23 +276,13 @@ def from_dataset(
     >>> len(from_dataset(cases, fields=["p"]))
     3
     """
-    ids = _ids(case_ids, len(dataset))
-
-    def open_case(index: int, wanted: Wanted) -> Contents:
-        item = dataset[index]
-        if isinstance(dataset, Reader) or isinstance(item, tuple):
-            item = item[0]  # PhysicsNeMo gives (sample, metadata)
-        source = f"case {ids[index]}"
-        if isinstance(item, pv.DataSet | Mesh | DomainMesh):
-            return contents_of(item, source, wanted)
-        return contents_of_tensors(source, node_data(item))
-
-    present = open_case(0, Wanted()).names()
+    given = _given(coordinates, features, fields, globals, association)
+    cases = _memory_cases(_ids(case_ids, len(dataset)), dataset.__getitem__, given)
+    present = cases.open(0, Wanted()).names()
     names = {key: [key] for key in _ENTRIES if key in present}
     if "fields" in names:
         names = {"features": [], "globals": []} | names
-    given = _given(coordinates, features, fields, globals, association)
-    return MemoryCases(ids, open_case, names | given)
+    return replace(cases, names=names | given)
 
 
 class MemoryReader(NamedReader):
@@ -326,3 +346,69 @@ class MemoryReader(NamedReader):
                 digest.update(table.read_globals())
             hashes[f"memory/{case}"] = f"{table.n_tokens}:{digest.hexdigest()[:32]}"
         return hashes
+
+
+def tokens_from_graph(
+    graph: Any,
+    *,
+    coordinates: str = "pos",
+    fields: Sequence[str] = ("y",),
+    features: Sequence[str] = (),
+) -> TensorDict:
+    """Return the nodes of one graph as a sample; edges are not used.
+
+    Parameters
+    ----------
+    graph : Any
+        PyG ``Data`` or DGL-style graph with node tensors (N,) or (N, k); neither is imported.
+    coordinates : str, optional
+        Name of the node positions.
+    fields, features : Sequence[str], optional
+        Names of targets and of further inputs.
+
+    Returns
+    -------
+    TensorDict
+        As :class:`CaseReader` gives it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from types import SimpleNamespace
+    >>> graph = SimpleNamespace(ndata={"pos": torch.rand(5, 3), "p": torch.rand(5)})
+    >>> tokens_from_graph(graph, fields=["p"])["fields"].shape
+    torch.Size([5, 1])
+    """
+    return GraphReader([graph], coordinates=coordinates, fields=fields, features=features)[0][0]
+
+
+@register()
+class GraphReader(MemoryReader):
+    """Cases from a sequence of graphs in memory.
+
+    Parameters
+    ----------
+    graphs : Sequence[Any]
+        PyG ``Data`` or DGL-style graphs.
+    case_ids : Sequence[str], optional
+        Ids; ``graph_0000`` and so on by default.
+    coordinates, fields, features
+        See :func:`tokens_from_graph`.
+    options : ReaderOptions or Mapping, optional
+        Which tokens of a case are read; see :class:`ReaderOptions`.
+    """
+
+    def __init__(
+        self,
+        graphs: Sequence[Any],
+        *,
+        case_ids: Sequence[str] | None = None,
+        coordinates: str = "pos",
+        fields: Sequence[str] = ("y",),
+        features: Sequence[str] = (),
+        options: ReaderOptions | Mapping[str, Any] | None = None,
+    ) -> None:
+        ids = [f"graph_{i:04d}" for i in range(len(graphs))] if case_ids is None else case_ids
+        names = {"coordinates": coordinates, "fields": fields, "features": features, "globals": ()}
+        memory = _memory_cases(_ids(ids, len(graphs)), graphs.__getitem__, names)
+        super().__init__(memory, cases=ids, options=options)

@@ -1,0 +1,306 @@
+"""Turn grids of overrides into runs, ledger lines, tables and figures.
+
+A run is named by its command, so studies that contain the same run share it, and what the ledger
+holds is not run again. A run that was stopped resumes.
+"""
+
+import csv
+import datetime
+import hashlib
+import itertools
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+from physicsnemo_flarepp.files import append_whole, replace_text
+from physicsnemo_flarepp.progress import progress_bar
+
+ROOT = Path(__file__).parents[2]
+Labels = tuple[str, ...]
+Overrides = Mapping[str, object]
+# What changes no number of a run, but how fast it is and what it writes.
+QUIET = {
+    "data.num_workers": 0,
+    "training.watch_test": True,  # nothing is chosen by it
+    "training.keep_checkpoints": 1,
+    "training.log_every": 50,
+    "training.checkpoint_every": 500,
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a study at one size: a product of axes, each value with its overrides.
+
+    With ``equal_time``, ``training.steps`` are those of the first cell, and others get as many as
+    take the same time. With a ``script``, a cell is one call of it, and overrides are its options.
+    ``after`` is a script that measures all runs together.
+    """
+
+    shared: Overrides
+    axes: Mapping[str, Mapping[str, Overrides]]
+    seeds: int = 1
+    equal_time: bool = False
+    script: str | None = None
+    after: Sequence[str] = ()
+
+    def cells(self) -> dict[Labels, Overrides]:
+        """Return the overrides of each cell by its labels; later axes win."""
+        found = {}
+        for values in itertools.product(*(axis.items() for axis in self.axes.values())):
+            labels, own = zip(*values, strict=True)
+            found[labels] = dict(self.shared)
+            for overrides in own:
+                found[labels] |= overrides
+        return found
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question, what the paper answers, its numbers by cell, and grids of two sizes."""
+
+    question: str
+    claim: str
+    reduced: Grid
+    paper: Grid
+    published: Mapping[Labels, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of one cell."""
+
+    study: str
+    size: str
+    axes: Labels
+    labels: Labels
+    seed: int
+    overrides: Overrides
+    published: float | None
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the run, and its name."""
+        settings = {"experiment": None, "model": None} | self.overrides | {"seed": self.seed}
+        return "flarepp train " + " ".join(f"{k}={v}" for k, v in settings.items())
+
+    def directory(self, runs: Path) -> Path:
+        """Return the place of the run; scripts that measure runs read the name."""
+        weights = "-weights" if self.overrides.get("data.weights") == "measure" else ""
+        model = self.overrides.get("model", "flarepp")
+        rest = {k: v for k, v in self.overrides.items() if k != "data.weights"}
+        digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:10]
+        return runs / f"{model}-{digest}{weights}-seed{self.seed}"
+
+
+def list_jobs(name: str, study: Study, size: str, runs: Path, seeds: int | None) -> list[Job]:
+    """Return the runs of a study, all cells with one seed before any with the next."""
+    grid: Grid = getattr(study, size)
+    cells = grid.cells()
+    if grid.equal_time:
+        steps = equal_steps(cells, runs / f"steps-{name}-{size}.json")
+        cells = {labels: own | {"training.steps": steps["/".join(labels)]}
+                 for labels, own in cells.items()}  # fmt: skip
+    return [
+        Job(name, size, tuple(grid.axes), labels, seed, dict(sorted(own.items())),
+            study.published.get(labels))
+        for seed in range(seeds or grid.seeds)
+        for labels, own in cells.items()
+    ]  # fmt: skip
+
+
+def config_of(overrides: Overrides, directory: Path | str, seed: int = 0):
+    """Compose the config of a run."""
+    from physicsnemo_flarepp.commands.configs import compose_config
+
+    label = str(overrides["experiment"]).rpartition("/")[2]
+    settings = {**overrides, **QUIET, "label": label, "seed": seed, "run_dir": directory}
+    return compose_config("train", [f"{key}={value}" for key, value in settings.items()])
+
+
+def equal_steps(cells: Mapping[Labels, Overrides], path: Path, rounds: int = 30) -> dict[str, int]:
+    """Return the steps of each cell that take the time of the first cell's; measure once.
+
+    Steps of all cells alternate, so that what else the machine does falls on all alike.
+    """
+    if path.is_file():
+        return json.loads(path.read_text())
+    import torch
+
+    from physicsnemo_flarepp.training.assembly import assemble, load_data, start_ranks
+    from physicsnemo_flarepp.training.config import check_config
+
+    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
+    steps = {}
+    for labels, overrides in cells.items():
+        cfg = check_config(config_of({**overrides, "training.steps": 1000}, "unused"))
+        ranks = start_ranks(cfg)
+        assembly = assemble(cfg, ranks, load_data(cfg, ranks))
+        steps["/".join(labels)] = assembly.step, next(iter(assembly.loaders.train))
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, (step, batch) in steps.items():
+            start = clock()
+            step((batch,)).item()  # waits for the device
+            times[name].append(clock() - start)
+    seconds = {name: statistics.median(found[3:]) for name, found in times.items()}
+    base = next(iter(cells.values()))["training.steps"] * next(iter(seconds.values()))
+    found = {name: round(base / value) for name, value in seconds.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, json.dumps(found))
+    return found
+
+
+def train_job(job: Job, runs: Path) -> dict:
+    """Train a run, or resume it, and return its line of the ledger."""
+    import torch
+
+    from physicsnemo_flarepp.runs.metrics import read_metrics
+    from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
+
+    directory = job.directory(runs)
+    before = read_metrics(directory) if (directory / "metrics.jsonl").is_file() else []
+    done = max((row["step"] for row in before), default=0)
+    begin = time.process_time()
+    result = train_compared(
+        ComparedRun("/".join(job.labels), job.seed, config_of(job.overrides, directory, job.seed))
+    )
+    seconds = time.process_time() - begin
+    rows = read_metrics(directory)
+    steps = max(row["step"] for row in rows)
+    curve = [(row["step"], round(100 * row["error"], 4)) for row in rows
+             if row["kind"] == "evaluation" and row["split"] == "test"]  # fmt: skip
+    share = 1 - done / steps  # of the run that this process has done
+    return {
+        **identity(job),
+        "last": round(100 * result.error, 4),
+        "best": min(error for _, error in curve),
+        "steps": steps,
+        "parameters": result.parameters,
+        "cpu_seconds": round(seconds / share, 1) if share > 0 else None,
+        "threads": torch.get_num_threads(),
+        "curve": curve,
+    }
+
+
+def identity(job: Job) -> dict:
+    """Return what a line says of which run it is, where and when it was made."""
+    return {
+        "study": job.study,
+        "size": job.size,
+        "cell": dict(zip(job.axes, job.labels, strict=True)),
+        "seed": job.seed,
+        "published": job.published,
+        "command": job.command,
+        **provenance(),
+    }
+
+
+def provenance() -> dict:
+    """Return commit, machine and day."""
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]
+    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
+    day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return {"commit": commit, "machine": machine(), "date": day}
+
+
+def machine() -> str:
+    """Return the GPU, or the CPU and its cores."""
+    import psutil
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
+    models = [line.split(":")[1].strip() for line in text.splitlines() if "model name" in line]
+    return f"{models[0] if models else platform.machine()}, {psutil.cpu_count()} cores"
+
+
+def run_script(job: Job, script: str, runs: Path, inputs: Sequence[Path] = ()) -> list[dict]:
+    """Call a script of examples/scaling and return a line for each row of its CSV file."""
+    out = runs / f"{job.study}-{job.size}-{'-'.join(job.labels)}"
+    options = [word for key, value in job.overrides.items() for word in (key, *str(value).split())]
+    command = ["examples/scaling/" + script, *map(str, inputs), *options]
+    where = ["--out", str(out / "table")] if inputs else ["--out", str(out)]
+    out.mkdir(parents=True, exist_ok=True)
+    subprocess.run([sys.executable, *command, *where], cwd=ROOT, check=True)
+    with open(next(out.glob("*.csv")), newline="") as file:
+        rows = list(csv.DictReader(file))
+    shown = command if not inputs else [command[0], f"{len(inputs)} runs", *options]
+    line = identity(job) | {"command": "python " + " ".join(shown)}
+    return [line | {"measured": row} for row in rows]
+
+
+def run_studies(
+    studies: Mapping[str, Study], size: str, runs: Path, ledger: Path, jobs: int, seeds: int | None
+) -> None:
+    """Run what the ledger does not hold, and say after each run how long the rest will take."""
+    held = {(line["study"], line["size"], line["command"]): line for line in read_ledger(ledger)}
+    by_command = {line["command"]: line for line in held.values()}
+    waiting: dict[str, list[Job]] = {}
+    for name, study in studies.items():
+        grid: Grid = getattr(study, size)
+        listed = list_jobs(name, study, size, runs, seeds)
+        if grid.script:
+            for job in listed:
+                if not any(key[:2] == (name, size) and line["cell"] == identity(job)["cell"]
+                           for key, line in held.items()):  # fmt: skip
+                    write_lines(ledger, run_script(job, grid.script, runs))
+            continue
+        for job in listed:
+            if (name, size, job.command) in held:
+                continue
+            if job.command in by_command:  # another study has run it
+                write_lines(ledger, [by_command[job.command] | identity(job)])
+            else:
+                waiting.setdefault(job.command, []).append(job)
+    order = sorted(waiting.values(), key=lambda same: same[0].seed)  # a seed of all, then the next
+    begin = time.monotonic()
+    with progress_bar("runs", len(waiting), wanted=True) as advance:
+        for done, line in enumerate(train_all(order, runs, jobs), start=1):
+            write_lines(ledger, [line | identity(job) for job in waiting[line["command"]]])
+            left = (time.monotonic() - begin) / done * (len(waiting) - done) / 60
+            print(
+                f"{done}/{len(waiting)} {line['study']} {'/'.join(line['cell'].values())} seed "
+                f"{line['seed']}: {line['last']:.2f} % in {line['cpu_seconds']} s of CPU; about "
+                f"{left:.0f} min left",
+                flush=True,
+            )
+            advance()
+    for name, study in studies.items():
+        grid = getattr(study, size)
+        if grid.after:
+            listed = list_jobs(name, study, size, runs, seeds)
+            after = Job(name, size, ("all",), ("runs",), 0, {}, None)
+            inputs = [job.directory(runs) for job in listed]
+            lines = run_script(after, grid.after[0], runs, [*inputs, *map(Path, grid.after[1:])])
+            write_lines(ledger, lines)
+
+
+def train_all(waiting: Sequence[Sequence[Job]], runs: Path, jobs: int) -> Iterator[dict]:
+    """Yield the lines of runs as they finish; of jobs with one command the first is run."""
+    if jobs == 1:
+        yield from (train_job(same[0], runs) for same in waiting)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        futures = [pool.submit(train_job, same[0], runs) for same in waiting]
+        yield from (future.result() for future in as_completed(futures))
+
+
+def read_ledger(path: Path) -> list[dict]:
+    """Return the lines of a ledger, none without a file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def write_lines(path: Path, lines: Iterable[dict]) -> None:
+    """Append lines to a ledger."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    append_whole(path, "".join(json.dumps(line) + "\n" for line in lines).encode())

@@ -1,0 +1,146 @@
+"""Render the ledger: a page of tables with every published cell beside ours, and figures."""
+
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from engine import Grid, Labels, Study, read_ledger
+from matplotlib.figure import Figure
+
+from physicsnemo_flarepp.files import replace_text
+from physicsnemo_flarepp.texts import format_table
+
+NOT_RUN = "not run"
+HEAD = """# Results
+
+Written by `python examples/studies/run.py --render` from [ledger.jsonl](ledger.jsonl), which has
+a line for every finished run: command, commit, machine, CPU time, curve. Never edited by hand.
+
+Errors are relative L2 errors on the test set in percent, of the averaged weights of the last epoch:
+mean ± standard deviation, and the number of seeds in brackets. "Best on test" is the lowest of the
+evaluated epochs, which is how the published numbers were chosen. "Reduced" columns are of small
+models on our built-in sets: they compare models with each other, not with the published numbers.
+"""
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean, standard deviation and number of values.
+
+    >>> spread([2.0, 3.0]), spread([2.0])
+    ('2.50 ± 0.71 (2)', '2.00 (1)')
+    """
+    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{deviation} ({len(values)})"
+
+
+def cell_row(labels: Labels, published: float | None, found: Mapping[str, list[dict]]) -> list[str]:
+    """Return a row of the table: labels, published value, both sizes, best, cost."""
+    row = [*labels, "" if published is None else f"{published:.2f}"]
+    for size in ("paper", "reduced"):
+        lines = found.get(size, [])
+        row.append(spread([line["last"] for line in lines]) if lines else NOT_RUN)
+    lines = found.get("reduced") or found.get("paper") or []
+    if not lines:
+        return [*row, "", "", "", ""]
+    seconds = [line["cpu_seconds"] for line in lines if line["cpu_seconds"]]
+    return [
+        *row,
+        f"{statistics.mean(line['best'] for line in lines):.2f}",
+        f"{lines[0]['steps']:,}",
+        f"{lines[0]['parameters']:,}",
+        f"{statistics.mean(seconds):.0f}" if seconds else "",
+    ]
+
+
+def training_table(study: Study, lines: Sequence[dict]) -> str:
+    """Return every cell of the paper and of both grids, run or not."""
+    grids: Sequence[Grid] = (study.reduced, study.paper)
+    axes = max((tuple(grid.axes) for grid in grids), key=len)
+    found: dict[Labels, dict[str, list[dict]]] = {}
+    names = itertools.chain(study.published, *(grid.cells() for grid in grids))
+    for labels in names:
+        found.setdefault(("",) * (len(axes) - len(labels)) + labels, {})
+    for line in lines:
+        if "measured" not in line:
+            labels = tuple(line["cell"].values())
+            labels = ("",) * (len(axes) - len(labels)) + labels
+            found.setdefault(labels, {}).setdefault(line["size"], []).append(line)
+    rows = [cell_row(labels, study.published.get(labels), sizes) for labels, sizes in found.items()]
+    head = [*axes, "published", "paper size", "reduced", "best on test", "steps", "parameters",
+            "CPU, s"]  # fmt: skip
+    return format_table([head, *rows], markdown=True)
+
+
+def measured_table(lines: Sequence[dict]) -> str:
+    """Return what scripts measured, one row each."""
+    rows = [line["cell"] | {k: _short(v) for k, v in line["measured"].items()} for line in lines]
+    return format_table([list(rows[0]), *(list(row.values()) for row in rows)], markdown=True)
+
+
+def _short(text: str) -> str:
+    try:
+        return text if text.lstrip("-").isdigit() else f"{float(text):.4g}"
+    except ValueError:
+        return text
+
+
+def section(name: str, study: Study, lines: Sequence[dict], folder: Path) -> str:
+    """Return a study's part of the page, and draw its figure."""
+    measured = [line for line in lines if "measured" in line]
+    runs = [line for line in lines if "measured" not in line]
+    shared = " ".join(f"`{key}={value}`" for key, value in study.reduced.shared.items())
+    parts = [f"## {name}", study.question, f"The paper: {study.claim}"]
+    parts += [f"Reduced: {shared}"] if shared else []
+    if study.reduced.script is None:
+        parts.append(training_table(study, lines))
+    if measured:
+        parts.append(measured_table(measured))
+    elif study.reduced.script:
+        parts.append(NOT_RUN.capitalize() + ".")
+    if runs:
+        draw(runs, folder / f"{name}.png")
+        parts.append(f"![error over CPU seconds]({name}.png)")
+    where = {(line["machine"], line["commit"]) for line in lines}
+    if where:
+        parts.append("Machine and commit: " + "; ".join(f"{m}, `{c}`" for m, c in sorted(where)))
+    return "\n\n".join(parts)
+
+
+def draw(lines: Sequence[dict], path: Path) -> None:
+    """Draw the mean test error over CPU seconds, one line per cell, ends with their spread."""
+    cells: dict[str, list[dict]] = {}
+    for line in lines:
+        if line["cpu_seconds"]:
+            cells.setdefault("/".join(line["cell"].values()), []).append(line)
+    figure = Figure(figsize=(8, 4.2), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    markers = itertools.cycle("os^Dv")
+    for number, (name, runs) in enumerate(cells.items()):
+        seconds = statistics.mean(run["cpu_seconds"] for run in runs)
+        points = list(zip(*(run["curve"] for run in runs), strict=False))
+        times = [seconds * point[0][0] / runs[0]["steps"] for point in points]
+        errors = [[error for _, error in point] for point in points]
+        middle = [statistics.mean(at) for at in errors]
+        style = {"color": f"C{number % 10}", "lw": 1.2}
+        style["ls"] = ("-", "--", ":")[number // 10 % 3]
+        axes.plot(times, middle, label=name, **style)
+        low, high = min(errors[-1]), max(errors[-1])
+        axes.errorbar(times[-1], middle[-1], [[middle[-1] - low], [high - middle[-1]]],
+                      fmt=next(markers), ms=4, capsize=3, color=style["color"])  # fmt: skip
+    axes.set_yscale("log")
+    axes.set(xlabel="CPU seconds", ylabel="test error, %")
+    axes.grid(alpha=0.3, which="both")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right upper", frameon=False, fontsize="small")
+    figure.savefig(path)
+
+
+def render(studies: Mapping[str, Study], ledger: Path) -> None:
+    """Write README.md and the figures beside a ledger."""
+    lines = read_ledger(ledger)
+    parts = [
+        section(name, study, [line for line in lines if line["study"] == name], ledger.parent)
+        for name, study in studies.items()
+    ]
+    replace_text(ledger.with_name("README.md"), "\n\n".join([HEAD.rstrip(), *parts]) + "\n")

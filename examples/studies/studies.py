@@ -1,0 +1,292 @@
+"""The studies: what the paper ran, as grids of overrides at its size and at one for two CPU cores.
+
+Labels of the cells are those of the published numbers, which stand here once.
+"""
+
+from engine import Grid, Overrides, Study
+
+# Sizes -------------------------------------------------------------------------------------------
+
+_CPU = {"threads": 1, "data.n_val": 0}
+# 43 x 43 points; C=64, B=2, M=32 and the optimiser are those of the quick experiments.
+DARCY = _CPU | {
+    "experiment": "quick/darcy",
+    "data.n_train": 1000,
+    "data.n_test": 100,
+    "data.batch_size": 4,
+    "data.n_points": 256,
+    "training.steps": 1000,
+    "training.evaluate_every": "null",  # about 20 times, at most once an epoch
+}
+ELASTICITY = DARCY | {"experiment": "quick/elasticity"}
+# 500 epochs of 1,000 cases, two at a time.
+PAPER: Overrides = {"training.evaluate_every": 50}
+
+
+def named(key: str, *values: object, **renamed: object) -> dict[str, Overrides]:
+    """Return an axis over the values of one setting."""
+    return {str(v): {key: v} for v in values} | {k: {key: v} for k, v in renamed.items()}
+
+
+def models(*names: str) -> dict[str, Overrides]:
+    """Return an axis over models."""
+    return named("model", *names)
+
+
+def experiments(*names: str, **more: object) -> dict[str, Overrides]:
+    """Return an axis over sets at the published size."""
+    return {name: {"experiment": name, **more} for name in names}
+
+
+# Published numbers -------------------------------------------------------------------------------
+
+SETS = ("elasticity", "darcy", "airfoil", "pipe", "drivaerml_40k")
+_TABLE1 = {
+    "attention": (0.41, 0.43, 0.58, None, None),
+    "perceiver_io": (2.80, 2.06, 0.77, 0.69, 24.80),
+    "set_transformer": (0.52, 1.25, 0.80, 0.39, 6.20),
+    "gnot": (1.33, 1.69, 10.30, 0.59, 11.50),
+    "lno": (0.93, 0.76, 1.78, 0.81, 14.60),
+    "transolver": (0.72, 1.04, 0.60, 0.38, 7.39),
+    "transolver_plus": (1.02, 2.76, 1.27, 0.76, 9.39),
+    "transolver3": (0.68, 1.03, 0.73, 0.44, 7.36),
+    "flare": (0.64, 0.76, 0.57, 0.51, 7.22),
+    "flarepp": (0.38, 0.59, 0.52, 0.34, 6.04),
+    # Of the later paper, arXiv 2608.11519.
+    "flarepp_gated": (0.39, 0.62, 0.50, 0.35, 5.80),
+}
+TABLE1 = {
+    (name, model): value
+    for model, values in _TABLE1.items()
+    for name, value in zip(SETS, values, strict=True)
+    if value is not None
+}
+# (set, model, M, B); "32-128" is a mean over M. flare_first, arXiv 2508.12594, has C=64.
+LATENTS = {
+    (name, model, latents, blocks): value
+    for name, model, latents, values in (
+        ("elasticity", "flare", "32-128", (1.76, 0.93, 0.68)),
+        ("elasticity", "flarepp", "32-128", (0.96, 0.52, 0.38)),
+        ("elasticity", "flare_first", "64", (1.00, 0.52, 0.38)),
+        ("elasticity", "flare", "32", (1.63, 0.90)),
+        ("elasticity", "flare", "128", (1.91, 0.95)),
+        ("elasticity", "flarepp", "32", (1.02, 0.40)),
+        ("elasticity", "flarepp", "128", (0.90, 0.35)),
+        ("darcy", "flare", "128", (1.66, 1.04, 0.76)),
+        ("darcy", "flarepp", "128", (1.04, 0.75, 0.59)),
+        ("darcy", "flare_first", "128", (0.77, 0.59, 0.54)),
+    )
+    for blocks, value in zip(("2", "4", "8"), values, strict=False)
+}
+
+# Studies -----------------------------------------------------------------------------------------
+
+STARTS = {
+    "weights": {"published": {"model.init": "paper"}, "balanced": {}},
+    "optimizer": {"AdamW": {"training.optimizer": "adamw"}, "Muon": {"training.optimizer": "muon"}},
+    "model": models("flare", "flarepp"),
+}
+COST = {"--models": "flare flarepp transolver3", "--mlp-ratio": 4, "--norm": "rms"}
+PRECISIONS = named("training.precision", "fp32", "bf16", "fp16")
+
+STUDIES = {
+    "start": Study(
+        "How much of FLARE++'s gain is the start: first weights and optimiser?",
+        "Published weights and AdamW everywhere; FLARE++ is 38 % better at B=2 on Darcy.",
+        Grid(DARCY, STARTS, seeds=3),
+        Grid(PAPER, {"set": experiments("darcy", "elasticity"), **STARTS}, seeds=3),
+    ),
+    "equal_cost": Study(
+        "Which mixer gives the lowest error for the same training time?",
+        "Not studied; the paper compares equal numbers of epochs.",
+        Grid(
+            DARCY,
+            {
+                "model": {
+                    **models("flare", "flare_first", "flarepp", "flarepp_deep", "flarepp_gated"),
+                    **models("transolver", "attention"),
+                    "flare B=4": {"model": "flare", "model.n_layers": 4},
+                    "flarepp B=4": {"model": "flarepp", "model.n_layers": 4},
+                }
+            },
+            seeds=3,
+            equal_time=True,
+        ),
+        Grid(
+            PAPER | {"training.steps": 250_000},
+            {
+                "set": experiments("darcy", "elasticity"),
+                "B": named("model.n_layers", 2, 4, 8),
+                "C": named("model.n_hidden", 64, 128),
+                "model": {
+                    **models("flare", "flare_first", "flarepp", "flarepp_deep", "flarepp_gated"),
+                    **models("transolver", "transolver3"),
+                },
+            },
+            seeds=3,
+            equal_time=True,
+        ),
+    ),
+    "data_scaling": Study(
+        "Do synthesised queries pay with more training cases?",
+        "Not studied.",
+        Grid(
+            DARCY,
+            {"cases": named("data.n_train", 100, 300, 1000), "model": models("flare", "flarepp")},
+            seeds=3,
+        ),
+        Grid(
+            PAPER | {"experiment": "darcy", "data": "darcy", "training.steps": 250_000},
+            {
+                "cases": named("data.n_train", 100, 300, 1000, 3000),
+                "model": models("flare", "flare_first", "flarepp"),
+            },
+            seeds=3,
+        ),
+    ),
+    "queries": Study(
+        "Which way of making the queries is best?",
+        "Separate k~, v~ in the first FLARE++, one shared gated projection in the later one.",
+        Grid(
+            DARCY,
+            {
+                "queries": {
+                    "fixed": {"model": "flare"},
+                    "separate": {"model": "flarepp"},
+                    "shared": {"model": "flarepp", "model.shared_projections": "true"},
+                    "gated": {"model": "flarepp_gated"},
+                    "deep synthesis": {"model": "flarepp", "model.synthesis_layers": 4},
+                }
+            },
+            seeds=3,
+        ),
+        Grid(
+            PAPER,
+            {
+                "set": experiments("darcy", "elasticity"),
+                "queries": {
+                    "fixed": {"model": "flare"},
+                    "separate": {"model": "flarepp"},
+                    "shared": {"model": "flarepp", "model.shared_projections": "true"},
+                    "gated": {"model": "flarepp_gated"},
+                    "deep synthesis": {"model": "flarepp", "model.synthesis_layers": 4},
+                },
+            },
+            seeds=3,
+        ),
+    ),
+    "latents_and_depth": Study(
+        "How does the error fall with latents M and blocks B, and over time?",
+        "FLARE++ with half the blocks of FLARE is as good; FLARE does not gain from M.",
+        Grid(
+            {},
+            {
+                "set": {"darcy": DARCY, "elasticity": ELASTICITY},
+                "model": models("flare", "flarepp"),
+                "M": named("model.slice_num", 16, 64),
+                "B": named("model.n_layers", 2, 4),
+            },
+        ),
+        Grid(
+            PAPER,
+            {
+                "set": experiments("elasticity", "darcy"),
+                "model": models("flare", "flarepp", "flare_first"),
+                "M": named("model.slice_num", 32, 64, 128),
+                "B": named("model.n_layers", 2, 4, 8),
+            },
+        ),
+        LATENTS,
+    ),
+    "precision": Study(
+        "Which mixers train in half precision?",
+        "FLARE++ matches fp32 in fp16; the later paper calls the first form hard to train there.",
+        Grid(
+            ELASTICITY | {"data.n_points": 64, "data.batch_size": 1},
+            {
+                "model": models("attention", "flare", "flarepp", "flarepp_gated"),
+                "precision": named("training.precision", "fp32", "bf16"),
+            },
+        ),
+        Grid(
+            PAPER,
+            {
+                "set": experiments("elasticity", "darcy"),
+                "model": models("attention", "flare", "flarepp", "flarepp_gated"),
+                "precision": PRECISIONS,
+            },
+            seeds=3,
+        ),
+    ),
+    "table1": Study(
+        "How do all models compare on all sets?",
+        "FLARE++ is best among models of linear cost on every set.",
+        Grid(
+            DARCY,
+            {
+                "set": {
+                    name: {"experiment": f"quick/{name}"}
+                    for name in ("elasticity", "darcy", "airfoil", "pipe")
+                },
+                "model": models("flare", "flarepp", "transolver", "flare_first"),
+            },
+        ),
+        Grid(PAPER, {"set": experiments(*SETS), "model": models(*_TABLE1, "flare_first")}),
+        TABLE1,
+    ),
+    "resolution": Study(
+        "What does a model that was trained on few points predict on whole and refined meshes?",
+        "Not studied.",
+        Grid(
+            ELASTICITY,
+            {
+                "weights": {
+                    "none": {},
+                    "measure": {"data.weights": "measure", "training.norm": "measure"},
+                },
+                "model": models("flare", "flarepp"),
+            },
+            after=("refinement.py", "--cases", "20"),
+        ),
+        Grid(
+            PAPER | {"experiment": "elasticity", "data.n_points": 256},
+            {
+                "weights": {
+                    "none": {},
+                    "measure": {"data.weights": "measure", "training.norm": "measure"},
+                },
+                "model": models("flare", "flarepp", "flare_first"),
+            },
+            seeds=3,
+            after=("refinement.py",),
+        ),
+    ),
+    "cost": Study(
+        "What do time and memory of a step grow with?",
+        "FLARE++ / FLARE: 1.3-1.5 x time, 1.18 x memory, flat in N; memory independent of M.",
+        Grid(
+            COST | {"--tokens": "1000 10000", "--layers": 2, "--threads": 1},
+            {"M": named("--slices", 64, 128, 256)},
+            script="time_memory.py",
+        ),
+        Grid(
+            COST | {"--tokens": "1000 10000 100000 1000000", "--autocast": "float16"},
+            {"M": named("--slices", 64, 128, 256)},
+            script="time_memory.py",
+        ),
+    ),
+    "context_parallel": Study(
+        "How well do ranks share the tokens of one case?",
+        "Time efficiency >= 0.92 and memory efficiency >= 0.95 on 4 GPUs.",
+        Grid(
+            {"--ranks": "1 2", "--tokens": 20_000, "--layers": 2, "--steps": 5},
+            {"mixer": named("--mixer", "flare", "flarepp"), "M": named("--latents", 64, 128)},
+            script="context_parallel.py",
+        ),
+        Grid(
+            {"--ranks": "1 2 4", "--tokens": 1_000_000, "--layers": 8, "--steps": 30},
+            {"mixer": named("--mixer", "flare", "flarepp"), "M": named("--latents", 64, 128)},
+            script="context_parallel.py",
+        ),
+    ),
+}

@@ -1,0 +1,97 @@
+import dataclasses
+import json
+import re
+
+import pytest
+from engine import ROOT, Grid, Study, list_jobs, read_ledger, run_studies
+from rendering import NOT_RUN, render
+from studies import LATENTS, STUDIES, TABLE1
+
+from physicsnemo_flarepp.training.config import check_config
+
+LEDGER = ROOT / "results/ledger.jsonl"
+TINY = {
+    "experiment": "quick/darcy",
+    "threads": 1,
+    "model.n_hidden": 16,
+    "model.n_layers": 1,
+    "model.slice_num": 4,
+    "data.n_train": 4,
+    "data.n_test": 2,
+    "data.n_points": 32,
+    "data.batch_size": 2,
+    "training.steps": 4,
+}
+MODELS = {"flare": {"model": "flare"}, "flarepp": {"model": "flarepp"}}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Two studies that share a run, one of equal time, in a ledger of their own."""
+    folder = tmp_path_factory.mktemp("studies")
+    grid = Grid(TINY, {"model": MODELS}, seeds=1)
+    equal = Grid(TINY | {"training.steps": 4}, {"model": MODELS}, equal_time=True)
+    one = Study("Is it?", "It is.", grid, grid, {("flare",): 1.5, ("other",): 2.5})
+    studies = {"first": one, "second": Study("?", "!", equal, equal)}
+    run_studies(studies, "reduced", folder / "runs", folder / "ledger.jsonl", 1, None)
+    return folder, studies
+
+
+@pytest.mark.slow
+def test_a_finished_run_has_a_line_with_all_that_repeats_it(finished):
+    folder, _ = finished
+    lines = read_ledger(folder / "ledger.jsonl")
+    cells = [(line["study"], line["cell"]["model"]) for line in lines]
+    assert len(cells) == len(set(cells)) == 4
+    first = next(line for line in lines if cells[0] == ("first", "flare"))
+    assert first["published"] == 1.5 and first["seed"] == 0 and first["steps"] == 4
+    assert first["best"] <= first["last"] == first["curve"][-1][1]
+    assert first["cpu_seconds"] > 0 and first["commit"] and first["machine"]
+    assert first["command"].startswith("flarepp train experiment=quick/darcy model=flare ")
+
+
+@pytest.mark.slow
+def test_equal_runs_are_trained_once_and_never_again(finished, monkeypatch):
+    folder, studies = finished
+    # The first cell of equal time has the steps that are asked for: the run of the other study.
+    lines = read_ledger(folder / "ledger.jsonl")
+    flare = [line for line in lines if line["cell"]["model"] == "flare"]
+    assert flare[0]["command"] == flare[1]["command"] and flare[0]["curve"] == flare[1]["curve"]
+    steps = json.loads((folder / "runs/steps-second-reduced.json").read_text())
+    assert steps["flare"] == 4 and 1 <= steps["flarepp"] <= 4
+    monkeypatch.setattr("engine.train_job", lambda *_: pytest.fail("trained again"))
+    run_studies(studies, "reduced", folder / "runs", folder / "ledger.jsonl", 1, None)
+    assert read_ledger(folder / "ledger.jsonl") == lines
+
+
+@pytest.mark.slow
+def test_the_page_shows_published_cells_that_were_not_run(finished):
+    folder, studies = finished
+    render(studies, folder / "ledger.jsonl")
+    page = (folder / "README.md").read_text()
+    assert re.search(rf"\| other +\| 2.50 +\| {NOT_RUN} +\| {NOT_RUN}", page)
+    assert re.search(rf"\| flare +\| 1.50 +\| {NOT_RUN} +\| \d+\.\d\d \(1\)", page)
+    assert (folder / "first.png").stat().st_size > 5_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["reduced", "paper"])
+def test_configs_of_all_cells_compose(size, tmp_path):
+    from engine import config_of
+
+    for name, study in STUDIES.items():
+        grid = dataclasses.replace(getattr(study, size), equal_time=False)
+        if grid.script is None:
+            jobs = list_jobs(name, dataclasses.replace(study, **{size: grid}), size, tmp_path, 1)
+            for job in {job.labels[:1]: job for job in jobs}.values():
+                check_config(config_of(job.overrides, tmp_path))
+
+
+def test_published_numbers_are_those_of_the_facts():
+    assert TABLE1["darcy", "flarepp"] == 0.59 and len(TABLE1) == 11 * 5 - 2
+    assert LATENTS["darcy", "flare_first", "128", "8"] == 0.54 and len(LATENTS) == 6 * 3 + 4 * 2
+
+
+def numbers(text):
+    """All numbers with two decimals or more, as percentages and ratios are written."""
+    return set(re.findall(r"(?<![\d.])\d+\.\d\d+(?![\d.])", text))
