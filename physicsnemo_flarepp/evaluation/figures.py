@@ -6,7 +6,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from ..datapipes.sources import load_yaml
+from ..datapipes.config import load_yaml
 from ..meshes.export import export_mesh
 from ..runs.directory import CONFIG, record_written
 from ..runs.metrics import read_metrics

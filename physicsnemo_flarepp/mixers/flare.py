@@ -14,7 +14,7 @@ from .base import (
     add_identity,
     make_projections,
 )
-from .norms import make_norm
+from .layers import make_norm
 
 
 class FlareMixer(SoftmaxMixer):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
-from ..datapipes.memory import MemoryCases
+from ..datapipes.readers.memory import MemoryCases
 from ..models.feeding import build_model, input_adapter
 from ..parallel.ranks import Ranks
 from ..runs.training_set import data_files
