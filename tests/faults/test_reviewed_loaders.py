@@ -36,6 +36,7 @@ REVIEWED = {
     # Names of this package or of its own table.
     "__init__.py import_module": 1,
     "datapipes/__init__.py import_module": 1,
+    "evaluation/__init__.py import_module": 1,
     "commands/dispatch.py import_module": 3,
     "models/layers.py import_module": 1,
     "meshes/vtk_process.py import_module": 1,
