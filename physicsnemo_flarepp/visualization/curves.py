@@ -33,10 +33,6 @@ class TrainingCurves(Drawing):
 
     Parameters
     ----------
-    image : numpy.ndarray
-        The page, (height, width, 3).
-    paths : tuple of Path
-        Files written.
     final_error, best_error : dict
         Error of each run at its last evaluation and at its best, as fractions: on validation cases
         or, where none were evaluated, on test cases.
@@ -197,10 +193,6 @@ class Parity(Drawing):
 
     Parameters
     ----------
-    image : numpy.ndarray
-        The page, (height, width, 3).
-    paths : tuple of Path
-        Files written.
     r_squared : dict
         For each model and quantity, one minus the squared errors over the squared deviations from
         the mean; NaN for a single case and where all true values are equal.
