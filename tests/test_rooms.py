@@ -22,10 +22,12 @@ ALLOWED = {
     "meshes": {"files", "texts"},
     "builtin": BASE,
     "datapipes": {"builtin", "meshes", "parallel", *BASE},
+    "sequences": {"ops", "mixers", "models", "parallel", "builtin", "datapipes", *BASE},
     "visualization": {"ops", "meshes", *BASE},
     "runs": {"models", "parallel", "inference", "datapipes", *BASE},
     "training": {
-        "ops", "mixers", "models", "parallel", "inference", "datapipes", "runs", *BASE
+        "ops", "mixers", "models", "parallel", "inference", "datapipes", "runs",
+        "sequences", *BASE
     },
 }  # fmt: skip
 ALLOWED["checks"] = {*ALLOWED} - {"meshes"}
