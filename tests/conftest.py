@@ -21,9 +21,15 @@ multiprocessing.set_forkserver_preload(
 )
 
 
+def pytest_addoption(parser):
+    parser.addoption("--one-of-each", action="store_true", help="one set of parameters per test")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Count exhaustive and distributed tests as slow, and skip those of a GPU without one."""
+    if config.getoption("--one-of-each"):
+        items[:] = {item.nodeid.partition("[")[0]: item for item in items}.values()
     for item in items:
         if item.get_closest_marker("exhaustive") or item.get_closest_marker("distributed"):
             item.add_marker(pytest.mark.slow)

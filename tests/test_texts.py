@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from physicsnemo_flarepp.commands.failures import one_line
+from physicsnemo_flarepp.commands.dispatch import one_line
 from physicsnemo_flarepp.texts import csv_text, format_table, printable, read_csv
 
 HOSTILE = ("\x1b[2Jp", "p\x07\n", "\u202ep", "\x9b31m", "a|b")

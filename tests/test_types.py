@@ -31,7 +31,7 @@ def test_the_type_checker_finds_nothing():
 def test_tensors_have_the_shapes_of_the_signatures():
     """The tests of two rooms again, with every annotated argument and result looked at."""
     tests = ["tests/ops", "tests/mixers"]
-    chosen = ["-m", "not unchecked and not slow and not gpu"]
+    chosen = ["-n", "0", "--one-of-each", "-m", "not unchecked and not slow and not gpu"]
     code, said = run("pytest", *tests, *chosen, f"--jaxtyping-packages={','.join(CHECKED)}")
     assert code == 0, said
 

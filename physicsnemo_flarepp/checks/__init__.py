@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import torch
 
-from .costs import cost_findings
 from .execution import (
     autocast_findings,
     compile_findings,
+    cost_findings,
     split_findings,
     streaming_findings,
 )

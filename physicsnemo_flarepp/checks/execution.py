@@ -1,19 +1,22 @@
-"""Checks of whole models: precisions, one compiled graph, splits of tokens, streaming."""
+"""Checks of whole models: precisions, one compiled graph, splits, streaming, time and memory."""
 
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from ..inference import predict
-from ..models import FlarePP
+from ..mixers import MIXERS
+from ..models import FlarePP, MixerBackbone
 from ..ops import decode, encode
 from ..ops.kernels import select_backend
 from ..ops.splits import VARIABLE, choose_splits, count_slots
+from ..progress import progress_bar
 from .findings import NOTED, PASSED, Finding, judge, relative_error
 from .kernels import short_name
 
@@ -22,6 +25,9 @@ COMPILER = "inductor"
 # On CPUs inductor sums up to 4096 numbers differently, and compiles once more below that.
 _COMPILED_TOKENS = (5003, 6007, 8011)
 _SLOWER = 1.2  # splits that take this much longer than the whole deserve a note
+_REPEATS = 3
+_ATTENTION_LIMIT = 10_000  # tokens; its cost grows with their square
+_UNIT = "flare"  # the mixer that the others are compared with
 
 
 def small_model(device: torch.device, n_layers: int = 2, norm: str = "layer") -> FlarePP:
@@ -121,7 +127,8 @@ def split_findings(device: torch.device) -> Iterator[Finding]:
                 backend = select_backend(*inputs, None)
                 sizes = (1, heads, inputs[0].shape[2], inputs[1].shape[2])
                 parts = [choose_splits(backend, way, sizes, slots) for way in (False, True)]
-                whole, auto = _alternating_times(call, inputs)
+                steps = {n: _attention_step(call, inputs, n) for n in (1, None)}
+                whole, auto = median_seconds(steps, "parts").values()
                 figures = f"auto takes {parts[0]} forward, {parts[1]} backward: "
                 figures += f"{1e3 * auto:.1f} ms, whole {1e3 * whole:.1f} ms"
                 slow = auto > _SLOWER * whole and max(parts) > 1
@@ -131,21 +138,6 @@ def split_findings(device: torch.device) -> Iterator[Finding]:
                     figures,
                     f"the whole is faster here: set {VARIABLE}=1" if slow else "",
                 )
-
-
-def _alternating_times(call: Callable, inputs: tuple[Tensor, ...], repeats: int = 3):
-    """Return median seconds forward and backward, whole and as chosen, in turn."""
-    seconds: dict[int | None, list[float]] = {1: [], None: []}
-    device = inputs[0].device
-    for repeat in range(-1, repeats):  # one to warm up
-        for splits, times in seconds.items():
-            start = time.perf_counter()
-            torch.autograd.grad(call(*inputs, splits=splits).sum(), inputs)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            if repeat >= 0:
-                times.append(time.perf_counter() - start)
-    return [statistics.median(times) for times in seconds.values()]
 
 
 def streaming_findings(device: torch.device) -> Iterator[Finding]:
@@ -176,3 +168,89 @@ def streaming_findings(device: torch.device) -> Iterator[Finding]:
         "equal bit for bit" if same else "results differ from call to call",
         "transfers overwrite each other: predict with offload='device' and report it",
     )
+
+
+def cost_findings(device: torch.device) -> Iterator[Finding]:
+    """Yield time and memory of a training step per mixer and token count, after a description."""
+    on_gpu = device.type == "cuda"
+    layers, counts = (8, (1_000, 10_000, 100_000)) if on_gpu else (2, (1_000, 10_000))
+    where = "" if on_gpu else f" on {torch.get_num_threads()} threads"
+    yield Finding(
+        "cost of a training step",
+        NOTED,
+        f"forward and backward of {layers} blocks, C=128, H=8, M=64, N tokens, fp32{where}: "
+        f"median of {_REPEATS}, the mixers in turn; as multiples of {_UNIT}"
+        + ("; peak memory beyond the weights" if on_gpu else ""),
+    )
+    for n_tokens in counts:
+        names = [n for n in MIXERS if n != "attention" or n_tokens <= _ATTENTION_LIMIT]
+        steps = {name: make_step(name, n_tokens, layers, device) for name in names}
+        seconds = median_seconds(steps, f"cost, N={n_tokens:,}")
+        for name in names:
+            title = f"cost, N={n_tokens:,} {name}"
+            if name not in seconds:
+                yield Finding(title, NOTED, "does not fit in the device's memory")
+                continue
+            figures = f"{seconds[name]:9.4f} s"
+            if _UNIT in seconds:
+                figures += f"  {seconds[name] / seconds[_UNIT]:5.2f} x"
+            if on_gpu:
+                figures += f"  {_peak(steps[name], device) / 1e6:7.0f} MB"
+            yield Finding(title, NOTED, figures)
+
+
+def _attention_step(
+    call: Callable, inputs: tuple[Tensor, ...], n: int | None
+) -> Callable[[], None]:
+    """Return forward and backward of an operator in `n` parts, None as it chooses."""
+
+    def step() -> None:
+        torch.autograd.grad(call(*inputs, splits=n).sum(), inputs)
+        if inputs[0].is_cuda:
+            torch.cuda.synchronize(inputs[0].device)
+
+    return step
+
+
+def median_seconds(steps: Mapping[Any, Callable[[], None]], label: str) -> dict[Any, float]:
+    """Return the median time of each step; steps that run out of memory are left out.
+
+    They take turns, so that whatever else the machine does slows all of them equally.
+    """
+    times: dict[Any, list[float]] = {name: [] for name in steps}
+    with progress_bar(label, len(steps) * (1 + _REPEATS), wanted=True) as advance:
+        for repeat in range(-1, _REPEATS):  # one to warm up
+            for name in list(times):
+                start = time.perf_counter()
+                try:
+                    steps[name]()
+                except torch.OutOfMemoryError:
+                    del times[name]
+                    torch.cuda.empty_cache()
+                    continue
+                finally:
+                    advance()
+                if repeat >= 0:
+                    times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def make_step(mixer: str, n_tokens: int, layers: int, device: torch.device) -> Callable[[], None]:
+    """Return a function that runs forward and backward of a model and waits for it."""
+    model = MixerBackbone(3, 1, mixer=mixer, n_layers=layers).to(device)
+    x = torch.rand(1, n_tokens, 3, device=device)
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        model(x).square().mean().backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return step
+
+
+def _peak(step: Callable[[], None], device: torch.device) -> int:
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    step()
+    return torch.cuda.max_memory_allocated(device) - before

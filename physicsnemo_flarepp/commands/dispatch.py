@@ -1,4 +1,4 @@
-"""From a command line to the module of its verb.
+"""From a command line to the module of its verb, and from an error to a line and an exit code.
 
 Imports nothing slow: what a verb needs is imported once its arguments have been read.
 """
@@ -7,6 +7,7 @@ import argparse
 import difflib
 import inspect
 import os
+import re
 import signal
 import sys
 import threading
@@ -19,12 +20,74 @@ from importlib import import_module
 from types import ModuleType
 
 from .. import __version__
+from ..texts import printable
 from . import parsers
-from .failures import FAILED, WRONG_USE, exit_code, one_line
 
+WRONG_USE = 2
+FAILED = 1
+# Raised with a sentence about the request. Every class of Hydra and OmegaConf is about a config
+# and counts as wrong use too.
+_ABOUT_THE_REQUEST = (
+    ValueError,
+    FileNotFoundError,
+    FileExistsError,
+    NotADirectoryError,
+    IsADirectoryError,
+)
+_CONFIG_PACKAGES = {"hydra", "omegaconf"}
+# Lines of their messages that do not help a user.
+_HIDDEN = ("Config search path", "object_type=", "provider=", "reference_type=")
+_OWN_PACKAGE = __name__.partition(".")[0]
 _SIGNALLED = 128  # plus the number of the signal, as shells have it
 _HELP = {"-h", "--help"}
 _SAFE_PATH = "PYTHONSAFEPATH"
+
+
+def exit_code(error: Exception) -> int | None:
+    """Return 2 for wrong use, 1 for a failure despite right use, None for a bug.
+
+    Expected failures are the machine's (OSError: a full disk, no network, no permission) and every
+    exception class of this package. Packages are recognised by name, so that none is imported just
+    to report an error.
+
+    >>> exit_code(ValueError("epochs is 0")), exit_code(OSError(28, "No space left on device"))
+    (2, 1)
+    >>> exit_code(ZeroDivisionError()) is None
+    True
+    """
+    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    if isinstance(error, _ABOUT_THE_REQUEST) or packages & _CONFIG_PACKAGES:
+        return WRONG_USE
+    if isinstance(error, OSError) or _OWN_PACKAGE in packages:
+        return FAILED
+    return None
+
+
+def one_line(error: Exception) -> str:
+    r"""Return the message of an error on one line, or with a line for each item of a list.
+
+    >>> one_line(ValueError("seed is 'x',\n  expected a number"))
+    "seed is 'x', expected a number"
+    >>> print(one_line(ValueError("two differ:\n - seed\n - epochs\nRestore\nthem")))
+    two differ:
+      - seed
+      - epochs
+    Restore them
+    """
+    texts = [str(error)]
+    cause = error.__cause__
+    if cause is not None and type(error).__module__.startswith("hydra"):
+        texts.append(str(cause))
+    lines = [line.strip() for text in texts for line in text.splitlines()]
+    # Hydra also lists options such as _backbone, which are parts of other options.
+    shown = (li for li in lines if not (li.startswith(_HIDDEN) or re.fullmatch(r"_\w+", li)))
+    parts: list[list[str]] = [[]]
+    for line in shown:  # items of a list keep their lines
+        if line.startswith("- ") or parts[-1][:1] == ["-"]:
+            parts.append([])
+        parts[-1] += line.split()
+    texts = [("  " if words[:1] == ["-"] else "") + " ".join(words) for words in parts]
+    return "\n".join(map(printable, filter(None, texts))) or type(error).__name__
 
 
 @dataclass(frozen=True)
@@ -46,6 +109,7 @@ VERBS = {
     "evaluate": Verb("errors and forces of runs on their test cases"),
     "predict": Verb("fields on a surface, at points, or of test cases, for ParaView"),
     "plot": Verb("figures of runs"),
+    "sensitivity": Verb("how a force changes with every vertex of a surface"),
     "compare": Verb("train several models at equal settings and tabulate them", "compare",
                     "compare.directory"),
     "plan": Verb("memory and time of training on whole meshes, and what fits"),
@@ -58,7 +122,7 @@ VERBS = {
 
 def usage() -> str:
     """Return the help of the command itself."""
-    verbs = "\n".join(f"  {name:10}{verb.summary}" for name, verb in VERBS.items())
+    verbs = "\n".join(f"  {name:12}{verb.summary}" for name, verb in VERBS.items())
     return f"""\
 usage: flarepp VERB [arguments] [--debug]
 
@@ -78,7 +142,7 @@ came from. flarepp --version prints {__version__}."""
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default the process's own; return the exit code.
 
-    Expected errors are one line on stderr; see :mod:`.failures`. Any other error shows its
+    Expected errors are one line on stderr; see :func:`exit_code`. Any other error shows its
     traceback, and so does every error with ``--debug`` or with FLAREPP_DEBUG in the environment.
 
     Examples

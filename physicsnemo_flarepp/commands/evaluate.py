@@ -3,7 +3,7 @@
 import argparse
 
 from ..evaluation import Report, report_runs
-from .arguments import chosen_forces, load_chosen_run
+from .parsers import chosen_forces, load_chosen_run
 
 
 def run(options: argparse.Namespace) -> list[Report]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from ..datapipes.config import load_yaml
 from ..datapipes.inspection import Inspection, check_cases, inspect_data
-from ..datapipes.sources import load_yaml
 from ..files import reading, replace_text
 from ..texts import format_table, printable
 from .configs import compose_config

@@ -1,16 +1,142 @@
-"""The arguments of every verb that Hydra does not configure.
+"""The arguments of every verb that Hydra does not configure, and what shared ones choose.
 
 The function of a verb adds its options to a parser, and its docstring is the help. Nothing slow is
 imported: what a verb does is in the module of its name.
 """
 
 import argparse
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .arguments import add_force_options, add_run_options
+from ..texts import printable
 
+if TYPE_CHECKING:
+    from ..evaluation import ForceSettings, Run
+
+# Names of the settings whose options are named differently.
+_SETTINGS = {"pressure_field": "pressure", "shear_field": "shear"}
+_FORCE_OPTIONS = (
+    "pressure_field", "shear_field", "shear_sign", "speed", "density", "reference_area",
+    "drag_axis", "lift_axis", "orientation",
+)  # fmt: skip
+# Fields of which forces may be expected; of others nothing is said.
+_OF_FORCES = re.compile(r"(?i)^(c?p|tau)($|_|mean)|press|druck|shear|traction")
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 FIGURE_NAMES = ("comparison", "gallery", "parity", "routing", "spectrum", "training")
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of :func:`load_chosen_run`."""
+    add = parser.add_argument
+    add("--checkpoint", default="final", metavar="WHICH", help="final (default), best or latest")
+    add("--device", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one")
+    add("--trust", action="store_true",
+        help="import the classes that the run names (custom readers and models); this lets its "
+        "author run code here, see SECURITY.md")  # fmt: skip
+    add("--data-root", help="other data in the same layout, with its own test cases")
+
+
+def load_chosen_run(directory: Path, options: argparse.Namespace) -> "Run":
+    """Load a run with the options of :func:`add_run_options`."""
+    import torch
+
+    from ..evaluation import load_run
+    from ..parallel.launch import find_device
+
+    device = find_device(options.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # or page-locked memory would open the first GPU, too
+    return load_run(
+        directory,
+        checkpoint=options.checkpoint,
+        device=device,
+        data_root=options.data_root,
+        trust=options.trust,
+    )
+
+
+def add_force_options(parser: argparse.ArgumentParser) -> None:
+    """Add the conventions of forces."""
+    group = parser.add_argument_group("forces", "conventions; by default the data set's")
+    add = group.add_argument
+    add("--no-forces", action="store_true", help="do not integrate forces")
+    add("--pressure-field", metavar="NAME")
+    add("--shear-field", metavar="NAME")
+    add("--shear-sign", type=int, choices=(1, -1),
+        help="1: wall shear stress is stored along the flow; -1: OpenFOAM's sign")  # fmt: skip
+    add("--speed", type=float, help="free-stream speed")
+    add("--density", type=float, help="1 for kinematic pressure")
+    add("--reference-area", type=float, help="default: aRef, else the frontal area")
+    for name in ("drag", "lift"):
+        add(f"--{name}-axis", type=float, nargs=3, metavar=("X", "Y", "Z"))
+    add("--orientation", metavar="SIDE", help="where cells face: auto (default), outward or inward")
+
+
+def force_overrides(options: argparse.Namespace) -> dict[str, object]:
+    """Return the force options that were given, as arguments of ``ForceSettings``.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> add_force_options(parser)
+    >>> force_overrides(parser.parse_args(["--shear-sign", "-1", "--drag-axis", "0", "1", "0"]))
+    {'shear_sign': -1, 'drag_axis': (0.0, 1.0, 0.0)}
+    """
+    given = {name: getattr(options, name) for name in _FORCE_OPTIONS}
+    return {
+        _SETTINGS.get(name, name): tuple(value) if isinstance(value, list) else value
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def chosen_forces(
+    run: "Run", options: argparse.Namespace, surface: Path | None = None
+) -> "tuple[ForceSettings | None, ForceSettings | None]":
+    """Return the force conventions of a run and of its targets; None where there are no forces.
+
+    If the conventions are unknown and no option gives them, a line says so. An option that does
+    not fit the run is an error. `surface` is a file that is predicted instead of test cases.
+    """
+    from ..evaluation import force_settings, target_settings
+
+    given = force_overrides(options)
+    if options.no_forces or not (given or on_surfaces(run)):
+        return None, None
+    try:
+        return force_settings(run, given), target_settings(run, given, surface=surface)
+    except ValueError as reason:
+        if given:
+            raise
+        if any(_OF_FORCES.search(name) for name in run.channels.fields):
+            print(printable(f"no forces of {run.name}: {reason}"))
+        return None, None
+
+
+def on_surfaces(run: "Run") -> bool:
+    """Return whether a run was trained on points in space, not in the plane or on a grid."""
+    return run.channels.coordinates == 3 and run.channels.grid is None
+
+
+def named_numbers(texts: Sequence[str]) -> dict[str, list[float]]:
+    """Return {name: numbers}.
+
+    >>> named_numbers(["rho_inf=1", "U_inf=38.9,0,0", "mu=[0.1,2]"])
+    {'rho_inf': [1.0], 'U_inf': [38.9, 0.0, 0.0], 'mu': [0.1, 2.0]}
+    >>> named_numbers(["38.9"])
+    Traceback (most recent call last):
+    ValueError: '38.9' must be a name and numbers, such as rho_inf=1 or U_inf=38.9,0,0
+    """
+    values = {}
+    for text in texts:
+        name, _, numbers = text.partition("=")
+        try:
+            values[name] = [float(number) for number in numbers.strip("[]").split(",")]
+        except ValueError as error:
+            raise ValueError(
+                f"{text!r} must be a name and numbers, such as rho_inf=1 or U_inf=38.9,0,0"
+            ) from error
+    return values
 
 
 def evaluate(parser: argparse.ArgumentParser) -> None:
@@ -77,15 +203,79 @@ def plot(parser: argparse.ArgumentParser) -> None:
     add("--labels", nargs="+", help="names of the runs in the figures")
     add("--formats", nargs="+", choices=("png", "pdf", "svg"), default=["png"])
     add("--html", action="store_true", help="interactive pages (extra 'html')")
-    add("--views", type=lambda text: text.split(","), metavar="VIEW,...",
-        help="of surfaces: three-quarter, side, top, front, rear, bottom, underside; default: "
-        "three-quarter,side,top,rear")  # fmt: skip
-    add("--up", choices=("x", "y", "z"), help="what is up in the data; default: the lift axis, z")
+    _add_views(parser, "three-quarter,side,top,rear")
     add("--dark", action="store_true", help="dark background")
     add("--dpi", type=_dots, help="resolution of png files")
     add("--output", type=Path, help="default: figures/ of the first run")
     add_run_options(parser)
     add_force_options(parser)
+
+
+def _add_views(parser: argparse.ArgumentParser, usual: str) -> None:
+    add = parser.add_argument
+    add("--views", type=lambda text: text.split(","), metavar="VIEW,...",
+        help="of surfaces: three-quarter, side, top, front, rear, bottom, underside; default: "
+        + usual)  # fmt: skip
+    add("--up", choices=("x", "y", "z"), help="what is up in the data; default: the lift axis, z")
+
+
+def sensitivity(parser: argparse.ArgumentParser) -> None:
+    """How a force, or the average of a field, changes with the shape of a surface.
+
+        flarepp sensitivity outputs/cars-flarepp-seed0 car.stl --of lift
+        flarepp sensitivity outputs/cars-flarepp-seed0 car.stl --of pMeanTrim --box 3,5,-1,1,0,1
+
+    One reverse pass through the streamed model gives the exact derivative of what `flarepp predict`
+    computes by every vertex. Writes it to a .vtp, with its normal part per area, a figure of that,
+    and a .csv of the derivatives by the control points of a lattice (free-form deformation). Prints
+    those by the parameters of a built-in car. It is the derivative of the surrogate: --check tests
+    it against differences of the surrogate, not against a solver.
+    """
+    add = parser.add_argument
+    _add_shape_options(parser)
+    add("--of", default="drag", metavar="QUANTITY",
+        help="drag (default), lift, side, or the average of a channel of a field")  # fmt: skip
+    add("--smooth", type=float, metavar="LENGTH",
+        help="average the normal part over this length; default: 2 %% of the body")  # fmt: skip
+    add("--check", action="store_true", help="compare with central differences of the surrogate")
+    add("--output", type=Path, help="default: <surface>_sensitivity.vtp in the current folder")
+    add_run_options(parser)
+    add_force_options(parser)
+
+
+def _add_shape_options(parser: argparse.ArgumentParser) -> None:
+    """Add what sensitivities and optimisations have in common."""
+    add = parser.add_argument
+    add("run", type=Path, help="run directory; trained with normals and weights")
+    add("surface", type=Path, help="closed surface: .stl, .vtp, .ply, .obj, .vtk")
+    add("--box", type=_numbers(6), metavar="X0,X1,Y0,Y1,Z0,Z1",
+        help="average fields over the cells in this box")  # fmt: skip
+    add("--lattice", type=_numbers(3, int), default=(5, 3, 3), metavar="NX,NY,NZ",
+        help="control points along x, y and z (default: 5,3,3)")  # fmt: skip
+    add("--moving-area", action="store_true",
+        help="refer coefficients to the frontal area of the changed shape")  # fmt: skip
+    add("--scale", type=float, default=1.0, help="0.001 for millimetres")
+    add("--flip", action="store_true", help="reverse the normals of the cells")
+    add("--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
+        help="values of the whole case that the model takes; they are held")  # fmt: skip
+    add("--allow-open", action="store_true", help="take a surface with openings")
+    add("--scratch", type=Path, help="folder for hidden states of large meshes; default: memory")
+    _add_views(parser, "three-quarter,side,top,underside")
+
+
+def _numbers(count: int, kind: type = float) -> Callable[[str], tuple]:
+    """Return a function that reads so many numbers between commas."""
+
+    def parse(text: str) -> tuple:
+        try:
+            values = tuple(kind(part) for part in text.split(","))
+        except ValueError:
+            values = ()
+        if len(values) != count:
+            raise argparse.ArgumentTypeError(f"{text!r} must be {count} numbers between commas")
+        return values
+
+    return parse
 
 
 def _dots(text: str) -> int:

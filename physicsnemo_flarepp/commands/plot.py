@@ -8,9 +8,9 @@ from pathlib import Path
 from ..evaluation import Run
 from ..evaluation.figure_sets import FigureSet
 from ..visualization import DARK, LIGHT, Camera
-from ..visualization.cameras import ALL_AROUND, CAR_CAMERAS, oriented_cameras
-from ..visualization.interactive import require_html
-from .arguments import force_overrides, load_chosen_run, on_surfaces
+from ..visualization.rendering import require_html
+from ..visualization.views import ALL_AROUND, CAR_CAMERAS, oriented_cameras
+from .parsers import force_overrides, load_chosen_run, on_surfaces
 
 
 def usual_figures(runs: Sequence[Run]) -> tuple[str, ...]:

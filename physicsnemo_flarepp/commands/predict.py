@@ -15,7 +15,7 @@ from ..evaluation import (
 from ..meshes import save_mesh
 from ..meshes.export import export_mesh
 from ..texts import printable
-from .arguments import chosen_forces, load_chosen_run, named_numbers
+from .parsers import chosen_forces, load_chosen_run, named_numbers
 
 # Files that hold no surface; the mesh files of VTK may.
 _OTHER = (*ARRAY_SUFFIXES, *STORE_SUFFIXES)

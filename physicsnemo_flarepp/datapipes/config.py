@@ -1,7 +1,17 @@
 """Settings of a data set and of its loaders, with their help; nothing slow is imported here."""
 
+import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from ..files import RefusedFile, reading
+
+# A config has some hundred; lists of cases may have many thousand.
+_MOST_VALUES = 1_000_000
 
 
 def setting(default: Any, told: str) -> Any:
@@ -150,3 +160,27 @@ class LoaderConfig(DataConfig):
     pin_memory: bool = setting(False, "Pin host memory for asynchronous copies.")
     collate_metadata: bool = setting(False, "Yield (batch, [metadata, ...]).")
     parallel: ParallelConfig = setting(ParallelConfig, "Place in the mesh of ranks.")
+
+
+def load_yaml(path: Path) -> DictConfig:
+    """Return the values in a YAML file, which aliases must not multiply."""
+    with reading(path):
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        if _n_values(root, {}) > _MOST_VALUES:
+            raise RefusedFile(
+                f"{path} stands for more than {_MOST_VALUES} values, by aliases of aliases; write "
+                "the values out"
+            )
+        return OmegaConf.load(path)
+
+
+def _n_values(node: yaml.Node | None, known: dict[int, float]) -> float:
+    """Count the values below a node, those of an alias at each of its places; inf in a circle."""
+    if node is None or isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = math.inf  # until counted: who meets it below itself is in a circle
+        is_mapping = isinstance(node, yaml.MappingNode)
+        below = [child for pair in node.value for child in pair] if is_mapping else node.value
+        known[id(node)] = 1 + sum(_n_values(child, known) for child in below)
+    return known[id(node)]

@@ -15,7 +15,6 @@ from omegaconf import OmegaConf
 from ..meshes import ASSOCIATIONS, PolygonMesh
 from ..meshes.measures import EFFECTIVE_MEASURE, MEASURE_NAMES
 from ..progress import progress_bar
-from .case_inputs import has_same_inputs
 from .loaders import check_disjoint
 from .readers import CaseReader, OwnReader
 from .readers.base import MEASURE, NO_WEIGHTS, Rowwise
@@ -26,7 +25,7 @@ from .readers.guesses import complete
 from .readers.names import Names
 from .readers.splits import SPLITS
 from .sources import DataSource, open_source
-from .statistics import OTHER_UNITS
+from .statistics import OTHER_UNITS, has_same_inputs
 from .validation import printable
 
 # Cases of a folder that are read without being asked for all.

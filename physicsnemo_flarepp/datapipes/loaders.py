@@ -14,11 +14,9 @@ from tensordict import TensorDict
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from .baselines import fit_baseline
 from .config import ParallelConfig
-from .memory import MemoryCases
-from .normalization import Normalizer, normalization_kinds, paper_normalizer
-from .readers import CaseReader
+from .normalization import Normalizer, fit_baseline, normalization_kinds, paper_normalizer
+from .readers import CaseReader, MemoryCases
 from .sampling import TOKEN_KEYS, CaseSampler
 from .sources import TEST_SEED, DataSource, checked_config, open_source, running_ranks
 from .statistics import fit_normalizer

@@ -2,40 +2,38 @@
 
 import inspect
 import json
-import math
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
-import yaml
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import COMPONENT_REGISTRY, Transform
 
 from ..builtin.engine import read_stamp
-from ..files import RefusedFile, reading
-from ..parallel.first_rank import on_first_rank
+from ..files import RefusedFile
+from ..parallel.ranks import on_first_rank
 from .config import LoaderConfig
-from .memory import MemoryCases, MemoryReader, from_dataset
 from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnReader, ReaderOptions
 from .readers.base import MEASURE, NO_WEIGHTS
 from .readers.benchmarks import stored_cases
+from .readers.memory import MemoryCases, MemoryReader, from_dataset
 from .readers.splits import (
     SPLITS,
     SplitFraction,
     SplitMissing,
     SplitName,
-    read_case_list,
+    case_choices,
     says_its_split,
 )
-from .registered import foreign_reader, make_transform, registered_class
 from .specs import BenchmarkSpec, benchmark
 
-# A config has some hundred; lists of cases may have many thousand.
-_MOST_VALUES = 1_000_000
 # Arguments of readers that have their own place in the config.
 NAMES = ("coordinates", "features", "fields", "globals", "association")
 _SET_BY_DATA = ("root", "split", "cases", "manifest", "n_train", "n_val", "n_test", "options")
@@ -43,10 +41,14 @@ _SET_BY_DATA = ("root", "split", "cases", "manifest", "n_train", "n_val", "n_tes
 AUTO = "auto"
 # Marks a config whose cases were in memory.
 MEMORY = "memory"
-# Where configs of older runs have lists of cases: among the arguments of the reader.
-_LISTS = {"manifest": "manifest", "train_cases": "train", "test_cases": "test"}
 # Of the draws of test cases: runs that differ in their seed are tested on the same tokens.
 TEST_SEED = 0
+# Of PhysicsNeMo: they compute, and open no file.
+_SAFE_TRANSFORMS = {
+    *("BoundingBoxFilter", "BroadcastGlobalFeatures", "CenterOfMass", "ComputeNormals"),
+    *("ConcatFields", "ConstantField", "CreateGrid", "FieldSlice", "KNearestNeighbors"),
+    *("Normalize", "NormalizeVectors", "Purge", "Rename", "Scale", "SubsamplePoints", "Translate"),
+}
 
 
 @dataclass(frozen=True)
@@ -196,32 +198,13 @@ def complete_names(
     return plain | reader.names.as_config(), reader.guesses
 
 
-def load_yaml(path: Path) -> DictConfig:
-    """Return the values in a YAML file, which aliases must not multiply."""
-    with reading(path):
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        if _n_values(root, {}) > _MOST_VALUES:
-            raise RefusedFile(
-                f"{path} stands for more than {_MOST_VALUES} values, by aliases of aliases; write "
-                "the values out"
-            )
-        return OmegaConf.load(path)
-
-
-def _n_values(node: yaml.Node | None, known: dict[int, float]) -> float:
-    """Count the values below a node, those of an alias at each of its places; inf in a circle."""
-    if node is None or isinstance(node, yaml.ScalarNode):
-        return 1
-    if id(node) not in known:
-        known[id(node)] = math.inf  # until counted: who meets it below itself is in a circle
-        is_mapping = isinstance(node, yaml.MappingNode)
-        below = [child for pair in node.value for child in pair] if is_mapping else node.value
-        known[id(node)] = 1 + sum(_n_values(child, known) for child in below)
-    return known[id(node)]
-
-
 def checked_config(cfg: Mapping[str, Any] | DictConfig) -> DictConfig:
     """Return a data config with all its defaults; an unknown key is an error."""
+    if cfg.get("sequences") is not None:
+        raise ValueError(
+            f"data.sequences is {cfg['sequences']!r}: sequences have classes, not fields. They are "
+            "for flarepp train; a run has its results in table.md and errors.csv"
+        )
     return OmegaConf.merge(OmegaConf.structured(LoaderConfig), _plain(cfg))
 
 
@@ -237,7 +220,7 @@ def open_source(
         known = measured.reader("train", whole_cases=True).open_case(0).weights
         cfg.weights = MEASURE if MEASURE in known else NO_WEIGHTS
     if data is not None:
-        choices = _case_choices(cfg, Path())
+        choices = case_choices(cfg.splits, Path())
         return DataSource(cfg, cfg.root, None, MemoryReader, choices, data, trust)
     if cfg.reader.get("_target_") == MEMORY:
         if cfg.root is None:
@@ -250,21 +233,19 @@ def open_source(
     spec = benchmark(name) if name is not None else None
     reader_class = _reader_class(cfg, spec, trust)
     if not issubclass(reader_class, CaseReader):
-        choices = _case_choices(cfg, Path(cfg.root or "."))
-        foreign = from_dataset(foreign_reader(reader_class, cfg.reader, cfg.root))
+        choices = case_choices(cfg.splits, Path(cfg.root or "."))
+        foreign = from_dataset(_foreign_reader(reader_class, cfg.reader, cfg.root))
         return DataSource(cfg, cfg.root, None, MemoryReader, choices, foreign, trust)
     root = _data_root(cfg)
-    return DataSource(cfg, root, spec, reader_class, _case_choices(cfg, root), trust=trust)
+    return DataSource(cfg, root, spec, reader_class, case_choices(cfg.splits, root), trust=trust)
 
 
 def _check_inside(cfg: DictConfig) -> None:
     """Raise if a config of somebody else names files outside of the root of its data."""
     root = os.path.abspath(Path(cfg.root or ".").expanduser())
     given = OmegaConf.to_container(cfg, resolve=True)
-    reader = given["reader"]
-    lists = [given["splits"], *(reader.pop(key) for key in _LISTS if key in reader)]
-    reader.pop("_target_", None)
-    for value, is_list in ((reader, False), (lists, True)):
+    reader = {key: value for key, value in given["reader"].items() if key != "_target_"}
+    for value, is_list in ((reader, False), (given["splits"], True)):
         for text in _texts(value):
             named = Path(text).expanduser()
             path = os.path.abspath(root / named)
@@ -285,52 +266,6 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping | list):
         for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _texts(inner)
-
-
-def _case_choices(cfg: DictConfig, root: Path) -> dict[str, Any]:
-    """Return what readers are told of each split that the config names, and its ``manifest``."""
-    given = cfg.splits
-    given = {"manifest": given} if isinstance(given, str) else dict(given or {})
-    given = {new: cfg.reader.pop(old) for old, new in _LISTS.items() if old in cfg.reader} | given
-    unknown = [name for name in given if name not in (*SPLITS, "manifest", "seed")]
-    if unknown:
-        raise ValueError(
-            f"data.splits has {', '.join(unknown)}; expected {', '.join(SPLITS)}, manifest and seed"
-        )
-    given = {name: value for name, value in given.items() if value is not None}
-    seed, manifest = given.pop("seed", 0), given.pop("manifest", None)
-    numbers = {name: given[name] for name in SPLITS if isinstance(given.get(name), int | float)}
-    if numbers and len(numbers) < len(given):
-        raise ValueError(
-            f"data.splits is {given}; give fractions for all splits, or lists, files and names"
-        )
-    if numbers:
-        left = 1 - sum(numbers.values())
-        if "train" not in numbers and left > 0:
-            numbers = {"train": left, **numbers}
-        return {name: SplitFraction(name, numbers, seed) for name in numbers}
-    choices = {name: _case_choice(value, root) for name, value in given.items()}
-    return choices if manifest is None else choices | {"manifest": _found_file(manifest, root)}
-
-
-def _case_choice(value: Any, root: Path) -> Any:
-    """Return the ids in a list or a file, or the name of a split."""
-    if not isinstance(value, str):
-        return list(value)
-    if Path(value).suffix in (".txt", ".json", ".csv", ".lst"):
-        path = _found_file(value, root)
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"data.splits names the file {value}, which is neither there nor in {root}"
-            )
-        return read_case_list(path)
-    return SplitName(value)
-
-
-def _found_file(name: str, root: Path) -> Path:
-    """Return a path as given, or under `root` if it is there."""
-    path = Path(name).expanduser()
-    return path if path.is_file() or not (root / path).is_file() else root / path
 
 
 def data_elsewhere(
@@ -357,27 +292,23 @@ def data_elsewhere(
     if moved:
         return same
     counts = ("n_train", "n_val", "n_test")
-    reader = {key: value for key, value in cfg.get("reader", {}).items() if key not in _LISTS}
     other = same | {"splits": None} | dict.fromkeys(counts)
-    if "reader" in cfg:
-        other["reader"] = reader
     if stamp is not None:
         return other | {count: stamp.get(count, 0) for count in counts}
     if says_its_split(root):
         return other
-    if moved is None and (cfg.get("splits") or reader != cfg.get("reader", {})):
+    if moved is None and cfg.get("splits"):
         return same
-    target = reader.get("_target_") or (benchmark(name).reader if name is not None else "")
+    target = cfg.get("reader", {}).get("_target_") or (
+        benchmark(name).reader if name is not None else ""
+    )
     if target in (DarcyReader.__name__, GeoFNOReader.__name__):
         return other | ({"n_train": 0} if _holds_only_tests(benchmark(name), root) else {})
     kind = str(target).rpartition(".")[2]
-    if kind in COMPONENT_REGISTRY and not _takes_cases(COMPONENT_REGISTRY.get(kind)):
+    reader = COMPONENT_REGISTRY.get(kind) if kind in COMPONENT_REGISTRY else None
+    if reader is not None and "cases" not in inspect.signature(reader).parameters:
         return other
     return other | {"splits": {"test": 1.0}}
-
-
-def _takes_cases(reader: type) -> bool:
-    return "cases" in inspect.signature(reader).parameters
 
 
 def _holds_only_tests(spec: BenchmarkSpec, root: Path) -> bool:
@@ -429,7 +360,7 @@ def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> t
     target = cfg.reader.get("_target_", spec and spec.reader)
     if target is None:
         raise ValueError("neither `benchmark` nor `reader._target_` is set; name a reader")
-    found = registered_class(str(target), trust)
+    found = _registered_class(str(target), trust)
     # Other registered components take other arguments, and PhysicsNeMo's mesh readers unpickle.
     if found is None or not trust and not issubclass(found, CaseReader):
         readers = [name for name in COMPONENT_REGISTRY.list() if name.endswith("Reader")]
@@ -443,3 +374,71 @@ def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> t
             )
         )
     return found
+
+
+def _registered_class(target: str, trust: bool) -> type | None:
+    """Return the class of the registry that a text names, or None; with trust, any class."""
+    module, _, name = target.rpartition(".")
+    if module and trust:
+        return get_class(target)
+    found = COMPONENT_REGISTRY.get(name) if name in COMPONENT_REGISTRY else None
+    if module and found is not getattr(sys.modules.get(module), name, None):
+        return None
+    return found
+
+
+def _foreign_reader(reader_class: type, given: DictConfig, root: str | None) -> Any:
+    """Return a reader that is not of this package, made with the arguments of the config."""
+    arguments = OmegaConf.to_container(given, resolve=True)
+    arguments.pop("_target_", None)
+    accepted = inspect.signature(reader_class).parameters
+    if root is not None and "path" in accepted:
+        arguments.setdefault("path", root)
+    unknown = [name for name in arguments if name not in accepted]
+    if unknown:
+        raise ValueError(
+            f"data.reader has {', '.join(unknown)}, but {reader_class.__name__} takes "
+            f"{', '.join(accepted)} there; names of arrays go to data.fields, data.features, ..."
+        )
+    return reader_class(**arguments)
+
+
+def make_transform(entry: Mapping[str, Any], trust: bool) -> Transform:
+    """Return a transform of the registry, by the name of its class and its arguments.
+
+    Examples
+    --------
+    >>> make_transform({"_target_": "Rename", "mapping": {"pos": "coordinates"}}, False)
+    Rename(...)
+    """
+    arguments = {str(key): value for key, value in entry.items()}
+    target = str(arguments.pop("_target_", ""))
+    found = _registered_class(target, trust)
+    if found is None or not (isinstance(found, type) and issubclass(found, Transform)):
+        classes = {name: COMPONENT_REGISTRY.get(name) for name in COMPONENT_REGISTRY.list()}
+        known = [name for name, kind in classes.items() if issubclass(kind, Transform)]
+        raise ValueError(f"transform {target!r} is not registered; registered are {known}")
+    if not trust and (found.__name__ not in _SAFE_TRANSFORMS or "stats_file" in arguments):
+        raise ValueError(
+            f"transform {target!r} may not be named by a file of others, for it could open files. "
+            "If you trust whoever wrote it, say trust=True (--trust)"
+        )
+    parameters = inspect.signature(found).parameters
+    for name, value in arguments.items():
+        if name in parameters and "Tensor" in str(parameters[name].annotation):
+            arguments[name] = _as_tensors(value)
+    try:
+        return found(**arguments)
+    except TypeError as error:
+        raise ValueError(
+            f"data.transforms: {found.__name__} was not made ({error}); it takes "
+            f"{', '.join(parameters)}"
+        ) from error
+
+
+def _as_tensors(value: Any) -> Any:
+    """Return lists of numbers as tensors, which YAML cannot write, also inside a mapping."""
+    if isinstance(value, Mapping):
+        return {key: _as_tensors(inner) for key, inner in value.items()}
+    numbers = isinstance(value, list) and all(isinstance(v, int | float) for v in value)
+    return torch.tensor(value, dtype=torch.float32) if numbers and value else value

@@ -2,20 +2,24 @@
 
 Counts, means and squared deviations are merged pairwise (Chan, Golub and LeVeque), in float64: no
 pass holds more than one case, and up to rounding the result does not depend on how cases are
-distributed over ranks.
+distributed over ranks. Also what else the inputs of cases tell: whether they differ at all, and
+where surfaces face.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from tensordict import TensorDict
 from torch import Tensor
 
+from ..meshes.measures import facing
 from .normalization import DEFAULT_KINDS, KINDS, NORMALIZED_KEYS, Affine, Normalizer
 from .readers import CaseReader
+from .readers.base import MEASURE, TokenTable
 
 # Inputs beyond these make a model slow to train: absolute values, and the width of a range.
 _HUGE, _TINY = 100.0, 0.01
@@ -25,6 +29,8 @@ OTHER_UNITS = 300
 # the smallest fraction of the deviation it may be.
 _BULK_CASES, _BINS, _OCTAVES, _LEAST_BULK = 32, 32, 10, 0.1
 _INPUTS = ("coordinates", "features", "globals")
+# Rows of a case that tell where its surface faces; first rows compared of two cases.
+_ORIENTED_ROWS, _FIRST_ROWS = 1 << 16, 1 << 12
 
 
 class Moments(NamedTuple):
@@ -127,51 +133,23 @@ def case_moments(sample: TensorDict, kinds: Mapping[str, str]) -> dict[str, Mome
     return moments
 
 
-class InputRanges:
-    """Ranges of the inputs of a training set, collected case by case.
+def input_ranges(cases: Collection[Mapping[str, Moments]]) -> dict[str, Any]:
+    """Return ``min`` and ``max`` per channel over the moments of cases, as lists for JSON.
 
-    Several ranks may each see a part of a case; its extent is that of all parts together.
+    By input, and as ``extent``, the sizes of cases along each axis; ``cases`` is their number.
     """
-
-    def __init__(self) -> None:
-        self._cases: dict[int, dict[str, Float[Tensor, "2 k"]]] = {}
-
-    def see(self, case: int, sample: TensorDict) -> None:
-        """Add a sample of a case, or a part of it."""
-        for key in _INPUTS:
-            if key in sample.keys() and sample[key].numel() > 0:
-                values = sample[key].double().reshape(-1, sample[key].shape[-1])
-                self._put(case, key, torch.stack([values.amin(0), values.amax(0)]))
-
-    def _put(self, case: int, key: str, bounds: Float[Tensor, "2 k"]) -> None:
-        known = self._cases.setdefault(case, {})
-        low, high = zip(bounds, known.get(key, bounds), strict=True)
-        known[key] = torch.stack([torch.minimum(*low), torch.maximum(*high)])
-
-    def merge(self, other: "InputRanges") -> None:
-        """Add what another rank has seen."""
-        for case, entries in other._cases.items():
-            for key, bounds in entries.items():
-                self._put(case, key, bounds)
-
-    def summary(self) -> dict[str, Any]:
-        """Return ``min`` and ``max`` per channel over all cases, as lists for JSON.
-
-        By input, and as ``extent``, the sizes of cases along each axis; ``cases`` is their number.
-        """
-        summary: dict[str, Any] = {"cases": len(self._cases)}
-
-        def add(key: str, low: Tensor, high: Tensor) -> None:
-            summary[key] = {"min": low.amin(0).tolist(), "max": high.amax(0).tolist()}
-
-        for key in _INPUTS:
-            bounds = [entries[key] for entries in self._cases.values() if key in entries]
-            if bounds:
-                low, high = torch.stack(bounds).unbind(1)
-                add(key, low, high)
-                if key == "coordinates":
-                    add("extent", high - low, high - low)
-        return summary
+    ranges: dict[str, Any] = {"cases": len(cases)}
+    for key in _INPUTS:
+        found = [moments[key] for moments in cases if key in moments]
+        if not found:
+            continue
+        low, high = (torch.stack([getattr(m, end) for m in found]) for end in ("low", "high"))
+        bounds = {key: (low, high)}
+        if key == "coordinates":
+            bounds["extent"] = (high - low, high - low)
+        for name, (least, most) in bounds.items():
+            ranges[name] = {"min": least.amin(0).tolist(), "max": most.amax(0).tolist()}
+    return ranges
 
 
 def _merge(into: dict[str, Moments], other: Mapping[str, Moments]) -> None:
@@ -245,21 +223,23 @@ def fit_normalizer(
             f"among {KINDS}"
         )
     own: dict[str, Moments] = {}
+    own_cases: dict[int, dict[str, Moments]] = {}
     counted = dict(kinds)
     if group is not None and reader.options.shard[0] != 0:
         # All ranks of a context group read the globals of a case; its first rank counts them.
         counted.pop("globals", None)
-    own_ranges = InputRanges()
     cases = list(range(len(reader)) if cases is None else cases)
     for case in cases:
         sample = reader[case][0]
         _merge(own, case_moments(sample, counted))
-        own_ranges.see(case, sample)
+        own_cases[case] = case_moments(sample, dict.fromkeys(_INPUTS, "gaussian"))
     merged: dict[str, Moments] = {}
-    ranges = InputRanges()
-    for moments, seen in _over_ranks((own, own_ranges), group):
+    # Several ranks may each see a part of a case; its extent is that of all parts together.
+    seen: dict[int, dict[str, Moments]] = {}
+    for moments, of_cases in _over_ranks((own, own_cases), group):
         _merge(merged, moments)
-        ranges.merge(seen)
+        for case, parts in of_cases.items():
+            _merge(seen.setdefault(case, {}), parts)
     affine = {key: m.affine(kinds[key], target=key == "fields") for key, m in merged.items()}
     spread = {
         key: (a.shift.double(), a.scale.double(), ~is_constant(merged[key].low, merged[key].high))
@@ -269,7 +249,7 @@ def fit_normalizer(
     for key, share in (_bulk(reader, cases, spread, group) if spread else {}).items():
         affine[key] = Affine(affine[key].shift, affine[key].scale * share)
     normalizer = Normalizer(affine)
-    normalizer.ranges = ranges.summary()
+    normalizer.ranges = input_ranges(seen.values())
     return normalizer
 
 
@@ -283,7 +263,7 @@ def doubtful_inputs(
     """Return warnings about inputs that are constant, huge or tiny after normalisation.
 
     And about cases of very different sizes, which are probably in different units. `ranges` are
-    those of :meth:`InputRanges.summary`, `kinds` how the normaliser was made (None if unknown) and
+    those of :func:`input_ranges`, `kinds` how the normaliser was made (None if unknown) and
     `names` those of the channels, both by sample key. `varying_axes` is the value of
     ``data.coordinates`` that leaves out constant ones.
     """
@@ -331,3 +311,49 @@ def _remedy(key: str, kind: str | None, word: str) -> str:
             "scales each axis separately"
         )
     return "A few values are far from all others: look at them, or use its logarithm"
+
+
+def has_same_inputs(cases: Sequence[tuple[CaseReader, int]]) -> bool:
+    """Return whether no input tells several cases, each a reader and a position, apart."""
+    tables = (reader.open_case(index) for reader, index in cases)
+    first = next(tables)
+    return len(cases) > 1 and all(_same_inputs(first, table) for table in tables)
+
+
+def _same_inputs(one: TokenTable, other: TokenTable) -> bool:
+    if one.n_tokens != other.n_tokens or one.channels() != other.channels():
+        return False
+    if one.global_values and not np.array_equal(one.read_globals(), other.read_globals()):
+        return False
+    # Most cases differ in their first rows already.
+    parts = (slice(0, min(one.n_tokens, _FIRST_ROWS)), slice(0, one.n_tokens))
+    keys = [key for key in ("features", "coordinates") if getattr(one, key)]
+    return all(
+        np.array_equal(one.read(key, rows), other.read(key, rows)) for rows in parts for key in keys
+    )
+
+
+def surface_orientation(reader: CaseReader) -> str | None:
+    """Return where the normals of some cases point: ``outward`` or ``inward``.
+
+    None if cases differ, or have no normals, or do not enclose a volume.
+    """
+    chosen = {0, len(reader) // 2, len(reader) - 1}
+    found = {_orientation(reader.open_case(index)) for index in sorted(chosen)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _orientation(table: TokenTable) -> str | None:
+    # The step is odd so that it does not follow a pattern of the cells.
+    rows = np.arange(0, table.n_tokens, table.n_tokens // _ORIENTED_ROWS | 1)
+    centres = table.read("coordinates", rows).astype(np.float64)
+    normals = table.features.get("normals")
+    if normals is None or centres.shape[1] != 3 or tuple(normals.shape[1:]) != (3,):
+        return None
+    vectors = np.asarray(normals[rows], dtype=np.float64)
+    if MEASURE in table.weights:
+        vectors *= np.asarray(table.weights[MEASURE][rows]).reshape(-1, 1)
+    else:  # as if the surface were the box around it, with cells of one size
+        x, y, z = np.ptp(centres, axis=0)
+        vectors *= 2 * (x * y + y * z + z * x) / len(rows)
+    return facing(centres, vectors)

@@ -8,8 +8,7 @@ from pathlib import Path
 from ..runs.trained_run import Run, distinct_names
 from ..texts import printable
 from ..visualization import LIGHT, Camera, RenderingUnavailable, Theme, require_rendering
-from ..visualization.cameras import ALL_AROUND
-from .errors import CHOICES, CaseErrors, stored_errors
+from ..visualization.views import ALL_AROUND
 from .figures import (
     FIGURES,
     chosen_case,
@@ -21,7 +20,7 @@ from .figures import (
     file_name,
 )
 from .force_conventions import force_settings, target_settings
-from .predictions import find_case, predict_with_all, read_case
+from .predictions import CHOICES, CaseErrors, find_case, predict_with_all, read_case, stored_errors
 from .reports import Report, evaluate_run
 from .routing_figures import draw_queries, draw_routing, draw_spectrum, has_routes
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from ..datapipes.config import load_yaml
 from ..meshes.export import export_mesh
-from ..runs.directory import record_written
+from ..runs.directory import CONFIG, record_written
 from ..runs.metrics import read_metrics
 from ..runs.trained_run import Run, distinct_names, load_run
 from ..texts import printable
@@ -33,8 +34,16 @@ from ..visualization import (
 )
 from ..visualization.canvases import is_flat, is_volume, slice_volume
 from ..visualization.pages import plain_label
-from .errors import CHOICES, CaseErrors, stored_errors
-from .predictions import Case, CasePrediction, case_mesh, predict_with_all, read_case
+from .predictions import (
+    CHOICES,
+    Case,
+    CaseErrors,
+    CasePrediction,
+    case_mesh,
+    predict_with_all,
+    read_case,
+    stored_errors,
+)
 from .reports import COEFFICIENTS, Report, evaluate_run
 
 FIGURES = "figures"
@@ -272,11 +281,19 @@ def draw_training(
         As in :func:`draw_comparison`.
     """
     names = distinct_names(directories, labels)
+    classes = {"measure": "wrong class", "constant": "the commonest class"}
     return plot_training(
         {name: read_metrics(run) for name, run in zip(names, directories, strict=True)},
+        **(classes if all(map(classifies, directories)) else {}),
         theme=theme,
         path=figure_paths(directory, "training", formats),
     )
+
+
+def classifies(directory: str | os.PathLike) -> bool:
+    """Return whether a run directory is of a classifier of sequences, which has no fields."""
+    path = Path(directory) / CONFIG
+    return path.is_file() and load_yaml(path).data.get("sequences") is not None
 
 
 def draw_parity(
@@ -353,10 +370,11 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
     written: list[Path] = []
     try:
         written += draw_training([directory], target).paths
-        require_rendering()
-        run = load_run(directory, trust=True)  # what it names, the training has just imported
-        for picture in draw_comparison([run], "median", target):
-            written += picture.paths
+        if not classifies(directory):
+            require_rendering()
+            run = load_run(directory, trust=True)  # what it names, the training has just imported
+            for picture in draw_comparison([run], "median", target):
+                written += picture.paths
     except RenderingUnavailable as reason:
         print(f"no figures of fields: {reason}")
     except Exception as reason:  # whatever it is, the results of the training stand

@@ -16,10 +16,9 @@ from ..texts import csv_text, format_table, printable
 from ..training.baselines import baseline_errors, describe_baselines, verdict
 from ..training.reporting import SPLIT_NAMES
 from ..training.trainer import Selection
-from .errors import CaseErrors, relative_l2
 from .force_conventions import ForceSettings, describe_settings, sign_doubt
 from .forces import Forces, field_forces, force_surface
-from .predictions import CasePrediction, predict_case
+from .predictions import CaseErrors, CasePrediction, predict_case, relative_l2
 
 COEFFICIENTS = ("Cd", "Cs", "Cl")
 _REPORTED = ("Cd", "Cl")

@@ -19,9 +19,9 @@ from ..visualization import (
     plot_routing,
     plot_spectrum,
 )
-from ..visualization.cameras import ALL_AROUND, Camera
 from ..visualization.pages import plain_label
-from ..visualization.spectrum import effective_rank
+from ..visualization.routing import effective_rank
+from ..visualization.views import ALL_AROUND, Camera
 from .figures import figure_paths, preset_of
 from .predictions import find_case, read_case
 

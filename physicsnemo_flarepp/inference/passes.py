@@ -21,7 +21,7 @@ from ..models.layers import AnyBlock
 from ..models.token_weights import check_totals
 from ..ops import all_reduce, group_size
 from ..ops.kernels import accumulation_dtype
-from .inputs import TokenInputs
+from .arrays import TokenInputs
 from .streams import Range, ResidualStream, Transfers
 
 

@@ -12,8 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..models import TokenModel, view_physicsnemo
 from ..progress import progress_bar
-from .inputs import ArrayLike, TokenInputs
-from .outputs import Output
+from .arrays import ArrayLike, Output, TokenInputs
 from .passes import TokenPasses
 from .state import LatentState, model_fingerprint
 from .streams import ResidualStream, Transfers, resolve_chunk_size, token_ranges
@@ -47,9 +46,9 @@ def predict(
     ----------
     model : torch.nn.Module
         FlarePP, any mixer but "attention", or PhysicsNeMo's FLARE, FLAREPlusPlus or Transolver
-        (:func:`~physicsnemo_flarepp.models.serve`); compiled and DDP models are unwrapped. If its
-        mixers have a context-parallel group, each rank passes its own tokens and gets their
-        outputs. Runs in the dtype of the model, or under the caller's ``torch.autocast``.
+        (:func:`~physicsnemo_flarepp.models.view_physicsnemo`); compiled and DDP models are
+        unwrapped. If its mixers have a context-parallel group, each rank passes its own tokens and
+        gets their outputs. Runs in the dtype of the model, or under ``torch.autocast``.
     fx, embedding : ArrayLike
         As in the model's ``forward``, as tensors, NumPy arrays, memory maps, zarr or h5py arrays;
         only chunks are read, and cast to the dtype of the model. An array (N, F) is a batch of

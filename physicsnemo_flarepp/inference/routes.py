@@ -18,7 +18,7 @@ from ..mixers.flare import FlareMixer
 from ..mixers.flarepp import FlarePPMixer
 from ..models import TokenModel
 from ..ops import group_size
-from .inputs import ArrayLike, TokenInputs
+from .arrays import ArrayLike, TokenInputs
 from .passes import TokenPasses
 from .prediction import plan_passes, unwrap
 

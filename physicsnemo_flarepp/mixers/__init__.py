@@ -4,7 +4,7 @@ from .attention import AttentionMixer
 from .base import Mixer, check_init, draw_weights
 from .flare import FlareMixer
 from .flarepp import FlarePPMixer
-from .norms import make_norm
+from .layers import make_norm
 from .transolver import TransolverMixer, TransolverPlusMixer
 from .transolver3 import Transolver3Mixer
 

@@ -9,10 +9,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..ops import attention_with_lse, merge_over_group, merge_partials, sum_over_group
+from ..ops import (
+    attention_with_lse,
+    encode,
+    merge_over_group,
+    merge_partials,
+    rotate_rows,
+    sum_over_group,
+)
 from ..ops.attention import TokenWeights, attention_of_part
-from .linear import apply_in_parts
-from .residual import ResidualMLP
+from .layers import ResidualMLP, apply_in_parts
 
 # Of the first weights: ours, and the published runs'.
 INITS = ("balanced", "paper")
@@ -58,10 +64,18 @@ class Mixer(nn.Module, ABC):
         mixer has no stages and cannot be sharded.
     weight_of_nothing : float
         What a gather weighs that saw no token.
+    attention_dropout : float
+        Probability with which softmax weights are dropped in training; stages leave it out, like
+        all dropout, and streaming refuses models that have it switched on.
+    rotary : bool
+        Rotate keys by the position of their token. Stages do not know positions, so a mixer with
+        it has none.
     """
 
     context_group: str | None = None
     n_gathers: int = 0
+    attention_dropout: float = 0.0
+    rotary: bool = False
     weight_of_nothing: float = 0.0
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -92,7 +106,25 @@ class Mixer(nn.Module, ABC):
     @property
     def is_random(self) -> bool:
         """Whether two calls on the same tokens give different results."""
-        return False
+        return self.dropout > 0
+
+    @property
+    def dropout(self) -> float:
+        """The attention dropout of this call."""
+        return self.attention_dropout if self.training else 0.0
+
+    def set_options(self, attention_dropout: float, rotary: bool) -> None:
+        """Set what sequences ask of a mixer: see the attributes of these names."""
+        self.attention_dropout = attention_dropout
+        self.rotary = rotary
+        if rotary:
+            if self.head_dim % 2:
+                raise ValueError(f"rotary keys need an even width per head, got {self.head_dim}")
+            self.n_gathers = 0
+
+    def place(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
+        """Return keys of all tokens, rotated by their positions if the mixer is rotary."""
+        return rotate_rows(key) if self.rotary else key
 
     @property
     def dtype(self) -> torch.dtype:
@@ -323,3 +355,34 @@ def add_identity(projections: nn.Module, dim: int, init: str = "paper") -> None:
         with torch.no_grad():
             for rows in projections.weight.split(dim):
                 rows += torch.eye(dim, dtype=rows.dtype, device=rows.device)
+
+
+class OneGatherMixer(SoftmaxMixer):
+    """A mixer that gathers the tokens once, by a softmax over them.
+
+    Subclasses say with which queries, keys and values (``attention_inputs``), what becomes of the
+    gathered latents (:meth:`transform`) and how each token reads them (``scatter``).
+    """
+
+    n_gathers = 1
+
+    def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
+        """Gather the tokens, work on the latents, return them."""
+        q, k, v = self.attention_inputs(x, ())
+        z = encode(q, k, v, scale=self.scale, key_weights=token_weights, group=self.context_group)
+        return self.scatter(x, (self.transform(z),))
+
+    @abstractmethod
+    def transform(self, z: Float[Tensor, "B H M D"]) -> Float[Tensor, "B H M E"]:
+        """Turn the gathered latents into what the tokens read."""
+
+    def finish(self, gathered: Gathered, latents: Latents) -> Float[Tensor, "B H M E"]:
+        """Work on the gathered latents."""
+        return self.transform(gathered[0])
+
+
+def keys_and_values(
+    mixer: Mixer, z: Float[Tensor, "B M C"], layer: nn.Module
+) -> Float[Tensor, "B H M E"]:
+    """Project latents to the keys and values that tokens read, side by side: E = 2 D."""
+    return torch.cat(mixer.project_heads(z, layer, 2), -1)

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from ..ops import encode
 from .base import Gathered, Latents, SumMixer, Tokens, TokenWeights
-from .linear import affine_map
-from .sums import sum_tokens
+from .layers import affine_map, sum_tokens
 
 
 class Transolver3Mixer(SumMixer):

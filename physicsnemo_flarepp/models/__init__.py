@@ -1,6 +1,5 @@
 """Models under PhysicsNeMo's ``Module`` contract."""
 
-from . import lora as lora
 from .backbone import MixerBackbone
 from .conversion import from_physicsnemo, to_physicsnemo
 from .flarepp import FlarePP

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from ..mixers import make_norm
 from ..mixers.base import Gathered, Latents, SumMixer, TokenWeights
-from ..mixers.sums import sum_tokens
+from ..mixers.layers import sum_tokens
 from .checks import check_sizes
 from .layers import BareBlock, join_inputs, linear_chain, stack_blocks
-from .positions import grid_positions
 from .token_model import TokenModel
 
 
@@ -239,10 +238,9 @@ class GNOT(TokenModel):
         checkpoint_blocks: bool = False,
     ) -> None:
         check_sizes(n_layers, n_hidden, n_head, {"n_experts": n_experts}, mlp_ratio)
+        grid = (structured_shape, unified_pos, ref)
         super().__init__(
-            *(functional_dim, out_dim, embedding_dim, structured_shape),
-            positions=grid_positions(structured_shape, unified_pos, ref, embedding_dim),
-            checkpoint_blocks=checkpoint_blocks,
+            functional_dim, out_dim, embedding_dim, *grid, checkpoint_blocks=checkpoint_blocks
         )
         raw = functional_dim if unified_pos else self.token_width
         seen = self.token_width - functional_dim if unified_pos else raw

@@ -1,6 +1,9 @@
 """Pointwise parts of the models, and their blocks."""
 
+import importlib
+import importlib.util
 import itertools
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import cast
 
@@ -11,8 +14,7 @@ from torch import Tensor, nn
 
 from ..mixers import Mixer, make_norm
 from ..mixers.base import Latents, Tokens, TokenWeights
-from ..mixers.linear import is_bare
-from ..mixers.residual import ResidualLayer, ResidualMLP, make_activation
+from ..mixers.layers import ResidualLayer, ResidualMLP, is_bare, make_activation
 from ..ops import encode
 
 # Scale of what a balanced new model predicts, in standard deviations of the fields.
@@ -207,3 +209,14 @@ class JoinedInputs(nn.Module):
     ) -> Float[Tensor, "B N C"]:
         """Project each token; a single row of ``fx`` is that of every token."""
         return self.mlp(join_inputs(fx, embedding))
+
+
+# PhysicsNeMo's LoRA (``LoRAConfig(wrap_mlp=True)``) finds feed-forwards by name, in a list that is
+# meant to be extended. These are those of Block, LatentBlock and GNOT's experts.
+FEED_FORWARDS = r"\.(ffn|experts_\w+\.experts\.\d+)\.\d+$"
+with warnings.catch_warnings():
+    # Of PhysicsNeMo, that its LoRA is experimental: only who uses it can act on it.
+    warnings.simplefilter("ignore")
+    if importlib.util.find_spec("physicsnemo.experimental.peft"):  # in no release before 2.2
+        peft = importlib.import_module("physicsnemo.experimental.peft.apply")
+        peft._MLP_TARGET_PATTERNS.append(FEED_FORWARDS)

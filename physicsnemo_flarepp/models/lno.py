@@ -7,13 +7,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..mixers.base import AttentionInputs, Latents
-from ..mixers.linear import affine_map
-from ..mixers.residual import ResidualLayer, make_activation
+from ..mixers.base import AttentionInputs, Latents, OneGatherMixer
+from ..mixers.layers import ResidualLayer, affine_map, make_activation
 from .checks import check_integers, check_sizes
 from .layers import BareBlock, LatentBlock, join_inputs, stack_blocks
-from .one_gather import OneGatherMixer
-from .positions import grid_positions
 from .token_model import TokenModel
 
 
@@ -140,10 +137,9 @@ class LNO(TokenModel):
     ) -> None:
         check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio)
         check_integers(0, {"io_layers": io_layers})
+        grid = (structured_shape, unified_pos, ref)
         super().__init__(
-            *(functional_dim, out_dim, embedding_dim, structured_shape),
-            positions=grid_positions(structured_shape, unified_pos, ref, embedding_dim),
-            checkpoint_blocks=checkpoint_blocks,
+            functional_dim, out_dim, embedding_dim, *grid, checkpoint_blocks=checkpoint_blocks
         )
         self.in_projection = TrunkAndBranch(self.token_width, n_hidden, io_layers, act)
         mixer = ModesMixer(n_hidden, n_head, slice_num, n_layers, mlp_ratio, act)

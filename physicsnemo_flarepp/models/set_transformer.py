@@ -7,13 +7,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..mixers import make_norm
-from ..mixers.base import AttentionInputs, Latents
-from ..mixers.residual import make_activation
+from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, keys_and_values
+from ..mixers.layers import make_activation
 from ..ops import decode
 from .checks import check_integers, check_sizes
 from .layers import InProjection, OutProjection, make_block, stack_blocks
-from .one_gather import OneGatherMixer, keys_and_values
-from .positions import grid_positions
 from .token_model import TokenModel
 
 
@@ -143,10 +141,9 @@ class SetTransformer(TokenModel):
     ) -> None:
         check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio)
         check_integers(0, {"io_layers": io_layers})
+        grid = (structured_shape, unified_pos, ref)
         super().__init__(
-            *(functional_dim, out_dim, embedding_dim, structured_shape),
-            positions=grid_positions(structured_shape, unified_pos, ref, embedding_dim),
-            checkpoint_blocks=checkpoint_blocks,
+            functional_dim, out_dim, embedding_dim, *grid, checkpoint_blocks=checkpoint_blocks
         )
         self.in_projection = InProjection(
             self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act

@@ -13,11 +13,13 @@ from torch.utils.checkpoint import checkpoint
 from ..mixers import draw_weights
 from ..mixers.base import TokenWeights
 from ..ops.checks import check_devices, check_weights
+from ..ops.collectives import sum_shared_gradients
 from ..ops.plain import is_plain, plain_operators
-from ..ops.shared_inputs import sum_shared_gradients
 from .checks import check_integers, check_token_mask, check_tokens
 from .layers import AnyBlock, balance_outputs
 from .token_weights import weigh_tokens
+
+_DEFAULT_REF = 8
 
 
 @dataclass
@@ -41,10 +43,12 @@ class TokenModel(Module):
 
     Parameters
     ----------
-    functional_dim, out_dim, embedding_dim, structured_shape, time_input, checkpoint_blocks
+    functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref
         As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     positions : torch.Tensor, optional
-        Embedding of every token of the grid, shape :math:`(N, E)`, in place of one that is given.
+        Embedding of every token of the grid, shape :math:`(N, E)`, in place of the unified one.
+    time_input, checkpoint_blocks
+        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     meta : physicsnemo.core.ModelMetaData, optional
         What PhysicsNeMo may do with the model.
     """
@@ -62,6 +66,8 @@ class TokenModel(Module):
         out_dim: int,
         embedding_dim: int | None = None,
         structured_shape: Sequence[int] | None = None,
+        unified_pos: bool = False,
+        ref: int = 8,
         positions: Float[Tensor, "N E"] | None = None,
         time_input: bool = False,
         checkpoint_blocks: bool | float = False,
@@ -73,6 +79,8 @@ class TokenModel(Module):
         self.functional_dim = functional_dim
         self.out_dim = out_dim
         self.structured_shape = None if structured_shape is None else tuple(structured_shape)
+        if positions is None:
+            positions = grid_positions(structured_shape, unified_pos, ref, embedding_dim)
         self.unified_pos = positions is not None
         if positions is not None:
             # Rebuilt from the arguments, so it need not travel in checkpoints.
@@ -260,3 +268,45 @@ def _checkpoint(block: nn.Module, x: Tensor, weights: TokenWeights | None) -> Te
             return block(x, weights)
 
     return checkpoint(plain_block, x, weights, use_reentrant=False)
+
+
+def grid_positions(
+    shape: Sequence[int] | None, unified_pos: bool, ref: int, embedding_dim: int | None
+) -> Float[Tensor, "N E"] | None:
+    """Return the positions that a model asks for, None for none; raise on what contradicts it."""
+    check_integers(1, {"ref": ref})
+    if shape is not None and (
+        len(shape) not in (2, 3) or any(int(size) != size or size <= 0 for size in shape)
+    ):
+        raise ValueError(f"structured_shape must be 2 or 3 positive integers, got {tuple(shape)}")
+    if not unified_pos:
+        if ref != _DEFAULT_REF:
+            raise ValueError(f"ref={ref} has no effect without unified_pos=True; leave it out")
+        return None
+    if shape is None:
+        raise ValueError(
+            "unified_pos=True needs structured_shape, got None; "
+            "pass the grid's shape, or embedding_dim and an embedding"
+        )
+    width = ref ** len(shape)
+    if embedding_dim not in (None, width):
+        raise ValueError(
+            f"embedding_dim={embedding_dim} has no effect with unified_pos=True, where the "
+            f"embedding is made from the grid with ref**{len(shape)} = {width} channels; leave it "
+            "out"
+        )
+    return unified_positions(shape, ref)
+
+
+def unified_positions(shape: Sequence[int], ref: int) -> Float[Tensor, "N R"]:
+    r"""Distances of every point of a unit grid to the points of a :math:`\mathrm{ref}^d` grid.
+
+    Agrees with PhysicsNeMo's ``unified_pos`` in 2-D and extends it to 3-D. Shape
+    :math:`(N, \mathrm{ref}^d)`, points in row-major order.
+    """
+    return torch.cdist(_unit_grid(shape), _unit_grid([ref] * len(shape))).float()
+
+
+def _unit_grid(shape: Sequence[int]) -> Tensor:
+    axes = [torch.linspace(0, 1, n, dtype=torch.float64) for n in shape]
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, -2)

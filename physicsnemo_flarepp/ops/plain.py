@@ -45,7 +45,7 @@ def plain_operators() -> Iterator[None]:
 
     The forward pass must run inside; the backward pass may run anywhere. The choice holds for
     models of this package, and for PhysicsNeMo's through
-    :func:`~physicsnemo_flarepp.models.serve`, in the calling thread only.
+    :func:`~physicsnemo_flarepp.models.view_physicsnemo`, in the calling thread only.
 
     Examples
     --------

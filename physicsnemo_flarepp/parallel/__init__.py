@@ -4,7 +4,7 @@ from .context import enable_context_parallel
 from .counting import CollectiveCounter
 from .gradients import sync_gradients
 from .launch import initialize
-from .mesh import flatten_mesh, make_mesh
+from .ranks import flatten_mesh, make_mesh
 from .tokens import gather_tokens, shard_bounds, shard_tokens
 
 __all__ = [

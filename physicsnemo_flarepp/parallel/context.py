@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from ..mixers.physicsnemo_layers import find_mixers, is_known_model
-from ..ops.shared_inputs import sum_shared_gradients
+from ..ops.collectives import sum_shared_gradients
 from .geotransolver import find_geotransolvers, shard_geotransolver
 
 DEBUG_VARIABLE = "FLAREPP_DEBUG_CONTEXT"
@@ -66,7 +66,7 @@ def enable_context_parallel(
         raise ValueError(
             "unified_pos=True makes positions for the whole grid, but a rank owns some of its "
             "tokens; build the model with embedding_dim and pass each rank its rows of "
-            "models.positions.unified_positions"
+            "models.token_model.unified_positions"
         )
     for mixer in mixers:
         mixer.set_context_group(None if group is None else group.group_name)

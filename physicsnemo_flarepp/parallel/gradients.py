@@ -9,7 +9,7 @@ from torch.distributed import DeviceMesh
 from ..ops import all_reduce, group_size
 from ..ops.collectives import Group
 from ..ops.kernels import accumulation_dtype
-from .mesh import AXES, check_axes, flatten_mesh
+from .ranks import AXES, check_axes, flatten_mesh
 
 BUCKET_BYTES = 2**26
 

@@ -1,9 +1,79 @@
-"""Where a process stands among all."""
+"""Where a process stands among all: the mesh of ranks, and work that the first one does for all.
 
+Samples are spread over the axis "data" of the mesh, the tokens of a sample over "context".
+"""
+
+import pickle
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
+from physicsnemo.distributed import DistributedManager
 from torch.distributed import DeviceMesh, ProcessGroup
+
+AXES = ("data", "context")
+T = TypeVar("T")
+_PATIENCE = 60.0  # seconds between two lines about the wait
+# Seconds that the first rank gives the others to read an error, and a result.
+_FAREWELL, _HANDOVER = 10.0, 120.0
+
+
+def make_mesh(context_size: int) -> DeviceMesh:
+    """Arrange all ranks as (data, context), consecutive ranks sharing one token sequence.
+
+    Neighbouring ranks usually sit in one node, where links are fastest, and the context axis
+    communicates in every layer while the data axis does so once per step.
+
+    Parameters
+    ----------
+    context_size : int
+        Ranks R that share the tokens of a sample. Must divide the number of ranks.
+
+    Returns
+    -------
+    torch.distributed.DeviceMesh
+        Of shape (world / R, R) with axes "data" and "context"; ``mesh["context"].get_group()`` is
+        what :func:`~physicsnemo_flarepp.parallel.enable_context_parallel` takes.
+    """
+    world = DistributedManager().world_size
+    if context_size < 1 or world % context_size:
+        divisors = [size for size in range(1, world + 1) if world % size == 0]
+        raise ValueError(
+            f"context_size must divide the number of ranks, got context_size={context_size} with "
+            f"{world} ranks; choose one of {divisors}"
+        )
+    return DistributedManager().initialize_mesh((world // context_size, context_size), AXES)
+
+
+def flatten_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """Join the "data" and "context" axes into one, as FSDP2 and the gradient sum need them.
+
+    Parameters
+    ----------
+    mesh : torch.distributed.DeviceMesh
+        With axes "data" and "context", from :func:`make_mesh` or part of a larger mesh.
+
+    Returns
+    -------
+    torch.distributed.DeviceMesh
+        One-dimensional, over the same ranks.
+    """
+    check_axes(mesh)
+    return mesh[AXES]._flatten("data_context")
+
+
+def check_axes(mesh: DeviceMesh) -> None:
+    """Raise unless the mesh has the axes "data" and "context"."""
+    names = mesh.mesh_dim_names or ()
+    if not set(AXES) <= set(names):
+        raise ValueError(
+            f'mesh must have the axes "data" and "context", got {names}; see make_mesh'
+        )
 
 
 @dataclass(frozen=True)
@@ -29,3 +99,67 @@ class Ranks:
     def data_group(self) -> ProcessGroup:
         """The ranks that hold the same part of different samples."""
         return self.mesh["data"].get_group()
+
+
+def on_first_rank(function: Callable[[], T], doing: str) -> T:
+    """Return on all ranks what `function` returns on the first; raise on all what it raises.
+
+    The others wait at the store of the process group, not in a collective: that would fail after
+    NCCL's ten minutes, and keep a GPU busy until then. After a minute they say what the first one
+    is `doing`, such as "generating the built-in set darcy". Results travel as pickles.
+    """
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return function()
+    store = dist.distributed_c10d._get_default_store()
+    rank = dist.get_rank()
+    # All ranks make the same calls in the same order, so each call has the same number on all.
+    key = f"flarepp/first_rank/{store.add(f'flarepp/first_rank_calls/{rank}', 1)}"
+    if rank != 0:
+        _wait(store, key, rank, doing)
+        result, error = pickle.loads(store.get(key))
+        store.add(f"{key}/read", 1)
+        if error is not None:
+            raise error
+        return result
+    try:
+        result = function()
+    except Exception as error:
+        _tell(store, key, None, _portable(error), _FAREWELL)
+        raise
+    _tell(store, key, result, None, _HANDOVER)
+    return result
+
+
+def _tell(
+    store: dist.Store, key: str, result: object, error: Exception | None, seconds: float
+) -> None:
+    """Hand over, and let the others read it: the store ends with this process."""
+    store.set(key, cast(Any, pickle.dumps((result, error))))  # torch's stubs know text only
+    deadline = time.monotonic() + seconds
+    while store.add(f"{key}/read", 0) < dist.get_world_size() - 1:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+
+
+def _wait(store: dist.Store, key: str, rank: int, doing: str) -> None:
+    """Ask until the key is there. A first rank that died takes the store along, which raises."""
+    start = told = time.monotonic()
+    pause = 0.01
+    # Asked for, since a wait of the store that times out prints two warnings of its own.
+    while not store.check([key]):
+        time.sleep(pause)
+        pause = min(1.0, 1.5 * pause)
+        if rank == 1 and time.monotonic() - told > _PATIENCE:
+            told = time.monotonic()
+            waited = timedelta(seconds=round(told - start))
+            print(f"waiting for the first rank, {doing}: {waited}", file=sys.stderr, flush=True)
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that survives a pickle: itself, or its text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

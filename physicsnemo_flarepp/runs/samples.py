@@ -12,11 +12,10 @@ from physicsnemo.mesh import DomainMesh, Mesh
 from torch import Tensor
 
 from ..datapipes.channels import Channels
-from ..datapipes.memory import contents_of
 from ..datapipes.readers.base import MEASURE, NO_WEIGHTS, TokenTable
 from ..datapipes.readers.case_tables import make_table
 from ..datapipes.readers.contents import Contents, Wanted
-from ..datapipes.readers.layouts import as_array
+from ..datapipes.readers.memory import as_array, contents_of
 from ..datapipes.readers.names import Names, Pick
 from ..datapipes.readers.parameters import reference_values_beside
 from ..datapipes.validation import check_finite

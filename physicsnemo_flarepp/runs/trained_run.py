@@ -19,18 +19,18 @@ from torch import Tensor
 
 from ..datapipes import Normalizer
 from ..datapipes.channels import Channels
+from ..datapipes.config import load_yaml
 from ..datapipes.loaders import build_test_loader, evaluated_split
-from ..datapipes.memory import MemoryCases
 from ..datapipes.normalization import PLACES
-from ..datapipes.readers import CaseReader
+from ..datapipes.readers import CaseReader, MemoryCases
 from ..datapipes.readers.base import NO_WEIGHTS
 from ..datapipes.readers.names import Names
-from ..datapipes.registered import make_transform
-from ..datapipes.sources import data_elsewhere, load_yaml, open_source
+from ..datapipes.sources import data_elsewhere, make_transform, open_source
 from ..files import reading
 from ..inference import predict
 from ..inference.prediction import unwrap
 from ..models.feeding import input_adapter
+from ..parallel.launch import find_device
 from .checkpoints import CheckpointStore
 from .directory import (
     CONFIG,
@@ -305,7 +305,7 @@ def load_run(
     _check_manifest(directory, checkpoint)
     config = _read_config(config_file)
     moved = data_root is not None and _is_moved(directory, Path(data_root))
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = find_device(device)
     model = load_model(weights_file, trust=trust).to(device).eval()
     return Run(
         name=directory.resolve().name,

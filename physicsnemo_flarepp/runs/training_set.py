@@ -13,12 +13,17 @@ import torch.distributed as dist
 from omegaconf import DictConfig
 from torch import Tensor
 
-from ..datapipes.case_inputs import has_same_inputs, surface_orientation
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
 from ..datapipes.normalization import Normalizer, normalization_kinds
 from ..datapipes.specs import builtin_name, force_convention
-from ..datapipes.statistics import doubtful_inputs, fit_normalizer, is_constant
+from ..datapipes.statistics import (
+    doubtful_inputs,
+    fit_normalizer,
+    has_same_inputs,
+    is_constant,
+    surface_orientation,
+)
 from ..parallel.ranks import Ranks
 
 FILE_NAME = "training_set.json"
@@ -40,7 +45,7 @@ def describe_training_set(
     """Return what predictions on other data are compared with, as JSON holds it; all ranks call it.
 
     ``coordinates``, ``extent``, ``features``, ``globals`` and ``cases`` are as in
-    :meth:`~physicsnemo_flarepp.datapipes.statistics.InputRanges.summary`; ``forces`` are the
+    :func:`~physicsnemo_flarepp.datapipes.statistics.input_ranges`; ``forces`` are the
     arguments of a :class:`~physicsnemo_flarepp.datapipes.specs.ForceConvention` or None;
     ``builtin`` is the name of a built-in set or None; ``files`` are those of :func:`data_files`;
     ``orientation`` is that of :func:`surface_orientation`; ``same_inputs`` says whether all cases

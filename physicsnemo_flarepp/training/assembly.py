@@ -1,7 +1,11 @@
 """From a config to everything that a training loop needs."""
 
 import itertools
+import os
+import shutil
+import sysconfig
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +17,13 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
-from ..datapipes.memory import MemoryCases
+from ..datapipes.readers.memory import MemoryCases
 from ..parallel import enable_context_parallel, initialize, make_mesh
+from ..parallel.launch import find_device
 from ..parallel.ranks import Ranks
-from .compiling import is_compiled
 from .config import TrainingConfig
-from .optimizers import make_average, make_optimizer
+from .optimizers import make_average, make_optimizer, make_schedule
 from .planning import StreamChoice
-from .schedules import make_schedule
 from .step import Objective, TrainStep
 from .tasks import Measure, task_of
 
@@ -71,9 +74,7 @@ def start_ranks(cfg: DictConfig) -> Ranks:
 
 def _choose_device(name: str, own: torch.device, world_size: int) -> torch.device:
     """Return the device called `name`; `own` is the one that belongs to this rank."""
-    chosen = own if name == "auto" or name == own.type else torch.device(name)
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {name!r}, but no CUDA device is present; use 'auto'")
+    chosen = own if name in ("auto", own.type) else find_device(name)
     if chosen != own and world_size > 1:
         raise ValueError(
             f"device is {name!r}, but this rank of {world_size} owns {own}; use 'auto' (and "
@@ -165,3 +166,35 @@ def steps_in_time(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int:
 def _seed_rank(seed: int, rank: int) -> None:
     """Start noise of its own (dropout, Gumbel) on every rank, once the weights are drawn."""
     torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
+
+
+def is_compiled(settings: TrainingConfig, device: torch.device) -> bool:
+    """Return whether to compile; ``auto`` warns and does without where Triton cannot build."""
+    automatic = settings.compile == "auto"
+    if automatic and (device.type != "cuda" or settings.stream is not None):
+        return False
+    missing = missing_build_tools() if settings.compile and device.type == "cuda" else []
+    if not missing:
+        return bool(settings.compile)
+    problem = (
+        f"training.compile is {str(settings.compile).lower()}, but this machine has no "
+        f"{' and no '.join(missing)}, with which Triton builds its launchers"
+    )
+    advice = "install both, such as with `apt install gcc python3-dev`, or name a compiler in CC"
+    if not automatic:
+        raise ValueError(f"{problem}; {advice}, or set training.compile to false")
+    warnings.warn(
+        f"{problem}: training continues uncompiled, slower. To compile, {advice}", stacklevel=2
+    )
+    return False
+
+
+def missing_build_tools() -> list[str]:
+    """Return what of a C compiler and Python's headers Triton would not find."""
+    compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    found = {
+        "C compiler (gcc)": any(map(shutil.which, compilers)),
+        "header Python.h (python3-dev)": headers.is_file(),
+    }
+    return [name for name, there in found.items() if not there]

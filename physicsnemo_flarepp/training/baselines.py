@@ -9,8 +9,7 @@ from scipy.spatial import cKDTree
 from tensordict import TensorDict
 from torch import Tensor
 
-from ..datapipes.baselines import BASELINES, FieldFit, whole_cases
-from ..datapipes.normalization import Normalizer
+from ..datapipes.normalization import BASELINES, FieldFit, Normalizer, whole_cases
 from ..datapipes.readers import CaseReader
 from ..ops.errors import field_errors
 

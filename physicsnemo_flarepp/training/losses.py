@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from tensordict import TensorDict
 from torch import Tensor
 
-from ..inference.inputs import ArrayLike, TokenArray
+from ..inference.arrays import ArrayLike, TokenArray
 from ..inference.streams import Range
 from ..ops.collectives import Group
 from ..ops.errors import error_squares, errors_of_squares, field_errors, relative_l2

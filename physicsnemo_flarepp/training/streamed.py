@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..inference.inputs import ArrayLike, TokenArray, TokenInputs
+from ..inference.arrays import ArrayLike, TokenArray, TokenInputs
 from ..inference.prediction import plan_passes, storage_place, unwrap
 from ..models import TokenModel
 from ..ops.kernels import accumulation_dtype

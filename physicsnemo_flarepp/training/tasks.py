@@ -19,13 +19,12 @@ from torch import Tensor, nn
 from ..datapipes import build_dataloaders
 from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
-from ..datapipes.memory import MemoryCases
 from ..datapipes.normalization import centres_fields
 from ..datapipes.readers.base import NO_WEIGHTS
+from ..datapipes.readers.memory import MemoryCases
 from ..datapipes.sources import complete_names
 from ..models.feeding import InputLayout, build_model, input_adapter, takes_weights
-from ..parallel.first_rank import on_first_rank
-from ..parallel.ranks import Ranks
+from ..parallel.ranks import Ranks, on_first_rank
 from ..runs.training_set import describe_doubts, describe_training_set
 from ..texts import format_table
 from .baselines import baseline_errors, describe_baselines, verdict
@@ -96,6 +95,10 @@ class Task(ABC):
 
 def task_of(cfg: DictConfig) -> Task:
     """Return the task of a config: sequences if its data says so, else fields."""
+    if cfg.data is not None and cfg.data.get("sequences") is not None:
+        from .sequence_task import SequenceTask
+
+        return SequenceTask()
     return FieldTask()
 
 

@@ -14,12 +14,16 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from ..ops import all_reduce
-from ..parallel.first_rank import on_first_rank
-from ..parallel.ranks import Ranks
-from ..runs.checkpoints import Checkpoint, CheckpointStore, load_training_state
+from ..parallel.ranks import Ranks, on_first_rank
+from ..runs.checkpoints import (
+    Checkpoint,
+    CheckpointStore,
+    gather_random_states,
+    load_training_state,
+    restore_own_random_state,
+)
 from ..runs.directory import RunDirectory
 from ..runs.metrics import read_metrics
-from ..runs.random_state import gather_random_states, restore_own_random_state
 from .assembly import Assembly
 from .config import BUDGETS, TrainingConfig
 from .interrupts import StopRequest

@@ -1,17 +1,22 @@
 """Figures of fields, errors and routing; arrays and pyvista meshes in, images and numbers out."""
 
-from .cameras import CAMERAS, Camera
-from .clouds import triangulate_cloud
+from .canvases import triangulate_cloud
 from .comparison import Comparison, plot_comparison
 from .curves import Parity, TrainingCurves, plot_parity, plot_training
 from .gallery import Exhibit, Gallery, plot_gallery
-from .interactive import MissingExtra, export_html
 from .pages import with_units
-from .presets import Preset, preset_for
-from .rendering import RenderingUnavailable, require_rendering
-from .routing import QueryChange, RoutingMaps, plot_query_change, plot_routing
-from .spectrum import Spectrum, plot_spectrum
+from .rendering import MissingExtra, RenderingUnavailable, export_html, require_rendering
+from .routing import (
+    QueryChange,
+    RoutingMaps,
+    Spectrum,
+    plot_query_change,
+    plot_routing,
+    plot_spectrum,
+)
+from .surfaces import SurfaceFigure, plot_surfaces
 from .theme import DARK, LIGHT, Theme
+from .views import CAMERAS, Camera, Preset, preset_for
 
 __all__ = [
     "CAMERAS",
@@ -28,6 +33,7 @@ __all__ = [
     "RenderingUnavailable",
     "RoutingMaps",
     "Spectrum",
+    "SurfaceFigure",
     "Theme",
     "TrainingCurves",
     "export_html",
@@ -37,6 +43,7 @@ __all__ = [
     "plot_query_change",
     "plot_routing",
     "plot_spectrum",
+    "plot_surfaces",
     "plot_training",
     "preset_for",
     "require_rendering",

@@ -10,7 +10,6 @@ from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 
 from ..ops.errors import relative_l2
-from .cameras import Camera, View, make_views
 from .canvases import (
     Crop,
     Limits,
@@ -24,6 +23,7 @@ from .canvases import (
 from .pages import LOWEST, Page, Paths, PictureDrawing, Pixels, check_paths, styled, with_units
 from .rendering import MeshRenderer
 from .theme import LIGHT, Theme
+from .views import Camera, View, make_views
 
 _CONVENTION = "error = prediction − reference; limits: 99.5th percentile of the largest |error|"
 _IN_A_CELL = """error = prediction − reference,
@@ -39,10 +39,6 @@ class Comparison(PictureDrawing):
 
     Parameters
     ----------
-    image : numpy.ndarray
-        The page, (height, width, 3).
-    paths : tuple of Path
-        Files written.
     rectangles : dict
         (left, top, width, height) of each (``field`` or ``error``, name, camera), where the name
         is ``reference`` or that of a prediction.

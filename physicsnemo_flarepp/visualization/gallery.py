@@ -7,11 +7,11 @@ import numpy as np
 import pyvista as pv
 from jaxtyping import Float
 
-from .cameras import Camera, make_views
 from .canvases import Crop, Limits, check_values, field_limits, make_canvas, outside
 from .pages import Page, Paths, PictureDrawing, Pixels, check_paths, styled
 from .rendering import MeshRenderer
 from .theme import LIGHT, Theme
+from .views import Camera, make_views
 
 _ROOM_FOR_EDGES = 8  # pixels per token; denser meshes would be all edge
 
@@ -62,10 +62,6 @@ class Gallery(PictureDrawing):
 
     Parameters
     ----------
-    image : numpy.ndarray
-        The page, (height, width, 3).
-    paths : tuple of Path
-        Files written.
     rectangles : dict
         (left, top, width, height) of the picture of each (title, ``input`` or ``target``).
     limits : dict

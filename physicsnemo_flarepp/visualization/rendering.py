@@ -1,11 +1,13 @@
-"""Pictures of a mesh from VTK, off screen, at exact pixel sizes."""
+"""Pictures of a mesh from VTK, off screen, at exact pixel sizes; pages to turn in a browser."""
 
 import functools
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pyvista as pv
@@ -13,10 +15,11 @@ from jaxtyping import Float
 from matplotlib.colors import Colormap
 from vtkmodules.vtkCommonCore import vtkLogger
 
-from .cameras import View
-from .canvases import Canvas, Limits
+from ..files import whole_file
+from .canvases import Canvas, Limits, field_limits, make_canvas
 from .pages import Pixels
-from .theme import Theme
+from .theme import LIGHT, Theme
+from .views import View
 
 _PROBE = """
 import pyvista
@@ -230,3 +233,67 @@ class MeshRenderer:
             self._plotter.window_size = view.size
             image = self._plotter.screenshot(return_img=True)
         return np.ascontiguousarray(image[..., :3])
+
+
+class MissingExtra(ImportError):
+    """A package of an optional extra is not installed."""
+
+
+def require_html() -> None:
+    """Raise :class:`MissingExtra` unless interactive pages can be written."""
+    needed = ("trame_pyvista", "nest_asyncio2")
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtra(
+            f"interactive pages need {' and '.join(missing).replace('_', '-')}, not installed; "
+            "pip install 'physicsnemo-flarepp[html]'"
+        )
+
+
+def export_html(
+    path: str | os.PathLike,
+    mesh: pv.DataSet,
+    values: Float[np.ndarray, " N"],
+    *,
+    association: str = "auto",
+    limits: Limits | None = None,
+    theme: Theme = LIGHT,
+) -> Path:
+    """Write a page that shows one field on the mesh, to turn and zoom in a browser.
+
+    Parameters
+    ----------
+    path : path-like
+        The file, ending in ``.html``.
+    mesh, values, association
+        As in :func:`plot_comparison`.
+    limits : tuple of float, optional
+        Colour limits; percentiles 0.5 and 99.5 by default.
+    theme : Theme
+        Colours.
+
+    Raises
+    ------
+    MissingExtra
+        If the extra ``html`` is not installed.
+    """
+    require_html()
+    require_rendering()
+    path = Path(path)
+    canvas = make_canvas(mesh, len(values), association=association)
+    table = lookup_table(theme.fields(), limits or field_limits(values), theme.no_data)
+    with quiet_vtk():
+        plotter = pv.Plotter(off_screen=True)
+    plotter.set_background(theme.background)
+    plotter.add_mesh(
+        canvas.faces,
+        scalars=canvas.values(np.asarray(values)),
+        preference=canvas.association,
+        cmap=table,
+        show_scalar_bar=False,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as draft:
+        plotter.trame.export_html(draft)
+    plotter.close()
+    return path

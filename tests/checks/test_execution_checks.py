@@ -6,7 +6,6 @@ from physicsnemo_flarepp.checks import (
     FAILED,
     Check,
     Finding,
-    costs,
     execution,
     machine,
     ranks,
@@ -42,14 +41,14 @@ def test_one_graph_serves_every_token_count(monkeypatch):
 
 
 def test_parts_are_timed_against_the_whole(monkeypatch):
-    monkeypatch.setattr(execution, "_alternating_times", lambda call, inputs: (2.0, 1.0))
+    monkeypatch.setattr(execution, "median_seconds", lambda steps, label: {1: 2.0, None: 1.0})
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     found = {f.name: f for f in execution.split_findings(CPU)}
     assert found["parts, decode H=1 float32"].figures == (
         "auto takes 1 forward, 4 backward: 1000.0 ms, whole 2000.0 ms"
     )
     assert "auto takes 1 forward, 1 backward" in found["parts, decode H=8 float32"].figures
-    monkeypatch.setattr(execution, "_alternating_times", lambda call, inputs: (1.0, 2.0))
+    monkeypatch.setattr(execution, "median_seconds", lambda steps, label: {1: 1.0, None: 2.0})
     slow = {f.name: f for f in execution.split_findings(CPU)}
     assert "set FLAREPP_SPLITS=1" in slow["parts, decode H=1 float32"].advice
     assert not slow["parts, decode H=8 float32"].advice
@@ -65,7 +64,7 @@ def test_costs_say_what_they_are_and_compare_every_mixer_with_flare(monkeypatch)
     calls, ticks = [], iter(range(1000))
     seconds = {"flare": 1, "flarepp": 2, "attention": 5}
     monkeypatch.setattr(
-        costs, "make_step", lambda mixer, n, layers, device: lambda: calls.append((n, mixer))
+        execution, "make_step", lambda mixer, n, layers, device: lambda: calls.append((n, mixer))
     )
     clock = {"now": 0.0}
 
@@ -75,8 +74,8 @@ def test_costs_say_what_they_are_and_compare_every_mixer_with_flare(monkeypatch)
             clock["now"] += seconds.get(calls[-1][1], 3)
         return clock["now"]
 
-    monkeypatch.setattr(costs.time, "perf_counter", now)
-    head, *rows = costs.cost_findings(CPU)
+    monkeypatch.setattr(execution.time, "perf_counter", now)
+    head, *rows = execution.cost_findings(CPU)
     assert "2 blocks, C=128, H=8, M=64" in head.figures and "multiples of flare" in head.figures
     assert f"{torch.get_num_threads()} threads" in head.figures
     assert {row.status for row in rows} == {NOTED}
@@ -93,9 +92,9 @@ def test_a_step_of_each_mixer_goes_forward_and_back(monkeypatch):
         models.append(MixerBackbone(*sizes, **options))
         return models[-1]
 
-    monkeypatch.setattr(costs, "MixerBackbone", make)
+    monkeypatch.setattr(execution, "MixerBackbone", make)
     for mixer in MIXERS:
-        costs.make_step(mixer, 50, 1, CPU)()
+        execution.make_step(mixer, 50, 1, CPU)()
     for model in models:
         assert all(p.grad.isfinite().all() for p in model.parameters())
     assert len(models) == len(MIXERS)
@@ -109,8 +108,8 @@ def test_a_mixer_that_does_not_fit_is_told_and_the_others_are_timed(monkeypatch)
 
         return step
 
-    monkeypatch.setattr(costs, "make_step", make)
-    found = {row.name: row.figures for row in costs.cost_findings(CPU)}
+    monkeypatch.setattr(execution, "make_step", make)
+    found = {row.name: row.figures for row in execution.cost_findings(CPU)}
     assert found["cost, N=1,000 flare"] == "does not fit in the device's memory"
     assert found["cost, N=1,000 flarepp"].endswith(" s")
 

@@ -15,7 +15,7 @@ from physicsnemo_flarepp.commands.dispatch import parse_options
 from physicsnemo_flarepp.commands.plot import chosen_cameras
 from physicsnemo_flarepp.evaluation import evaluate_run, figure_sets, load_run, predict_case
 from physicsnemo_flarepp.visualization import DARK, MissingExtra, RenderingUnavailable
-from physicsnemo_flarepp.visualization.cameras import CAR_CAMERAS
+from physicsnemo_flarepp.visualization.views import CAR_CAMERAS
 from tests.commands.calling import verb
 from tests.evaluation import making
 

@@ -24,7 +24,7 @@ MODELS = {
 
 def make_model(name, heads=8, layers=2):
     torch.manual_seed(0)
-    sizes = {"n_layers": layers, "n_hidden": 16 * heads, "n_head": heads}
+    sizes = {"n_layers": layers, "n_hidden": 8 * heads, "n_head": heads}
     options = MODELS[name]
     if not isinstance(options, dict):
         return options(3, 2, slice_num=32, **sizes)
@@ -68,22 +68,23 @@ def step(model, case, target, dtype, forward=None):
 
 
 @pytest.mark.parametrize("weighting", ["plain", "mask", "weights"])
-@pytest.mark.parametrize("dtype", LIMITS, ids=str)
 @pytest.mark.parametrize("card", ["sm_75", "sm_80", "sm_90"])
-def test_flarepp_has_the_gradients_of_fp64(card, dtype, weighting, monkeypatch):
+def test_flarepp_has_the_gradients_of_fp64(card, weighting, monkeypatch):
     calls = emulate(monkeypatch, card)
     for batch, heads, n in ((1, 8, 4097), (2, 1, 2048)):
         model = make_model("flarepp", heads)
         case, target = make_case(batch, n, weighting)
         expected = in_fp64(model, case, target)
-        assert_near(step(model, case, target, dtype), expected, LIMITS[dtype])
-    assert calls or (card, dtype) == ("sm_75", torch.bfloat16)
+        for dtype, limit in LIMITS.items():
+            calls.clear()
+            assert_near(step(model, case, target, dtype), expected, limit)
+            assert calls or (card, dtype) == ("sm_75", torch.bfloat16)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_has_the_gradients_of_fp64(name, monkeypatch):
-    n = 1024 if name == "attention" else 4097
+    n = 512 if name == "attention" else 2049
     weightings = ["plain"] if name == "lno" else ["plain", "weights"]
     for card, dtype in (("sm_75", torch.float16), ("sm_80", torch.bfloat16)):
         emulate(monkeypatch, card)

@@ -157,9 +157,8 @@ def test_reader_is_named_by_registry_or_interpolation(ragged_set):
                 "reader": {
                     "_target_": target,
                     "fields": ["wallShearStressMeanTrim"],
-                    "train_cases": ["run_0", "run_8"],
-                    "test_cases": ["run_3"],
                 },
+                "splits": {"train": ["run_0", "run_8"], "test": ["run_3"]},
                 "normalization": {"fields": "gaussian"},
             }
         )
@@ -197,9 +196,9 @@ def test_configs_that_do_not_say_what_to_read_are_refused(ragged_set):
         build_dataloaders({"root": str(ragged_set), "n_point": 3})
     with pytest.raises(ValueError, match="reader 'NoReader' is not registered"):
         build_dataloaders(config(ragged_set, reader={"_target_": "NoReader"}))
-    overlapping = {"train_cases": ["run_0"], "test_cases": ["run_0"]}
+    overlapping = {"train": ["run_0"], "test": ["run_0"]}
     with pytest.raises(ValueError, match="in both train and test: run_0"):
-        build_dataloaders(config(ragged_set, reader=overlapping))
+        build_dataloaders(config(ragged_set, splits=overlapping))
 
 
 def test_builtin_set_is_generated_with_its_counts_and_read_like_files(grid_files, monkeypatch):
@@ -261,8 +260,8 @@ def test_arrays_of_test_cases_only_are_opened_whole(grid_files):
 
 
 def test_other_data_has_its_own_split(ragged_set, tmp_path):
-    lists = {"train_cases": ["run_0"], "test_cases": ["run_1"], "manifest": "of_the_run.json"}
-    cfg = config(ragged_set, reader={"fields": ["pMeanTrim"], **lists}, n_train=1, n_test=1)
+    lists = {"train": ["run_0"], "test": ["run_1"], "manifest": "of_the_run.json"}
+    cfg = config(ragged_set, splits=lists, n_train=1, n_test=1)
     for run in (6, 7, 8):
         (tmp_path / f"run_{run}.npz").symlink_to(ragged_set / "test" / f"run_{run}.npz")
     (tmp_path / "manifest.json").write_text(json.dumps({"test": ["run_8", "run_6"]}))
@@ -272,7 +271,7 @@ def test_other_data_has_its_own_split(ragged_set, tmp_path):
     ):
         other = data_elsewhere(cfg, root)
         assert build_test_loader(other, Normalizer()).dataset.reader.case_ids == expected
-        assert other["reader"] == {"fields": ["pMeanTrim"]} and other["n_points"] == 20
+        assert other["splits"] is None and other["n_points"] == 20
 
 
 def test_a_folder_that_says_nothing_is_all_for_testing_unless_it_was_moved(ragged_set, tmp_path):
@@ -288,8 +287,6 @@ def test_a_folder_that_says_nothing_is_all_for_testing_unless_it_was_moved(ragge
     assert tested(listed, True) == ["run_4", "run_1"]
     assert tested(listed, False) == everything
     assert tested(listed, None) == ["run_4", "run_1"], "the list is a sign of the same data"
-    older = config("old", reader={"test_cases": ["run_4", "run_1"]})
-    assert tested(older, None) == ["run_4", "run_1"]
     for moved in (False, None):
         assert tested(config("old", n_test=2), moved) == everything
 

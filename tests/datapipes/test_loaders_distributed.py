@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 from physicsnemo_flarepp.datapipes import build_dataloaders
-from physicsnemo_flarepp.parallel import CollectiveCounter, first_rank
+from physicsnemo_flarepp.parallel import CollectiveCounter
+from physicsnemo_flarepp.parallel import ranks as rank_module
 
 pytestmark = pytest.mark.distributed
 
@@ -86,14 +87,14 @@ def test_a_failure_to_generate_is_raised_on_every_rank(monkeypatch, tmp_path):
 
 def test_ranks_wait_for_the_first_one_without_a_collective(monkeypatch, tmp_path, capfd):
     """NCCL would end the job after ten minutes in one; the wait is shortened, and says so."""
-    monkeypatch.setattr(first_rank, "_PATIENCE", 0.05)
+    monkeypatch.setattr(rank_module, "_PATIENCE", 0.05)
 
     def task(rank):
         with CollectiveCounter() as counter:
-            slow = first_rank.on_first_rank(
+            slow = rank_module.on_first_rank(
                 lambda: time.sleep(0.5) or Path("there"), "drawing cars"
             )
-            quick = first_rank.on_first_rank(lambda: "again", "drawing cars")
+            quick = rank_module.on_first_rank(lambda: "again", "drawing cars")
         return slow, quick, counter.total_calls
 
     assert run_ranks(task, tmp_path) == [(Path("there"), "again", 0)] * 2
@@ -108,7 +109,7 @@ def test_errors_that_cannot_travel_arrive_as_text(tmp_path):
     def fail():
         raise Local("not outside this function")
 
-    ranks = run_ranks(lambda rank: first_rank.on_first_rank(fail, "failing"), tmp_path)
+    ranks = run_ranks(lambda rank: rank_module.on_first_rank(fail, "failing"), tmp_path)
     assert ranks == ["Local: not outside this function"] + [
         "RuntimeError: Local: not outside this function"
     ]

@@ -1,11 +1,12 @@
+import functools
+
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
 
 from physicsnemo_flarepp.datapipes import DrivAerMLReader, GraphReader, Normalizer, fit_normalizer
 from physicsnemo_flarepp.datapipes.normalization import Affine
-from physicsnemo_flarepp.datapipes.statistics import InputRanges, doubtful_inputs
+from physicsnemo_flarepp.datapipes.statistics import Moments, doubtful_inputs, input_ranges
 
 
 class Nodes(dict):
@@ -110,11 +111,9 @@ def test_an_axis_that_only_rounds_is_constant_and_does_not_count_for_the_scale()
 
 
 def test_cases_in_other_units_are_doubtful():
-    ranges = InputRanges()
-    for case, scale in enumerate([1.0, 1.2, 1000.0]):
-        points = scale * torch.tensor([[0.0, 0.0], [2.0, 1.0]])
-        ranges.see(case, TensorDict({"coordinates": points}))
-    lines = doubtful_inputs(ranges.summary(), Normalizer(), {}, {"coordinates": ("x", "y")})
+    points = torch.tensor([[0.0, 0.0], [2.0, 1.0]])
+    cases = [{"coordinates": Moments.per_channel(scale * points)} for scale in (1.0, 1.2, 1000.0)]
+    lines = doubtful_inputs(input_ranges(cases), Normalizer(), {}, {"coordinates": ("x", "y")})
     assert [line for line in lines if "from 2 to 2000 along x" in line]
     assert [line for line in lines if "from 1 to 1000 along y" in line]
 
@@ -161,14 +160,11 @@ def test_unknown_kinds_are_refused():
 def test_ranges_of_shards_are_those_of_whole_cases():
     """Each rank sees a part of every case, one of them nothing of the last."""
     cases = [torch.randn(n, 3) + n for n in (5, 8, 2)]
-    parts = [InputRanges() for _ in range(3)]
+    seen = []
     for case, points in enumerate(cases):
-        for rank, shard in enumerate(points.tensor_split(3)):
-            sample = {"coordinates": shard, "globals": torch.tensor([case, -1.0])}
-            parts[rank].see(case, TensorDict(sample))
-    merged = InputRanges()
-    for part in parts:
-        merged.merge(part)
+        parts = map(Moments.per_channel, points.tensor_split(3))
+        given = Moments.per_channel(torch.tensor([[case, -1.0]]))
+        seen.append({"coordinates": functools.reduce(Moments.merge, parts), "globals": given})
     extents = torch.stack([points.amax(0) - points.amin(0) for points in cases]).double()
     expected = {
         "cases": 3,
@@ -176,7 +172,7 @@ def test_ranges_of_shards_are_those_of_whole_cases():
         "extent": {"min": extents.amin(0), "max": extents.amax(0)},
         "globals": {"min": torch.tensor([0.0, -1.0]), "max": torch.tensor([2.0, -1.0])},
     }
-    found = merged.summary()
+    found = input_ranges(seen)
     assert found.keys() == expected.keys() and found["cases"] == 3
     for key in ("coordinates", "extent", "globals"):
         for end in ("min", "max"):

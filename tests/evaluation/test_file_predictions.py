@@ -92,10 +92,8 @@ def test_real_surfaces_are_predicted_whole(tmp_path, path, association):
         "_target_": "DrivAerMLReader",
         "pattern": "*.vtp",
         "fields": [pressure, shear],
-        "train_cases": ["a"],
-        "test_cases": ["b"],
     }
-    data = making.surface_data(root, reader=reader)
+    data = making.surface_data(root, reader=reader, splits={"train": ["a"], "test": ["b"]})
     run = load_run(making.write_run(tmp_path / "run", data), device="cpu")
     chosen = None if association == "point" else "cell"
     prediction = predict_file(run, root / "b.vtp", association=chosen)

@@ -36,8 +36,9 @@ REVIEWED = {
     # Names of this package or of its own table.
     "__init__.py import_module": 1,
     "datapipes/__init__.py import_module": 1,
+    "evaluation/__init__.py import_module": 1,
     "commands/dispatch.py import_module": 3,
-    "models/lora.py import_module": 1,
+    "models/layers.py import_module": 1,
     "meshes/vtk_process.py import_module": 1,
     "builtin/sets/base.py import_module": 1,
     "builtin/workers.py import_module": 1,
@@ -46,30 +47,30 @@ REVIEWED = {
     "meshes/vtk_calls.py Popen": 1,
     "visualization/rendering.py run": 1,
     # A class from the user's own config, or from a file whose author is trusted.
-    "datapipes/registered.py get_class": 1,
+    "datapipes/sources.py get_class": 1,
     "models/feeding.py get_class": 2,
     "runs/model_files.py get_class": 1,
     # Values: YAML without tags that build objects, and no references in a file.
     "runs/trained_run.py create": 1,
     "models/feeding.py create": 1,
-    "training/defaults.py create": 2,
+    "training/run.py create": 2,
     "commands/configs.py create": 1,
-    "datapipes/sources.py load": 1,
+    "datapipes/config.py load": 1,
     "datapipes/inspection.py create": 1,
     # Weights: weights_only and torch's own list of types; members are never extracted.
     "runs/model_files.py ZipFile": 2,
     "runs/model_files.py load": 1,
     # What ranks of one job, the same program on the same user's machines, tell each other.
-    "parallel/first_rank.py imports pickle": 1,
-    "parallel/first_rank.py loads": 2,
+    "parallel/ranks.py imports pickle": 1,
+    "parallel/ranks.py loads": 2,
     # Headers of arrays in .npz files; members are never extracted.
     "datapipes/readers/array_files.py ZipFile": 1,
     # Arrays: allow_pickle is False, by argument or by default.
     "datapipes/case_meshes.py load": 1,
     "datapipes/readers/array_files.py load": 2,
     "builtin/workers.py load": 1,
-    "inference/outputs.py load": 1,
-    "inference/outputs.py open_memmap": 1,
+    "inference/arrays.py load": 1,
+    "inference/arrays.py open_memmap": 1,
     # Members of an archive: looked through first, then copied as bytes to names below the target.
     "datapipes/transfer.py open": 1,
     # Formats of numbers: own datasets of HDF5, codecs of zarr, no pickles in memory maps.

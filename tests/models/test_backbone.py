@@ -9,7 +9,7 @@ from physicsnemo.models.transolver import Transolver
 from physicsnemo_flarepp import FlarePP, MixerBackbone
 from physicsnemo_flarepp.mixers import MIXERS
 from physicsnemo_flarepp.models.layers import InProjection
-from physicsnemo_flarepp.models.positions import unified_positions
+from physicsnemo_flarepp.models.token_model import unified_positions
 
 SMALL = {"n_layers": 2, "n_hidden": 32, "n_head": 4, "slice_num": 6}
 

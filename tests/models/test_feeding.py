@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from physicsnemo_flarepp import GNOT, LNO, FlarePP, MixerBackbone, PerceiverIO, SetTransformer
-from physicsnemo_flarepp.mixers.norms import RMSNorm
+from physicsnemo_flarepp.mixers.layers import RMSNorm
 from physicsnemo_flarepp.models.feeding import (
     INPUT_RULES,
     InputLayout,

@@ -13,8 +13,8 @@ from physicsnemo_flarepp.datapipes import (
     from_meshes,
 )
 from physicsnemo_flarepp.datapipes.channels import Channels
-from physicsnemo_flarepp.datapipes.memory import MemoryReader
 from physicsnemo_flarepp.datapipes.readers.base import TokenTable
+from physicsnemo_flarepp.datapipes.readers.memory import MemoryReader
 
 from .making import STRETCH, cloud, surface, volume
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from physicsnemo_flarepp.runs.random_state import (
+from physicsnemo_flarepp.runs.checkpoints import (
     capture_random_state,
     gather_random_states,
     restore_own_random_state,

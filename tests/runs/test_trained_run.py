@@ -98,7 +98,7 @@ def test_other_data_brings_its_own_test_cases(surfaces, tmp_path):
     manifest = surfaces / "mine.json"
     manifest.write_text('{"train": ["run_0", "run_1"], "test": ["run_2"]}')
     data = making.surface_data(surfaces, n_train=2, n_test=1)
-    data["reader"] = {**data["reader"], "manifest": str(manifest)}
+    data["splits"] = str(manifest)
     directory = making.write_run(tmp_path / "run", data)
     assert load_run(directory, device="cpu").case_ids == ["run_2"]
     other = making.write_surfaces(tmp_path / "other", n_train=1, n_test=3, first=50)

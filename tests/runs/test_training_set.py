@@ -6,7 +6,7 @@ import pyvista as pv
 from physicsnemo.distributed import DistributedManager
 
 from physicsnemo_flarepp.datapipes import OwnReader
-from physicsnemo_flarepp.datapipes.case_inputs import has_same_inputs, surface_orientation
+from physicsnemo_flarepp.datapipes.statistics import has_same_inputs, surface_orientation
 from physicsnemo_flarepp.evaluation import load_run, predict_file
 from physicsnemo_flarepp.training import train
 from tests.own_data.making import surface

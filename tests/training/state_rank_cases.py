@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from physicsnemo_flarepp.runs.random_state import (
+from physicsnemo_flarepp.runs.checkpoints import (
     gather_random_states,
     restore_own_random_state,
 )

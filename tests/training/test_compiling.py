@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from physicsnemo_flarepp.training.compiling import is_compiled
+from physicsnemo_flarepp.training.assembly import is_compiled
 from physicsnemo_flarepp.training.config import TrainingConfig
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")

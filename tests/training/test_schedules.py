@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from physicsnemo_flarepp.training.config import TrainingConfig
-from physicsnemo_flarepp.training.schedules import make_schedule
+from physicsnemo_flarepp.training.optimizers import make_schedule
 
 
 def rates(steps, **settings):

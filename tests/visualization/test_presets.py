@@ -1,6 +1,6 @@
 from physicsnemo_flarepp.datapipes import BENCHMARKS
 from physicsnemo_flarepp.visualization import CAMERAS, preset_for
-from physicsnemo_flarepp.visualization.presets import PRESETS
+from physicsnemo_flarepp.visualization.views import PRESETS
 
 
 def test_every_benchmark_has_a_preset():

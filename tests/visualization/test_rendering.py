@@ -6,8 +6,8 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.visualization import RenderingUnavailable, rendering, require_rendering
-from physicsnemo_flarepp.visualization.cameras import PLAN, View
 from physicsnemo_flarepp.visualization.canvases import Canvas, make_canvas
+from physicsnemo_flarepp.visualization.views import PLAN, View
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 from .base import CaseReader, ReaderOptions
 from .benchmarks import DarcyReader, GeoFNOReader
-from .layouts import DrivAerMLReader, GraphReader, tokens_from_graph
+from .layouts import DrivAerMLReader
+from .memory import GraphReader, MemoryCases, tokens_from_graph
 from .own import NamedReader, OwnReader
 from .prepared import PreparedReader
 
@@ -12,6 +13,7 @@ __all__ = [
     "DrivAerMLReader",
     "GeoFNOReader",
     "GraphReader",
+    "MemoryCases",
     "NamedReader",
     "OwnReader",
     "PreparedReader",

@@ -1,12 +1,10 @@
-"""Published and foreign cases as layouts of the reader for own files: DrivAerML and graphs."""
+"""DrivAerML as layouts of the reader for own files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from physicsnemo.datapipes import register
-from tensordict import TensorDict
 
 from ...meshes import PolygonMesh
 from ..specs import benchmark
@@ -14,8 +12,7 @@ from ..validation import check_unique, existing_directory
 from .base import ReaderOptions
 from .case_files import SPLIT_DIRECTORIES, CaseFiles
 from .contents import Contents, Wanted
-from .names import Names
-from .own import NamedReader, OwnReader
+from .own import OwnReader
 from .parameters import REFERENCE_VALUES
 from .splits import CaseChoice, named_split
 
@@ -195,114 +192,3 @@ class DrivAerMLReader(OwnReader):
                 "Remove lines and vertices, or extract it with pyvista's extract_surface()"
             )
         return contents
-
-
-def node_data(graph: Any) -> Mapping[str, Any]:
-    """Return the node tensors of a graph: ``ndata`` of DGL, or the mapping that PyG's ``Data`` is.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> list(node_data(SimpleNamespace(ndata={"pos": [[0.0, 0.0]]})))
-    ['pos']
-    """
-    if hasattr(graph, "ndata"):
-        return graph.ndata
-    keys = getattr(graph, "keys", None)
-    if keys is not None and hasattr(graph, "__getitem__"):
-        return {name: graph[name] for name in (keys() if callable(keys) else keys)}
-    raise TypeError(
-        f"graph is a {type(graph).__name__}; expected a PyG Data (keys() and indexing by name) or "
-        "a DGL-style graph (ndata)"
-    )
-
-
-def tokens_from_graph(
-    graph: Any,
-    *,
-    coordinates: str = "pos",
-    fields: Sequence[str] = ("y",),
-    features: Sequence[str] = (),
-) -> TensorDict:
-    """Return the nodes of one graph as a sample; edges are not used.
-
-    Parameters
-    ----------
-    graph : Any
-        PyG ``Data`` or DGL-style graph with node tensors (N,) or (N, k); neither is imported.
-    coordinates : str, optional
-        Name of the node positions.
-    fields, features : Sequence[str], optional
-        Names of targets and of further inputs.
-
-    Returns
-    -------
-    TensorDict
-        As :class:`CaseReader` gives it.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from types import SimpleNamespace
-    >>> graph = SimpleNamespace(ndata={"pos": torch.rand(5, 3), "p": torch.rand(5)})
-    >>> tokens_from_graph(graph, fields=["p"])["fields"].shape
-    torch.Size([5, 1])
-    """
-    return GraphReader([graph], coordinates=coordinates, fields=fields, features=features)[0][0]
-
-
-@register()
-class GraphReader(NamedReader):
-    """Cases from a sequence of graphs in memory.
-
-    Parameters
-    ----------
-    graphs : Sequence[Any]
-        PyG ``Data`` or DGL-style graphs.
-    case_ids : Sequence[str], optional
-        Ids; ``graph_0000`` and so on by default.
-    coordinates, fields, features
-        See :func:`tokens_from_graph`.
-    options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read; see :class:`ReaderOptions`.
-    """
-
-    def __init__(
-        self,
-        graphs: Sequence[Any],
-        *,
-        case_ids: Sequence[str] | None = None,
-        coordinates: str = "pos",
-        fields: Sequence[str] = ("y",),
-        features: Sequence[str] = (),
-        options: ReaderOptions | Mapping[str, Any] | None = None,
-    ) -> None:
-        if not isinstance(options, ReaderOptions):
-            options = ReaderOptions(**(options or {}))
-        ids = case_ids if case_ids is not None else [f"graph_{i:04d}" for i in range(len(graphs))]
-        if len(ids) != len(graphs):
-            raise ValueError(f"{len(ids)} case_ids for {len(graphs)} graphs; expected one each")
-        groups = {"coordinates": coordinates, "fields": fields, "features": features}
-        names = Names.parse(**groups, globals=(), weights=options.weights)
-        super().__init__(case_ids=ids, names=names, options=options)
-        self._graphs = graphs
-
-    def open_contents(self, index: int, wanted: Wanted) -> Contents:
-        """Return the node tensors of graph `index`."""
-        nodes = node_data(self._graphs[index])
-        return contents_of_tensors(f"graph {self.case_ids[index]}", nodes)
-
-    def describe_case(self, index: int) -> dict[str, Any]:
-        """Return the graph's name."""
-        return {"source": f"graph {self.case_ids[index]}"}
-
-
-def contents_of_tensors(source: str, tensors: Mapping[str, Any]) -> Contents:
-    """Return named tensors of any device, or what NumPy takes, that hold numbers."""
-    arrays = {str(name): as_array(tensors[name]) for name in tensors}
-    return Contents(source, {n: a for n, a in arrays.items() if a.dtype.kind in "fiub"})
-
-
-def as_array(values: Any) -> np.ndarray:
-    """Return a tensor of any device, or what NumPy takes, as an array."""
-    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)

@@ -223,6 +223,50 @@ def read_case_list(path: Path) -> list[str]:
     return [line for line in lines if line]
 
 
+def case_choices(given: str | Mapping[str, Any] | None, root: Path) -> dict[str, Any]:
+    """Return what readers are told of each split in ``data.splits``, and its ``manifest``."""
+    given = {"manifest": given} if isinstance(given, str) else dict(given or {})
+    unknown = [name for name in given if name not in (*SPLITS, "manifest", "seed")]
+    if unknown:
+        raise ValueError(
+            f"data.splits has {', '.join(unknown)}; expected {', '.join(SPLITS)}, manifest and seed"
+        )
+    given = {name: value for name, value in given.items() if value is not None}
+    seed, manifest = given.pop("seed", 0), given.pop("manifest", None)
+    numbers = {name: given[name] for name in SPLITS if isinstance(given.get(name), int | float)}
+    if numbers and len(numbers) < len(given):
+        raise ValueError(
+            f"data.splits is {given}; give fractions for all splits, or lists, files and names"
+        )
+    if numbers:
+        left = 1 - sum(numbers.values())
+        if "train" not in numbers and left > 0:
+            numbers = {"train": left, **numbers}
+        return {name: SplitFraction(name, numbers, seed) for name in numbers}
+    choices = {name: _case_choice(value, root) for name, value in given.items()}
+    return choices if manifest is None else choices | {"manifest": _found_file(manifest, root)}
+
+
+def _case_choice(value: Any, root: Path) -> Any:
+    """Return the ids in a list or a file, or the name of a split."""
+    if not isinstance(value, str):
+        return list(value)
+    if Path(value).suffix in (".txt", ".json", ".csv", ".lst"):
+        path = _found_file(value, root)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"data.splits names the file {value}, which is neither there nor in {root}"
+            )
+        return read_case_list(path)
+    return SplitName(value)
+
+
+def _found_file(name: str, root: Path) -> Path:
+    """Return a path as given, or under `root` if it is there."""
+    path = Path(name).expanduser()
+    return path if path.is_file() or not (root / path).is_file() else root / path
+
+
 def named_split(
     root: Path,
     split: str,

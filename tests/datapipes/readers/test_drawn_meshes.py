@@ -10,7 +10,7 @@ from physicsnemo.mesh.io import from_pyvista, to_pyvista
 
 from physicsnemo_flarepp.datapipes import OwnReader, from_meshes
 from physicsnemo_flarepp.datapipes.inspection import inspect_data
-from physicsnemo_flarepp.datapipes.memory import MemoryReader
+from physicsnemo_flarepp.datapipes.readers.memory import MemoryReader
 from physicsnemo_flarepp.evaluation.forces import surface_areas
 from physicsnemo_flarepp.meshes import read_polygons
 from physicsnemo_flarepp.meshes.measures import stored_measure

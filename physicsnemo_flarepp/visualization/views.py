@@ -1,0 +1,260 @@
+"""How meshes are shown: cameras in parallel projection, and crops, names and units of each set."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float
+
+from .canvases import Canvas, Crop
+from .theme import Theme
+
+_MARGIN = 0.02  # of the extent, around surfaces
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A direction to look from.
+
+    Parameters
+    ----------
+    name : str
+        Label of the view.
+    direction : tuple of float
+        From the object towards the viewer.
+    up : tuple of float
+        What is up in the picture.
+
+    Examples
+    --------
+    >>> Camera("top", (0, 0, 1), (0, 1, 0)).axes()[0].tolist()
+    [1.0, 0.0, 0.0]
+    """
+
+    name: str
+    direction: tuple[float, float, float]
+    up: tuple[float, float, float] = (0.0, 0.0, 1.0)
+
+    def axes(self) -> Float[np.ndarray, "3 3"]:
+        """Return the unit vectors to the right, up, and towards the viewer."""
+        toward = np.asarray(self.direction, float)
+        right = np.cross(self.up, toward)
+        if not np.linalg.norm(right) > 1e-9 * max(np.linalg.norm(toward), 1e-300):
+            raise ValueError(
+                f"camera {self.name!r} looks along its up vector (direction {self.direction}, up "
+                f"{self.up}); choose another up"
+            )
+        toward = toward / np.linalg.norm(toward)
+        right = right / np.linalg.norm(right)
+        return np.stack([right, np.cross(toward, right), toward])
+
+    def extent(self, canvas: Canvas) -> Float[np.ndarray, "3 2"]:
+        """Return the least and greatest coordinate of what is drawn along each of the axes."""
+        parts = [part.points for part in (canvas.faces, canvas.hidden) if part is not None]
+        # Axis by axis: a million points need no second copy of themselves.
+        along = ([p @ axis.astype(p.dtype) for p in parts if len(p)] for axis in self.axes())
+        spans = [(min(v.min() for v in values), max(v.max() for v in values)) for values in along]
+        return np.array(spans, float)
+
+
+PLAN = Camera("plan", (0, 0, 1), (0, 1, 0))  # of planar sets
+
+
+# Flow along +x, z up (DrivAerML, AhmedML): the car drives to the left of the side view.
+CAMERAS = {
+    camera.name: camera
+    for camera in (
+        Camera("three-quarter", (-1.0, -1.15, 0.65)),
+        Camera("side", (0, -1, 0)),
+        Camera("top", (0, 0, 1), (0, 1, 0)),
+        Camera("front", (-1, 0, 0)),
+        Camera("rear", (1, 0, 0)),
+        Camera("rear three-quarter", (1.0, -1.15, 0.65)),
+        Camera("bottom", (0, 0, -1), (0, 1, 0)),
+        Camera("underside", (1.0, 1.15, -0.65)),
+    )
+}
+
+
+# What the first of these does not see, the second does.
+ALL_AROUND = ("three-quarter", "underside")
+
+
+# The base makes most of the drag, so the rear is among them.
+CAR_CAMERAS = ("three-quarter", "side", "top", "rear")
+
+
+def oriented_cameras(
+    names: Sequence[str], flow: Sequence[float] = (1, 0, 0), up: Sequence[float] = (0, 0, 1)
+) -> tuple[Camera, ...]:
+    """Return cameras of these names for data whose flow and up axis are not +x and +z.
+
+    Examples
+    --------
+    >>> oriented_cameras(["side"], up=(0, 1, 0))
+    (Camera(name='side', direction=(0.0, 0.0, 1.0), up=(0.0, 1.0, 0.0)),)
+    """
+    along, above = np.asarray(flow, float), np.asarray(up, float)
+    axes = np.stack([along, np.cross(above, along), above])
+    if not np.linalg.norm(axes[1]) > 0:
+        raise ValueError(f"the flow {tuple(flow)} is along the up axis {tuple(up)}; choose another")
+    axes /= np.linalg.norm(axes, axis=1, keepdims=True)
+
+    def turned(vector: Sequence[float]) -> tuple[float, ...]:
+        return tuple((np.asarray(vector, float) @ axes + 0.0).tolist())
+
+    return tuple(
+        Camera(camera.name, turned(camera.direction), turned(camera.up))
+        for camera in resolve_cameras(names)
+    )
+
+
+def resolve_cameras(cameras: Sequence[str | Camera]) -> tuple[Camera, ...]:
+    """Return the cameras of these names; cameras pass through."""
+    if isinstance(cameras, str | Camera):
+        cameras = [cameras]
+    if not cameras:
+        raise ValueError(f"cameras is empty; name at least one of {list(CAMERAS)}")
+    unknown = [c for c in cameras if not isinstance(c, Camera) and c not in CAMERAS]
+    if unknown:
+        raise ValueError(
+            f"cameras {unknown} are not known; choose among {list(CAMERAS)}, or pass Camera objects"
+        )
+    found = tuple(c if isinstance(c, Camera) else CAMERAS[c] for c in cameras)
+    names = [camera.name for camera in found]
+    if len(set(names)) < len(names):
+        raise ValueError(f"cameras has a name twice: {names}; name each view once")
+    return found
+
+
+@dataclass(frozen=True)
+class View:
+    """A camera, (left, right, bottom, top) of its window along its axes, and pixels of both."""
+
+    camera: Camera
+    window: tuple[float, float, float, float]
+    size: tuple[int, int]
+
+
+def make_views(
+    canvas: Canvas,
+    theme: Theme,
+    cameras: Sequence[str | Camera] | None = None,
+    crop: Crop | None = None,
+    *,
+    tallest: float = 1.6,
+) -> list[View]:
+    """Return views of everything or of the crop, on one scale that fills the width of a panel.
+
+    No view is higher than `tallest` widths of a panel.
+    """
+    if canvas.flat and cameras is not None:
+        raise ValueError(f"cameras is {cameras}, but the mesh is planar and has one view")
+    usual = (PLAN,) if canvas.flat else CAR_CAMERAS
+    chosen = resolve_cameras(usual if cameras is None else cameras)
+    windows = (
+        [tuple(map(float, crop))] if crop is not None else [_window(canvas, c) for c in chosen]
+    )
+    spans = np.array([(right - left, top - bottom) for left, right, bottom, top in windows])
+    width = theme.panel_width * theme.dpi
+    per_unit = min(width / spans[:, 0].max(), tallest * width / spans[:, 1].max())
+    sizes = np.maximum(1, np.round(spans * per_unit)).astype(int).tolist()
+    return [View(*view[:2], tuple(view[2])) for view in zip(chosen, windows, sizes, strict=True)]
+
+
+def _window(canvas: Canvas, camera: Camera) -> tuple[float, float, float, float]:
+    extent = camera.extent(canvas)[:2]
+    margin = 0.0 if canvas.flat else _MARGIN * np.ptp(extent, axis=1).max()
+    return tuple((extent + (-margin, margin)).ravel())
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What figures of a set have in common.
+
+    Parameters
+    ----------
+    labels : Mapping[str, str]
+        Names of channels as they are written in figures; others keep theirs.
+    units : Mapping[str, str]
+        Units of channels, by the channel's own name.
+    crop : tuple of float or None
+        Part of planar meshes to look at.
+    source : str or None
+        Feature channel that a gallery shows as the input; None for the geometry.
+    cameras : tuple of str or None
+        Views of surfaces; None for planar sets.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+    crop: Crop | None = None
+    source: str | None = None
+    cameras: tuple[str, ...] | None = None
+
+
+_VEHICLE = Preset(
+    labels={
+        "pMeanTrim": "pressure",
+        "CpMeanTrim": "pressure coefficient",
+        "wallShearStressMeanTrim": "wall shear",
+        "wallShearStressMeanTrim_x": "wall shear x",
+        "wallShearStressMeanTrim_y": "wall shear y",
+        "wallShearStressMeanTrim_z": "wall shear z",
+        "UMeanTrim": "velocity",
+        **{f"UMeanTrim_{axis}": f"velocity {axis}" for axis in "xyz"},
+    },
+    # Kinematic: divided by the density.
+    units={
+        "pMeanTrim": "m²/s²",
+        **{f"wallShearStressMeanTrim{part}": "m²/s²" for part in ("", "_x", "_y", "_z")},
+        **{f"UMeanTrim{part}": "m/s" for part in ("", "_x", "_y", "_z")},
+    },
+    cameras=CAR_CAMERAS,
+)
+
+
+# The published sets of Geo-FNO and FNO state no units; the built-in elasticity is in kPa.
+PRESETS: Mapping[str, Preset] = {
+    "elasticity": Preset(labels={"stress": "stress σ"}),
+    "elasticity (built in)": Preset(labels={"stress": "stress σ"}, units={"stress": "kPa"}),
+    "darcy": Preset(labels={"a": "permeability a", "u": "pressure u"}, source="a"),
+    "airfoil": Preset(labels={"mach": "Mach number"}, crop=(-0.5, 1.5, -0.7, 0.7)),
+    "pipe": Preset(labels={"u_x": "velocity u$_x$"}),
+    "plasticity": Preset(source="die"),
+    "cars": _VEHICLE,
+    "car_volumes": _VEHICLE,
+    **{
+        f"drivaerml_{size}": _VEHICLE
+        for size in ("10k", "40k", "100k", "200k", "300k", "400k", "500k", "1m")
+    },
+}
+
+
+def preset_for(
+    benchmark: str | None, *, builtin: bool = False, dimension: int | None = None
+) -> Preset:
+    """Return the preset of a benchmark; of its dimension for sets without one.
+
+    Parameters
+    ----------
+    benchmark : str or None
+        Key of ``datapipes.specs.BENCHMARKS``, or None for a set that has none.
+    builtin : bool
+        Whether it is the built-in set, which has units of its own.
+    dimension : int, optional
+        Number of coordinates, for sets without a preset: 3-D ones are taken for vehicles.
+
+    Examples
+    --------
+    >>> preset_for("elasticity", builtin=True).units["stress"]
+    'kPa'
+    >>> preset_for(None, dimension=3).cameras
+    ('three-quarter', 'side', 'top', 'rear')
+    """
+    special = f"{benchmark} (built in)"
+    if builtin and special in PRESETS:
+        return PRESETS[special]
+    if benchmark in PRESETS:
+        return PRESETS[benchmark]
+    return _VEHICLE if dimension == 3 else Preset()
