@@ -6,7 +6,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from types import EllipsisType
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ DENSITIES = ("cells", "area")
 # Choices of `weights` that are no names of arrays.
 NO_WEIGHTS, MEASURE = "none", "measure"
 _COLUMN_GROUPS = ("coordinates", "features", "fields")
+Part = Rows | int | EllipsisType
 # Transforms of PhysicsNeMo that change a token by itself, whatever their arguments.
 _POINTWISE = {"BroadcastGlobalFeatures", "Normalize", "Purge", "Rename", "Scale", "Translate"}
 # Of cells without area: they are tokens like others, and 0 would remove them.
@@ -35,24 +37,24 @@ def _is_pointwise(transform: Transform) -> bool:
     return kind.__name__ in _POINTWISE and kind.__module__.startswith("physicsnemo.")
 
 
-class Rowwise(Protocol):
-    """Anything whose first axis is the token axis: ndarray, memory map, zarr array, gather."""
+@dataclass(frozen=True)
+class LazyArray:
+    """An array of which rows are read or computed when they are asked for, and only these."""
 
     shape: tuple[int, ...]
+    # Gives rows, with an int one entry of the first axis, with ``...`` all.
+    read: Callable[[Part], np.ndarray]
+    dtype: np.dtype = np.dtype(np.float64)
 
-    def __getitem__(self, rows: Rows) -> np.ndarray:
-        """Return the chosen rows."""
+    def __getitem__(self, rows: Part) -> np.ndarray:
+        return self.read(rows)
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self[...], dtype=dtype)
 
 
-class ComputedColumn:
-    """A column that is computed for the rows asked for, and only for them."""
-
-    def __init__(self, shape: tuple[int, ...], compute: Callable[[Rows], np.ndarray]) -> None:
-        self.shape = shape
-        self._compute = compute
-
-    def __getitem__(self, rows: Rows) -> np.ndarray:
-        return self._compute(rows)
+# Anything whose first axis is the token axis; a memory map is an ndarray.
+Rowwise = np.ndarray | LazyArray
 
 
 def channel_names(widths: Mapping[str, int]) -> list[str]:
@@ -87,7 +89,7 @@ def parameter_names(widths: Mapping[str, int]) -> list[str]:
 
 def point_areas(
     coordinates: Mapping[str, Rowwise], n_tokens: int, grid: tuple[int, ...] | None = None
-) -> ComputedColumn:
+) -> LazyArray:
     """Return the areas that points of a grid, or else of a planar cloud, stand for.
 
     Examples
@@ -101,7 +103,7 @@ def point_areas(
         points = np.concatenate([column.reshape(n_tokens, -1) for column in columns], axis=1)
         return (cloud_areas(points) if grid is None else grid_areas(points, grid))[rows]
 
-    return ComputedColumn((n_tokens,), compute)
+    return LazyArray((n_tokens,), compute)
 
 
 def distinct_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:

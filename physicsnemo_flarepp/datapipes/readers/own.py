@@ -15,8 +15,7 @@ from physicsnemo.datapipes import register
 from ...meshes import PolygonMesh
 from ...meshes.polygons import Rows
 from ...meshes.vtk_calls import LISTS
-from .array_files import LazyArray
-from .base import MEASURE, CaseReader, ReaderOptions, Rowwise, TokenTable
+from .base import MEASURE, CaseReader, LazyArray, ReaderOptions, Rowwise, TokenTable
 from .case_files import CaseFiles, find_files, some
 from .case_tables import TO_BODY, make_table, token_shape
 from .contents import Contents, DecodedCases, Wanted, is_connectivity, open_body, open_files
@@ -384,7 +383,7 @@ class OwnReader(NamedReader):
         def read(rows: Rows | int) -> np.ndarray:
             return np.asarray(array[kept[rows]])
 
-        return LazyArray((len(kept), *array.shape[1:]), array.dtype, read)
+        return LazyArray((len(kept), *array.shape[1:]), read, array.dtype)
 
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return the files, and the boundary, so that a mesh can be opened again."""
@@ -411,4 +410,4 @@ def _entry(array: Rowwise, position: int) -> LazyArray:
     def read(rows: Rows | int) -> np.ndarray:
         return np.asarray(array[position])[rows]
 
-    return LazyArray(tuple(array.shape[1:]), array.dtype, read)
+    return LazyArray(tuple(array.shape[1:]), read, array.dtype)
