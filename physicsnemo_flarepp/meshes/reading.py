@@ -18,8 +18,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..files import damaged
-from .cells import POLYGON_TYPES, CellMesh, pixels_to_quads, to_pyvista
-from .polygons import ASSOCIATIONS, PolygonMesh, check_vertices
+from .polygons import (
+    ASSOCIATIONS,
+    POLYGON_TYPES,
+    CellMesh,
+    PolygonMesh,
+    check_vertices,
+    pixels_to_quads,
+    to_pyvista,
+)
 from .vtk_calls import COMPOSITE, ask_vtk
 
 if TYPE_CHECKING:

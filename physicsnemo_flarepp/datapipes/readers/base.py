@@ -152,15 +152,20 @@ class TokenTable:
                         "Repair the file, or name another array"
                     )
 
+    def widths(self) -> dict[str, dict[str, int]]:
+        """Return the number of channels of each column and each value of the case, by group."""
+        columns = {key: getattr(self, key) for key in _COLUMN_GROUPS}
+        widths = {
+            key: {name: math.prod(column.shape[1:]) for name, column in group.items()}
+            for key, group in columns.items()
+        }
+        return widths | {"globals": {n: value.size for n, value in self.global_values.items()}}
+
     def channels(self) -> dict[str, list[str]]:
         """Return the names of the channels of ``fields``, ``features`` and ``globals``."""
-        return {
-            "fields": channel_names({n: math.prod(c.shape[1:]) for n, c in self.fields.items()}),
-            "features": channel_names(
-                {n: math.prod(c.shape[1:]) for n, c in self.features.items()}
-            ),
-            "globals": parameter_names({n: v.size for n, v in self.global_values.items()}),
-        }
+        widths = self.widths()
+        named = {key: channel_names(widths[key]) for key in ("fields", "features")}
+        return named | {"globals": parameter_names(widths["globals"])}
 
     def read(self, name: str, rows: Rows) -> np.ndarray:
         """Return the rows of column group `name` as float32, (n, channels)."""
@@ -339,7 +344,7 @@ class CaseReader(Reader):
 
     def _check_common(self, table: TokenTable) -> None:
         """Keep what the first case opened says about all cases; raise if this one differs."""
-        dimension = sum(math.prod(column.shape[1:]) for column in table.coordinates.values())
+        dimension = sum(table.widths()["coordinates"].values())
         kind = {"association": table.association, "dimension": dimension}
         for what, found in {**kind, **table.channels()}.items():
             # Threads open cases at the same time; setdefault looks and sets in one step.

@@ -14,7 +14,7 @@ from .case_files import SPLIT_DIRECTORIES, CaseFiles
 from .contents import Contents, Wanted
 from .own import OwnReader
 from .parameters import REFERENCE_VALUES
-from .splits import CaseChoice, named_split
+from .splits import CaseChoice
 
 # Files of DrivAerML by layout; those with cell centres in tables, and no mesh, name them so.
 PATTERNS = {
@@ -124,6 +124,8 @@ class DrivAerMLReader(OwnReader):
     >>> reader = DrivAerMLReader("data/drivaerml_raw", fields=["pMeanTrim"])  # doctest: +SKIP
     """
 
+    _by_share = False
+
     def __init__(
         self,
         root: str | Path,
@@ -174,10 +176,6 @@ class DrivAerMLReader(OwnReader):
             options=options,
         )
         self.files = {case: files.cases[case][0] for case in self.case_ids}
-
-    @staticmethod
-    def _choose_cases(root, split, found, cases, manifest, n_cases) -> dict[str, Path]:
-        return named_split(root, split, found, cases=cases, manifest=manifest, n_cases=n_cases)
 
     def describe_names(self) -> list[str]:
         """Return nothing: the arrays of a published layout are known."""
