@@ -274,9 +274,6 @@ class CaseReader(Reader):
     ----------
     case_ids : Sequence[str]
         One id per sample; an id appears once.
-    association : str or None
-        Whether tokens are the ``point`` or the ``cell`` of the source; None takes what the first
-        case opened has.
     grid : tuple[int, ...] or None
         Shape of the structured grid that the tokens of a whole case form in row-major order.
     options : ReaderOptions or Mapping, optional
@@ -289,7 +286,6 @@ class CaseReader(Reader):
         self,
         *,
         case_ids: Sequence[str],
-        association: str | None = None,
         grid: tuple[int, ...] | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
@@ -300,7 +296,8 @@ class CaseReader(Reader):
             raise ValueError(f"{type(self).__name__}: the split is empty; it needs at least 1 case")
         check_unique(case_ids, type(self).__name__)
         self.case_ids = list(case_ids)
-        self._common = {} if association is None else {"association": association}
+        # What the first case opened has, and all others must have.
+        self._common: dict[str, Any] = {}
         self.grid = grid
         self.options = options
         self._seed_base = options.seed
@@ -351,7 +348,7 @@ class CaseReader(Reader):
             known = self._common.setdefault(what, found)
             if found != known:
                 raise ValueError(
-                    f"{table.source}: {what} is {found!r}, but {known!r} was asked for or found in "
+                    f"{table.source}: {what} is {found!r}, but {known!r} was found in "
                     "another case; all cases of a set need the same. Name arrays (and their "
                     "`association`) that all cases hold alike, or leave this case out"
                 )

@@ -24,7 +24,6 @@ PATTERNS = {
     "pmsh": ("run_*/*.pmsh", "run_*.pmsh"),
     "zarr": ("run_*.zarr", "*/run_*.zarr"),
 }
-_SUFFIXES = {Path(globs[0]).suffix: layout for layout, globs in PATTERNS.items()}
 _CENTRES = {"presampled": "surface_mesh_centers", "zarr": "surface_mesh_centers"}
 _PRESAMPLED = "drivaerml_surface_presampled_*"
 
@@ -55,9 +54,10 @@ def find_cases(root: Path, layout: str | None, pattern: str | None) -> tuple[str
         raise ValueError(f"layout is {layout!r}, expected one of {sorted(PATTERNS)}")
     globs = PATTERNS if layout is None else {layout: PATTERNS[layout]}
     if pattern is not None:
-        if Path(pattern).suffix not in _SUFFIXES:
-            raise ValueError(f"pattern {pattern!r} must end in one of {sorted(_SUFFIXES)}")
-        globs = {_SUFFIXES[Path(pattern).suffix]: (pattern,)}
+        suffixes = {Path(patterns[0]).suffix: name for name, patterns in PATTERNS.items()}
+        if Path(pattern).suffix not in suffixes:
+            raise ValueError(f"pattern {pattern!r} must end in one of {sorted(suffixes)}")
+        globs = {suffixes[Path(pattern).suffix]: (pattern,)}
 
     def matching(folder: Path) -> dict[str, list[Path]]:
         found = {n: {p for glob in some for p in folder.glob(glob)} for n, some in globs.items()}
