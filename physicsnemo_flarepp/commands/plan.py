@@ -3,10 +3,10 @@
 import argparse
 import math
 
-import torch
 from omegaconf import OmegaConf
 
 from ..models.feeding import InputLayout, build_model
+from ..parallel.launch import find_device
 from ..texts import format_table
 from ..training.config import check_config
 from ..training.planning import StepPlan, plan
@@ -20,10 +20,8 @@ def run(options: argparse.Namespace) -> dict[int, list[StepPlan]]:
     arguments = OmegaConf.to_container(cfg.model)
     arguments |= {"structured_shape": None, "unified_pos": None}  # a grid is a cloud, too
     layout = InputLayout(options.inputs, 0, 0, options.outputs)
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = build_model(arguments, layout, cfg.training.precision).to(device)
+    model = build_model(arguments, layout, cfg.training.precision)
+    model = model.to(find_device(options.device))
     plans = {}
     for n_tokens in options.tokens:
         plans[n_tokens] = plan(

@@ -200,6 +200,11 @@ def complete_names(
 
 def checked_config(cfg: Mapping[str, Any] | DictConfig) -> DictConfig:
     """Return a data config with all its defaults; an unknown key is an error."""
+    if cfg.get("sequences") is not None:
+        raise ValueError(
+            f"data.sequences is {cfg['sequences']!r}: sequences have classes, not fields. They are "
+            "for flarepp train; a run has its results in table.md and errors.csv"
+        )
     return OmegaConf.merge(OmegaConf.structured(LoaderConfig), _plain(cfg))
 
 

@@ -33,8 +33,8 @@ def initialize(
         How long a collective may wait for another rank before the job fails; a number means
         seconds. Default: torch's (10 minutes for NCCL, 30 for gloo).
     device : torch.device or str, optional
-        The GPU of a process without a launcher, such as "cuda:1"; no other one is touched. Ranks of
-        a launcher have theirs by their local rank.
+        "cpu" touches no GPU. The GPU of a process without a launcher, such as "cuda:1"; no other
+        one is touched. Ranks of a launcher have theirs by their local rank.
 
     Returns
     -------
@@ -56,7 +56,8 @@ def initialize(
         return DistributedManager()
     launcher = find_launcher(os.environ)
     hook = sys.excepthook
-    with _working_start_up(duration):
+    on_cpu = device is not None and torch.device(device).type == "cpu"
+    with _working_start_up(duration, on_cpu):
         if launcher == "none":
             DistributedManager.setup(
                 rank=0,
@@ -69,6 +70,34 @@ def initialize(
         else:
             DistributedManager.initialize()
     return DistributedManager()
+
+
+def find_device(name: torch.device | str | None = None) -> torch.device:
+    """Return the device of this name; for None and "auto" the GPU if there is one.
+
+    Raises ValueError for one that is not here.
+
+    Examples
+    --------
+    >>> find_device("cpu")
+    device(type='cpu')
+    """
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name is None or name == "auto":
+        return torch.device("cuda" if visible else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:<number>, got {str(name)!r}")
+    if device.type == "cuda" and (device.index or 0) >= visible:
+        raise ValueError(
+            f"device is {str(name)!r}, but torch {torch.__version__} finds "
+            f"{visible or 'no'} CUDA device{'s' if visible > 1 else ''}; look at nvidia-smi, the "
+            "driver and CUDA_VISIBLE_DEVICES, or use 'auto'"
+        )
+    return device
 
 
 def find_launcher(environment: Mapping[str, str]) -> str:
@@ -102,18 +131,18 @@ def _as_duration(timeout: timedelta | float | None) -> timedelta | None:
 
 
 @contextmanager
-def _working_start_up(timeout: timedelta | None) -> Iterator[None]:
+def _working_start_up(timeout: timedelta | None, on_cpu: bool) -> Iterator[None]:
     """Let PhysicsNeMo 2.2 start on CPU and on one GPU per rank, with a timeout that holds.
 
     ``DistributedManager.setup`` passes ``device_id=cpu`` to torch, which rejects a device without
     an index; without LOCAL_RANK it divides by the number of GPUs, 0. It takes the local rank for
     the index of the GPU even where a rank sees only its own. It also switches NCCL's error handling
-    off, so that a collective that never completes would hang past its timeout. One rank alone
-    needs no port.
+    off, so that a collective that never completes would hang past its timeout. It opens a GPU
+    wherever there is one, so that `on_cpu` hides them. One rank alone needs no port.
     """
-    original = dist.init_process_group
+    original, available = dist.init_process_group, torch.cuda.is_available
     async_errors = os.environ.get(_ASYNC_ERRORS)
-    visible = torch.cuda.device_count()
+    visible = 0 if on_cpu else torch.cuda.device_count()
 
     def init_process_group(backend, rank, world_size, device_id):
         _restore(_ASYNC_ERRORS, async_errors)
@@ -139,10 +168,12 @@ def _working_start_up(timeout: timedelta | None) -> Iterator[None]:
     if visible == 1:
         os.environ.update(dict.fromkeys(given, "0"))
     dist.init_process_group = cast(Any, init_process_group)
+    if on_cpu:
+        torch.cuda.is_available = lambda: False
     try:
         yield
     finally:
-        dist.init_process_group = original
+        dist.init_process_group, torch.cuda.is_available = original, available
         os.environ.update(given)
 
 

@@ -30,6 +30,7 @@ from ..files import reading
 from ..inference import predict
 from ..inference.prediction import unwrap
 from ..models.feeding import input_adapter
+from ..parallel.launch import find_device
 from .checkpoints import CheckpointStore
 from .directory import (
     CONFIG,
@@ -304,7 +305,7 @@ def load_run(
     _check_manifest(directory, checkpoint)
     config = _read_config(config_file)
     moved = data_root is not None and _is_moved(directory, Path(data_root))
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = find_device(device)
     model = load_model(weights_file, trust=trust).to(device).eval()
     return Run(
         name=directory.resolve().name,

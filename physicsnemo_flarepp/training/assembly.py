@@ -19,6 +19,7 @@ from ..datapipes.channels import Channels
 from ..datapipes.loaders import Loaders
 from ..datapipes.readers.memory import MemoryCases
 from ..parallel import enable_context_parallel, initialize, make_mesh
+from ..parallel.launch import find_device
 from ..parallel.ranks import Ranks
 from .config import TrainingConfig
 from .optimizers import make_average, make_optimizer, make_schedule
@@ -73,9 +74,7 @@ def start_ranks(cfg: DictConfig) -> Ranks:
 
 def _choose_device(name: str, own: torch.device, world_size: int) -> torch.device:
     """Return the device called `name`; `own` is the one that belongs to this rank."""
-    chosen = own if name == "auto" or name == own.type else torch.device(name)
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {name!r}, but no CUDA device is present; use 'auto'")
+    chosen = own if name in ("auto", own.type) else find_device(name)
     if chosen != own and world_size > 1:
         raise ValueError(
             f"device is {name!r}, but this rank of {world_size} owns {own}; use 'auto' (and "

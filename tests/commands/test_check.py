@@ -62,7 +62,7 @@ def test_json_is_all_that_is_printed(findings, monkeypatch, capsys):
     [
         (["--ranks", "1"], "--ranks must be at least 2, got 1"),
         (["--device", "cuda"], "finds no CUDA device; look at nvidia-smi"),
-        (["--device", "meta"], "--device must be cpu, cuda or cuda:<number>, got 'meta'"),
+        (["--device", "meta"], "device must be auto, cpu, cuda or cuda:<number>, got 'meta'"),
     ],
 )
 def test_wrong_use_is_named(arguments, words, capsys):

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from physicsnemo.distributed import DistributedManager
 
 from physicsnemo_flarepp.parallel import initialize, make_mesh, shard_bounds
-from physicsnemo_flarepp.parallel.launch import find_launcher
+from physicsnemo_flarepp.parallel.launch import find_device, find_launcher
 from physicsnemo_flarepp.training.assembly import start_ranks
 from physicsnemo_flarepp.training.config import check_config
 
@@ -147,3 +147,30 @@ def test_a_run_on_the_second_gpu_touches_no_other(monkeypatch, fake_gpus):
     cfg = {"model": {}, "data": {"builtin": "darcy"}, "run_dir": "out", "device": "cuda:1"}
     assert str(start_ranks(check_config(OmegaConf.create(cfg))).device) == "cuda:1"
     assert set(touched) == {"cuda:1"}
+
+
+@pytest.mark.parametrize("variables", [{}, {**TORCHRUN, "MASTER_PORT": "29500"}])
+def test_a_run_on_the_cpu_touches_no_gpu(monkeypatch, fake_gpus, variables):
+    monkeypatch.setattr("physicsnemo_flarepp.training.assembly.make_mesh", lambda size: None)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    touched = fake_gpus(2)
+    cfg = {"model": {}, "data": {"builtin": "darcy"}, "run_dir": "out", "device": "cpu"}
+    assert str(start_ranks(check_config(OmegaConf.create(cfg))).device) == "cpu"
+    assert set(touched) == {"None"}, "the group has no device, and none is set"
+    assert not DistributedManager().cuda
+    assert torch.cuda.is_available(), "they are hidden during the start-up only"
+
+
+def test_devices_are_found_by_name(fake_gpus):
+    assert str(find_device()) == "cpu"
+    fake_gpus(2)
+    assert [str(find_device(name)) for name in ("auto", "cuda:1", "cpu")] == [
+        "cuda",
+        "cuda:1",
+        "cpu",
+    ]
+    with pytest.raises(ValueError, match="'cuda:2', but torch .* finds 2 CUDA devices"):
+        find_device("cuda:2")
+    with pytest.raises(ValueError, match="got 'gpu'"):
+        find_device("gpu")

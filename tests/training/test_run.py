@@ -96,7 +96,7 @@ def test_derivatives_need_a_grid(make_config):
         ({"training__epochs": 0}, "training.epochs is 0, expected at least 1"),
         ({"training__ema_decay": 1.0}, "training.ema_decay is 1.0, expected"),
         ({"training__compile": "yes"}, "training.compile is 'yes'"),
-        ({"device": "cuda"}, "no CUDA device is present"),
+        ({"device": "cuda"}, "finds no CUDA device"),
         ({"parallel__context": 2}, "context_size must divide the number of ranks"),
     ],
 )

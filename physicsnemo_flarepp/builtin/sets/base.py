@@ -14,7 +14,18 @@ Case = dict[str, np.ndarray]
 # A worker process imports the one module it needs, so the list holds names, not modules.
 MODULES = {
     name: f"physicsnemo_flarepp.builtin.sets.{name}"
-    for name in ("cars", "car_volumes", "darcy", "elasticity", "pipe", "airfoil")
+    for name in (
+        "cars",
+        "car_volumes",
+        "darcy",
+        "elasticity",
+        "pipe",
+        "airfoil",
+        "listops",
+        "listops_short",
+        "pathfinder",
+        "pathfinder_small",
+    )
 }
 
 

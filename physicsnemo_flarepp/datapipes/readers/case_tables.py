@@ -82,9 +82,11 @@ def _missing(contents: Contents, name: str) -> MissingName:
     if contents.mesh is not None:
         n_tokens = f" for {contents.count('cell')} cells and {contents.count('point')} points"
     files = list(dict.fromkeys([contents.source, *contents.origins.values()]))
-    where = f"{files[0]} has no" if len(files) == 1 else f"none of {some(map(str, files))} has an"
+    told = f"{files[0]} has no array {name!r}"
+    if len(files) > 1:
+        told = f"none of {some(map(str, files))} has an array {name!r}"
     return MissingName(
-        f"{where} array {name!r}{n_tokens}; present: "
+        f"{told}{n_tokens}; present: "
         f"{', '.join(sorted(present)) or 'none'}. Name one of these in data.fields, data.features, "
         "data.globals, data.coordinates or data.weights, or leave the case out of data.splits"
     )
