@@ -22,7 +22,7 @@ from physicsnemo_flarepp.parallel import (
     shard_tokens,
     sync_gradients,
 )
-from physicsnemo_flarepp.parallel.gradients import sum_in_buckets
+from physicsnemo_flarepp.parallel.ranks import sum_in_buckets
 from physicsnemo_flarepp.training.config import TrainingConfig
 from physicsnemo_flarepp.training.losses import relative_l2_loss
 from physicsnemo_flarepp.training.optimizers import make_average, make_schedule
