@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from physicsnemo_flarepp.commands.configs import REGISTERED
 from physicsnemo_flarepp.datapipes.config import DataConfig
 from physicsnemo_flarepp.datapipes.specs import BENCHMARKS
+from physicsnemo_flarepp.sequences.config import SequenceConfig
 from physicsnemo_flarepp.training.config import RunConfig, TrainingConfig, folder_name
 
 _store = ConfigStore.instance()
@@ -23,6 +24,7 @@ STUDY = ("gnot", "lno", "perceiver_io", "set_transformer")
 
 def _register_defaults() -> None:
     _store.store("_defaults", DataConfig, group="data")
+    _store.store("_sequences", SequenceConfig, group="data")
     _store.store("default", TrainingConfig, group="training")
     _store.store("none", {}, group="experiment", package="_global_")
     # Not as a class: a config that extends a run, as that of a comparison, has keys of its own.

@@ -51,6 +51,7 @@ PRIVATE = {
     "_fused_rms_norm_backward": "torch.ops.aten",
     "_get_default_store": "torch.distributed.distributed_c10d",
     "_get_group_size_by_name": "torch.distributed.distributed_c10d",
+    "_resolve_process_group": "torch.distributed.distributed_c10d",
     "_has_any_global_hook": "torch.nn.modules.module",
     "_modules": "a torch.nn.Module",
     "_opname": "an operator of torch",

@@ -22,15 +22,18 @@ ALLOWED = {
     "meshes": {"files", "texts"},
     "builtin": BASE,
     "datapipes": {"builtin", "meshes", "parallel", *BASE},
+    "sequences": {"ops", "mixers", "models", "parallel", "builtin", "datapipes", *BASE},
     "visualization": {"ops", "meshes", *BASE},
     "runs": {"models", "parallel", "inference", "datapipes", *BASE},
     "training": {
-        "ops", "mixers", "models", "parallel", "inference", "datapipes", "runs", *BASE
+        "ops", "mixers", "models", "parallel", "inference", "datapipes", "runs",
+        "sequences", *BASE
     },
 }  # fmt: skip
 ALLOWED["checks"] = {*ALLOWED} - {"meshes"}
 ALLOWED["evaluation"] = {*ALLOWED} - {"checks"}
-ALLOWED["commands"] = {*ALLOWED, "evaluation"}
+ALLOWED["design"] = {*ALLOWED} - {"checks"}
+ALLOWED["commands"] = {*ALLOWED}
 
 
 def imported_rooms(source, package):

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from ..datapipes.specs import BENCHMARKS
 from ..texts import format_table
-from ..training.config import one_budget
+from ..training.config import CONFIGS, compose, one_budget
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-_PACKAGE = "physicsnemo_flarepp.conf"
 # Options that have no file, by group, with their explanations; conf/__init__.py registers them.
 REGISTERED = {
     "data": {
@@ -36,7 +35,8 @@ _LONGEST_NAME = 100
 _WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn",
                "--config-dir", "-cd", "--experimental-rerun"}  # fmt: skip
 # Texts in quotes, and words outside of quotes.
-_WORDS = re.compile(r"""("[^"]*"|'[^']*')|([^\s,\[\]{}:"'](?:[^,\[\]{}:"']*[^\s,\[\]{}:"'])?)""")
+_WORDS = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|"""
+                    r"""([^\s,\[\]{}:"'](?:[^,\[\]{}:"']*[^\s,\[\]{}:"'])?)""")  # fmt: skip
 
 
 class UnknownKey(ValueError):
@@ -90,14 +90,7 @@ def compose_config(entry: str, overrides: Sequence[str]) -> "DictConfig":
     """Return the config that Hydra composes of overrides, without running anything."""
     overrides = completed(entry, overrides)
     with _explaining_keys(entry, overrides):
-        return _compose(entry, overrides)
-
-
-def _compose(entry: str, overrides: Sequence[str]) -> "DictConfig":
-    from hydra import compose, initialize_config_module
-
-    with initialize_config_module(_PACKAGE, version_base="1.3"):
-        return compose(entry, list(overrides))
+        return compose(entry, overrides)
 
 
 @contextmanager
@@ -115,7 +108,7 @@ def _explaining_keys(entry: str, overrides: Iterable[str]) -> Iterator[None]:
         wrong = found[1]
         models = {text for text in overrides if text.startswith("model=")}
         known = [f"model={path.stem}" for path in (config_directory() / "model").glob("*.yaml")]
-        cfg = _compose(entry, [*models.intersection(known)][:1])
+        cfg = compose(entry, [*models.intersection(known)][:1])
         near = nearest_key(wrong, _keys(OmegaConf.to_container(cfg)))
         hint = f"did you mean {near}?" if near else f"flarepp {entry} --help all lists all keys"
         raise UnknownKey(f"there is no key {wrong!r}; {hint}") from error
@@ -202,7 +195,7 @@ def run_composed(
     sys.argv = ["flarepp", *arguments]
     try:
         with _explaining_keys(entry, arguments):
-            hydra.main(f"pkg://{_PACKAGE}", entry, version_base="1.3")(job)()
+            hydra.main(f"pkg://{CONFIGS}", entry, version_base="1.3")(job)()
     finally:
         if rows:
             print(format_table([list(rows[0]), *(list(row.values()) for row in rows)]))

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from ..datapipes.config import load_yaml
 from ..meshes.export import export_mesh
-from ..runs.directory import record_written
+from ..runs.directory import CONFIG, record_written
 from ..runs.metrics import read_metrics
 from ..runs.trained_run import Run, distinct_names, load_run
 from ..texts import printable
@@ -280,11 +281,19 @@ def draw_training(
         As in :func:`draw_comparison`.
     """
     names = distinct_names(directories, labels)
+    classes = {"measure": "wrong class", "constant": "the commonest class"}
     return plot_training(
         {name: read_metrics(run) for name, run in zip(names, directories, strict=True)},
+        **(classes if all(map(classifies, directories)) else {}),
         theme=theme,
         path=figure_paths(directory, "training", formats),
     )
+
+
+def classifies(directory: str | os.PathLike) -> bool:
+    """Return whether a run directory is of a classifier of sequences, which has no fields."""
+    path = Path(directory) / CONFIG
+    return path.is_file() and load_yaml(path).data.get("sequences") is not None
 
 
 def draw_parity(
@@ -361,10 +370,11 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
     written: list[Path] = []
     try:
         written += draw_training([directory], target).paths
-        require_rendering()
-        run = load_run(directory, trust=True)  # what it names, the training has just imported
-        for picture in draw_comparison([run], "median", target):
-            written += picture.paths
+        if not classifies(directory):
+            require_rendering()
+            run = load_run(directory, trust=True)  # what it names, the training has just imported
+            for picture in draw_comparison([run], "median", target):
+                written += picture.paths
     except RenderingUnavailable as reason:
         print(f"no figures of fields: {reason}")
     except Exception as reason:  # whatever it is, the results of the training stand

@@ -13,10 +13,17 @@ class AttentionMixer(Mixer):
     ----------
     dim, heads : int
         Channels C and heads H.
+    attention_dropout : float, optional, default=0.0
+        Probability with which softmax weights are dropped in training.
+    rotary : bool, optional, default=False
+        Rotate queries and keys by the position of their token.
     """
 
-    def __init__(self, dim: int, heads: int) -> None:
+    def __init__(
+        self, dim: int, heads: int, attention_dropout: float = 0.0, rotary: bool = False
+    ) -> None:
         super().__init__(dim, heads)
+        self.set_options(attention_dropout, rotary)
         self.project = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
         self.reset_parameters()
@@ -24,4 +31,5 @@ class AttentionMixer(Mixer):
     def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Let every token attend to every real token."""
         q, k, v = self.project_heads(x, self.project, 3)
-        return self.out(self.merge_heads(encode(q, k, v, key_weights=token_weights)))
+        weighting = {"key_weights": token_weights, "dropout": self.dropout}
+        return self.out(self.merge_heads(encode(self.place(q), self.place(k), v, **weighting)))

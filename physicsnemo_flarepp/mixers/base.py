@@ -9,7 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..ops import attention_with_lse, encode, merge_over_group, merge_partials, sum_over_group
+from ..ops import (
+    attention_with_lse,
+    encode,
+    merge_over_group,
+    merge_partials,
+    rotate_rows,
+    sum_over_group,
+)
 from ..ops.attention import TokenWeights, attention_of_part
 from .layers import ResidualMLP, apply_in_parts
 
@@ -57,10 +64,18 @@ class Mixer(nn.Module, ABC):
         mixer has no stages and cannot be sharded.
     weight_of_nothing : float
         What a gather weighs that saw no token.
+    attention_dropout : float
+        Probability with which softmax weights are dropped in training; stages leave it out, like
+        all dropout, and streaming refuses models that have it switched on.
+    rotary : bool
+        Rotate keys by the position of their token. Stages do not know positions, so a mixer with
+        it has none.
     """
 
     context_group: str | None = None
     n_gathers: int = 0
+    attention_dropout: float = 0.0
+    rotary: bool = False
     weight_of_nothing: float = 0.0
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -91,7 +106,25 @@ class Mixer(nn.Module, ABC):
     @property
     def is_random(self) -> bool:
         """Whether two calls on the same tokens give different results."""
-        return False
+        return self.dropout > 0
+
+    @property
+    def dropout(self) -> float:
+        """The attention dropout of this call."""
+        return self.attention_dropout if self.training else 0.0
+
+    def set_options(self, attention_dropout: float, rotary: bool) -> None:
+        """Set what sequences ask of a mixer: see the attributes of these names."""
+        self.attention_dropout = attention_dropout
+        self.rotary = rotary
+        if rotary:
+            if self.head_dim % 2:
+                raise ValueError(f"rotary keys need an even width per head, got {self.head_dim}")
+            self.n_gathers = 0
+
+    def place(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
+        """Return keys of all tokens, rotated by their positions if the mixer is rotary."""
+        return rotate_rows(key) if self.rotary else key
 
     @property
     def dtype(self) -> torch.dtype:

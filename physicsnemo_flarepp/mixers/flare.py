@@ -14,6 +14,7 @@ from .base import (
     add_identity,
     make_projections,
 )
+from .layers import make_norm
 
 
 class FlareMixer(SoftmaxMixer):
@@ -41,6 +42,14 @@ class FlareMixer(SoftmaxMixer):
         Use the scale 1, as FLARE's first paper does.
     act : str, optional, default="gelu"
         Activation of the residual layers.
+    norm : str, optional, default="layer"
+        Kind of the normalisations inside the mixer: "layer" or "rms".
+    query_key_norm : bool, optional, default=False
+        Normalise queries and keys per head, as in the authors' runs on sequences.
+    attention_dropout : float, optional, default=0.0
+        Probability with which softmax weights are dropped in training.
+    rotary : bool, optional, default=False
+        Rotate keys by the position of their token.
     """
 
     n_gathers = 1
@@ -54,8 +63,16 @@ class FlareMixer(SoftmaxMixer):
         projection_layers: int = 0,
         unit_scale: bool = False,
         act: str = "gelu",
+        norm: str = "layer",
+        query_key_norm: bool = False,
+        attention_dropout: float = 0.0,
+        rotary: bool = False,
     ) -> None:
         super().__init__(dim, heads)
+        self.set_options(attention_dropout, rotary)
+        self.query_norm = self.key_norm = nn.Identity()
+        if query_key_norm:
+            self.query_norm, self.key_norm = (make_norm(norm, self.head_dim) for _ in range(2))
         self.residual_projections = residual_projections
         self.scale = 1.0 if unit_scale else self.head_dim**-0.5
         self.queries = nn.Parameter(torch.empty(heads, slice_num, self.head_dim))
@@ -77,22 +94,30 @@ class FlareMixer(SoftmaxMixer):
     def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Gather the tokens into M latents per head and return them."""
         q, k, v = self.attention_inputs(x, ())
-        options = {"key_weights": token_weights, "group": self.context_group}
-        z = encode(q, k, v, scale=self.scale, **options)
-        return self.out(self.merge_heads(decode(k, q, z, scale=self.scale)))
+        options = {"scale": self.scale, "dropout": self.dropout}
+        z = encode(q, k, v, key_weights=token_weights, group=self.context_group, **options)
+        return self.out(self.merge_heads(decode(k, q, z, **options)))
 
     def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return the learned queries, and keys and values of the tokens."""
         k, v = self.project_heads(x, self.project, 2)
-        return self.queries_like(self.queries[None], k), k, v
+        return self.routing_queries(k), self.normalize_key(k), v
 
     def routing_keys(self, x: Float[Tensor, "B N C"]) -> Float[Tensor, "B H N D"]:
         """Return the keys of the tokens."""
-        return self.project_heads(x, self.project, 2, 0, 1)[0]
+        return self.normalize_key(self.project_heads(x, self.project, 2, 0, 1)[0])
+
+    def normalize_key(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
+        """Return keys from their projection."""
+        # Under CUDA's autocast LayerNorm returns fp32.
+        return self.place(self.key_norm(key).to(key.dtype))
+
+    def routing_queries(self, like: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H M D"]:
+        """Return the learned queries in the batch size and dtype of keys."""
+        return self.queries_like(self.query_norm(self.queries)[None], like)
 
     def scatter(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Return z to each token through its key."""
         k = self.routing_keys(x)
-        q = self.queries_like(self.queries[None], k)
-        y = decode(k, q, latents[0].to(k.dtype), scale=self.scale)
+        y = decode(k, self.routing_queries(k), latents[0].to(k.dtype), scale=self.scale)
         return self.out(self.merge_heads(y))

@@ -61,6 +61,10 @@ class FlarePPMixer(SoftmaxMixer):
         in those to :math:`\tilde k` and :math:`\tilde v`, before the linear one.
     act : str, optional, default="gelu"
         Activation of the residual layers.
+    attention_dropout : float, optional, default=0.0
+        Probability with which softmax weights are dropped in training.
+    rotary : bool, optional, default=False
+        Rotate :math:`\tilde k` and :math:`k` by the position of their token.
     """
 
     n_gathers = 2
@@ -78,8 +82,11 @@ class FlarePPMixer(SoftmaxMixer):
         projection_layers: int = 0,
         synthesis_layers: int = 0,
         act: str = "gelu",
+        attention_dropout: float = 0.0,
+        rotary: bool = False,
     ) -> None:
         super().__init__(dim, heads)
+        self.set_options(attention_dropout, rotary)
         self.norm = norm
         self.residual_projections = residual_projections
         self.anchored_queries = anchored_queries
@@ -131,12 +138,12 @@ class FlarePPMixer(SoftmaxMixer):
     ) -> tuple[Float[Tensor, "B H N D"], Float[Tensor, "B H N D"]]:
         r"""Return :math:`\tilde k, \tilde v` from the first projections of the tokens."""
         key = normalize_rows(self.norm, parts[0]) if self.normalize_source else parts[0]
-        return key, key if self.anchored_queries else parts[1]
+        return self.place(key), key if self.anchored_queries else parts[1]
 
     def normalize_key(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
         """Return :math:`k` from its projection."""
         # Under CUDA's autocast LayerNorm returns fp32.
-        return self.key_norm(key).to(key.dtype) if self.anchored_queries else key
+        return self.place(self.key_norm(key).to(key.dtype) if self.anchored_queries else key)
 
     def seed_queries(self, like: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H M D"]:
         """Return the queries of the synthesis, in the batch size and dtype of ``like``."""
@@ -156,10 +163,10 @@ class FlarePPMixer(SoftmaxMixer):
         """Synthesise the queries, gather the tokens into M latents per head, return them."""
         source_key, source_value, k, v = self.project_tokens(x)
         seeds, group = self.seed_queries(source_key), self.context_group
-        q = encode(seeds, source_key, source_value, key_weights=token_weights, group=group)
-        q = self.anchor(q)
-        z = encode(q, k, v, key_weights=token_weights, group=group)
-        return self.out(self.merge_heads(decode(k, q, z)))
+        gathering = {"key_weights": token_weights, "group": group, "dropout": self.dropout}
+        q = self.anchor(encode(seeds, source_key, source_value, **gathering))
+        z = encode(q, k, v, **gathering)
+        return self.out(self.merge_heads(decode(k, q, z, dropout=self.dropout)))
 
     def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return what gathers the dynamic queries, then what gathers the latents z."""

@@ -39,7 +39,7 @@ class PhysicsAttentionStages(SumMixer):
         total, weight = gathered
         slices = (total / (weight + self.epsilon)[..., None]).to(self.dtype)
         q, k, v = self.layer.qkv_project(slices).chunk(3, -1)
-        return encode(q, k, v)
+        return encode(q, k, v, dropout=self.dropout)
 
     def mix(self, x: Tokens, token_weights: TokenWeights | None) -> Tokens:
         """Sum tokens into slices, let the slices attend, spread them back."""
@@ -110,6 +110,8 @@ class TransolverMixer(PhysicsAttentionStages):
         Slices G.
     orthogonal_slices : bool, optional, default=False
         Start the slice weights orthogonal, as the original papers do, instead of N(0, 0.02).
+    attention_dropout : float, optional, default=0.0
+        Probability with which softmax weights between slices are dropped in training.
     """
 
     plus = False
@@ -117,9 +119,15 @@ class TransolverMixer(PhysicsAttentionStages):
     epsilon = 1e-5
 
     def __init__(
-        self, dim: int, heads: int, slice_num: int, orthogonal_slices: bool = False
+        self,
+        dim: int,
+        heads: int,
+        slice_num: int,
+        orthogonal_slices: bool = False,
+        attention_dropout: float = 0.0,
     ) -> None:
         super().__init__(dim, heads)
+        self.attention_dropout = attention_dropout
         self.orthogonal_slices = orthogonal_slices
         self.layer = PhysicsAttentionIrregularMesh(
             dim, heads, self.head_dim, 0.0, slice_num, use_te=False, plus=self.plus

@@ -9,7 +9,6 @@ from physicsnemo.nn import PositionalEmbedding
 from torch import nn
 
 from ..mixers import MIXERS, check_init, make_norm
-from .checks import check_integers, check_sizes
 from .layers import (
     InProjection,
     JoinedInputs,
@@ -18,7 +17,7 @@ from .layers import (
     make_block,
     stack_blocks,
 )
-from .token_model import TokenModel
+from .token_model import TokenModel, check_integers, check_sizes
 
 
 class MixerBackbone(TokenModel):
@@ -124,9 +123,7 @@ class MixerBackbone(TokenModel):
             "synthesis_layers": synthesis_layers,
             "unit_scale": unit_scale,
         }
-        known = _known_options(mixer, options)
-        shared = {"norm": norm, "act": act}
-        known |= {name: value for name, value in shared.items() if name in _parameters(mixer)}
+        known = mixer_options(MixerBackbone, mixer, options, norm=norm, act=act)
         latents = {"slice_num": slice_num} if "slice_num" in known else {}
         check_sizes(n_layers, n_hidden, n_head, latents, mlp_ratio, dropout)
         depths = {name: value for name, value in known.items() if name.endswith("_layers")}
@@ -178,9 +175,16 @@ class MixerBackbone(TokenModel):
         self.reset_parameters()
 
 
-def _known_options(mixer: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that a mixer has; raise on others that say something."""
-    defaults = inspect.signature(MixerBackbone).parameters
+def mixer_options(
+    model: type[nn.Module], mixer: str, options: dict[str, Any], **shared: str
+) -> dict[str, Any]:
+    """Return the options that a mixer has; raise on others that are not the `model`'s defaults.
+
+    What is `shared` with the rest of the model is left out silently.
+    """
+    if mixer not in MIXERS:
+        raise ValueError(f"mixer must be one of {sorted(MIXERS)}, got {mixer!r}")
+    defaults = inspect.signature(model).parameters
     having = {name: [key for key in MIXERS if name in _parameters(key)] for name in options}
     for name, value in options.items():
         if mixer not in having[name] and value not in (None, defaults[name].default):
@@ -188,7 +192,8 @@ def _known_options(mixer: str, options: dict[str, Any]) -> dict[str, Any]:
                 f"{name}={value!r} has no effect with mixer={mixer!r}, only with "
                 f"{', '.join(having[name])}; leave it out, or choose another mixer"
             )
-    return {name: value for name, value in options.items() if mixer in having[name]}
+    known = {name: value for name, value in options.items() if mixer in having[name]}
+    return known | {name: value for name, value in shared.items() if name in _parameters(mixer)}
 
 
 def _parameters(mixer: str) -> Sequence[str]:

@@ -9,7 +9,7 @@ import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -199,8 +199,15 @@ def _geotransolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]
 _BACKBONE = InputRule(_backbone_sizes, _backbone_inputs)
 _TRANSOLVER = InputRule(_transolver_sizes, _transolver_inputs)
 
+
 # By the path of the class, so that only the model in use is imported; subclasses are fed alike.
 # A model file may ask for these classes only: load_model builds no other without being told to.
+def _sequence_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
+    """Return tokens and mask; the layout of sequences holds the sizes by name."""
+    masked = "token_mask" in batch.keys()
+    return {"tokens": batch["tokens"]} | ({"token_mask": batch["token_mask"]} if masked else {})
+
+
 INPUT_RULES: dict[str, InputRule] = {
     "physicsnemo_flarepp.models.flarepp.FlarePP": _BACKBONE,
     "physicsnemo_flarepp.models.backbone.MixerBackbone": _BACKBONE,
@@ -208,6 +215,9 @@ INPUT_RULES: dict[str, InputRule] = {
     "physicsnemo_flarepp.models.set_transformer.SetTransformer": _BACKBONE,
     "physicsnemo_flarepp.models.gnot.GNOT": _BACKBONE,
     "physicsnemo_flarepp.models.lno.LNO": _BACKBONE,
+    "physicsnemo_flarepp.sequences.classifier.SequenceClassifier": InputRule(
+        lambda layout, _: asdict(cast(Any, layout)), _sequence_inputs
+    ),
     "physicsnemo.models.flare.flare.FLARE": _TRANSOLVER,
     "physicsnemo.models.flare.flare.FLAREPlusPlus": _TRANSOLVER,  # in no release up to 2.2
     "physicsnemo.models.transolver.transolver.Transolver": _TRANSOLVER,

@@ -5,7 +5,7 @@ from .collectives import all_gather, all_reduce, global_sum, group_size, sum_ove
 from .errors import field_errors, relative_l2
 from .merging import merge_over_group, merge_partials
 from .plain import plain_operators
-from .pointwise import rms_norm, split_linear, unit_scale, without_autocast
+from .pointwise import rms_norm, rotate_rows, split_linear, unit_scale, without_autocast
 from .routing import decode, encode
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "plain_operators",
     "relative_l2",
     "rms_norm",
+    "rotate_rows",
     "split_linear",
     "sum_over_group",
     "unit_scale",

@@ -47,6 +47,12 @@ def group_size(group: Group | None) -> int:
     return c10d._get_group_size_by_name(name)
 
 
+def group_rank(group: Group) -> int:
+    """Return the place of this rank in a group."""
+    name: Any = group_name(group)
+    return c10d._resolve_process_group(name).rank()
+
+
 def all_reduce(x: Tensor, op: str, group: Group) -> Tensor:
     """Reduce ``x`` over the group with "sum" or "max"; not differentiable.
 

@@ -248,3 +248,23 @@ class _RmsNorm(Function):
                 dx = (inner - unit * along) * scale
                 dw = (grad * unit).reshape(-1, x.shape[-1]).sum(0)
         return dx.to(x.dtype) if needs[0] else None, dw.to(weight.dtype) if needs[1] else None, None
+
+
+def rotate_rows(x: Float[Tensor, "B H N D"], base: float = 1e4) -> Float[Tensor, "B H N D"]:
+    r"""Rotate row n by rotary positions: pair d turns by :math:`n\, b^{-2d/D}`.
+
+    Pairs are channels d and d + D/2. The angles are computed in fp32, or fp64 for fp64 inputs.
+
+    Examples
+    --------
+    >>> rotate_rows(torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]])).squeeze()
+    tensor([[1.0000, 0.0000],
+            [0.5403, 0.8415]])
+    """
+    half = x.shape[-1] // 2
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    channel, row = (torch.arange(n, device=x.device, dtype=dtype) for n in (half, x.shape[2]))
+    angle = row[:, None] * base ** (-channel / half)
+    a, b = x.to(dtype).split(half, -1)
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), -1).to(x.dtype)

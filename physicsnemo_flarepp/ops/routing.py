@@ -24,6 +24,7 @@ def encode(
     key_weights: TokenWeights | None = None,
     group: Group | None = None,
     splits: int | None = None,
+    dropout: float = 0.0,
 ) -> Float[Tensor, "B H M D"]:
     r"""Gather N tokens into M latents: softmax over the tokens.
 
@@ -55,6 +56,8 @@ def encode(
     splits : int, optional
         Parts into which the tokens are split, for more parallel work on the device; by default as
         many as fill it (:func:`~physicsnemo_flarepp.ops.splits.choose_splits`).
+    dropout : float, optional
+        Probability with which each softmax weight is dropped, on one rank only.
 
     Returns
     -------
@@ -69,6 +72,9 @@ def encode(
     >>> encode(torch.zeros(1, 1, 1, 2), k, v, key_weights=torch.tensor([[3.0, 0.0, 1.0]]))
     tensor([[[[1., 2.]]]])
     """
+    if dropout > 0:
+        weights = join_weights(key_mask, key_weights)
+        return _attend_with_dropout(q, k, v, scale, weights, dropout, group)
     if group is not None and group_size(group) > 1:
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         name = group_name(group)
@@ -91,6 +97,7 @@ def decode(
     *,
     scale: float | None = None,
     splits: int | None = None,
+    dropout: float = 0.0,
 ) -> Float[Tensor, "B H N D"]:
     r"""Return M latents to N tokens: softmax over the routes.
 
@@ -102,8 +109,8 @@ def decode(
         Routing queries and latents, shape :math:`(B, H, M, D)`.
     scale : float, optional
         Factor on the scores. Default :math:`D^{-1/2}`.
-    splits : int, optional
-        As in :func:`encode`.
+    splits, dropout : optional
+        As in :func:`encode`; dropout is possible on shards, too.
 
     Returns
     -------
@@ -123,6 +130,8 @@ def decode(
         # The fused CPU kernel dies on empty axes. This empty result stays connected to q and z: a
         # rank without tokens must take part in the backward collectives of encode.
         return (k @ q.transpose(-1, -2)) @ z
+    if dropout > 0:
+        return F.scaled_dot_product_attention(k, q, z, dropout_p=dropout, scale=scale)
     return _attend(k, q, z, scale, splits)
 
 
@@ -134,6 +143,29 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float | None, splits: int | 
     if q.dtype == torch.float32 and torch.is_autocast_enabled(kind):  # as torch's own does
         q, k, v = (t.to(torch.get_autocast_dtype(kind)) for t in (q, k, v))
     return attention_with_lse(q, k, v, scale=scale, splits=splits)[0]
+
+
+def _attend_with_dropout(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None,
+    weights: TokenWeights | None,
+    dropout: float,
+    group: Group | None,
+) -> Tensor:
+    """Attend with torch's own operator, which drops weights but gives no log-normaliser."""
+    if group is not None and group_size(group) > 1:
+        raise ValueError(
+            f"attention dropout is {dropout}, but the tokens are spread over {group_size(group)} "
+            "ranks, whose gathers merge exactly only without it; set it to 0, or parallel.context "
+            "to 1"
+        )
+    mask = None
+    if weights is not None:
+        scores = weights if weights.dtype == torch.bool else weights.log().to(q.dtype)
+        mask = scores[:, None, None]
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout, scale=scale)
 
 
 class _EncodeOverGroup(torch.autograd.Function):

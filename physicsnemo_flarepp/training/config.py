@@ -4,7 +4,7 @@ The help of the command is made from the classes here, so nothing slow is import
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from ..datapipes.config import setting
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+CONFIGS = "physicsnemo_flarepp.conf"
 # Names of torch's dtypes.
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 FIELD_NORMS = ("separate", "joint")
@@ -51,6 +52,19 @@ _CHOICES = {
     "schedule": SCHEDULES,
     "select": SELECTIONS,
 }
+# Ranges of numbers, each with what it expects; null is left to other checks.
+_RANGES = (
+    ("at least 1", lambda x: x >= 1, "training.epochs training.steps training.accumulate "
+     "training.evaluate_every training.checkpoint_every training.keep_checkpoints "
+     "training.log_every threads parallel.context"),
+    ("at least 0", lambda x: x >= 0,
+     "training.weight_decay training.derivative_weight training.warmup_steps"),
+    ("a positive rate", lambda x: x > 0, "training.learning_rate training.muon_learning_rate"),
+    ("a positive norm, or null to clip nothing", lambda x: x > 0, "training.clip_norm"),
+    ("a positive time", lambda x: x > 0, "training.minutes"),
+    ("at least 0 and below 1", lambda x: 0 <= x < 1, "training.ema_decay training.beta2"),
+    ("above 0, at most 1", lambda x: 0 < x <= 1, "training.decay_fraction"),
+)  # fmt: skip
 _ABSENT = object()
 
 
@@ -184,6 +198,14 @@ class RunConfig:
     restart: bool = setting(False, "Delete this run's files and start over.")
 
 
+def compose(entry: str, overrides: Sequence[str]) -> "DictConfig":
+    """Return the config of this name as Hydra composes it of overrides."""
+    import hydra
+
+    with hydra.initialize_config_module(CONFIGS, version_base="1.3"):
+        return hydra.compose(entry, list(overrides))
+
+
 def check_config(cfg: "DictConfig") -> "DictConfig":
     """Return `cfg` resolved and completed with defaults, or say what is wrong with it."""
     from omegaconf import OmegaConf
@@ -199,35 +221,13 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
     _check_weights(training.norm, cfg.data)
     if training.compile not in ("auto", True, False):
         raise ValueError(f"training.compile is {training.compile!r}; choose 'auto', true or false")
-    for name in ("epochs", "steps", "accumulate", "evaluate_every", "checkpoint_every",
-                 "keep_checkpoints", "log_every"):  # fmt: skip
-        if training[name] is not None:
-            _check_at_least("training." + name, training[name], 1)
+    for expected, fits, names in _RANGES:
+        for name in names.split():
+            value = OmegaConf.select(cfg, name)
+            if value is not None and not fits(value):
+                raise ValueError(f"{name} is {value}, expected {expected}")
     _check_budget(training)
     _check_stream(training)
-    if cfg.threads is not None:
-        _check_at_least("threads", cfg.threads, 1)
-    _check_at_least("parallel.context", cfg.parallel.context, 1)
-    for name in ("weight_decay", "derivative_weight", "warmup_steps"):
-        _check_at_least("training." + name, training[name], 0)
-    for name in ("learning_rate", "muon_learning_rate"):
-        if not training[name] > 0:
-            raise ValueError(f"training.{name} is {training[name]}, expected a positive rate")
-    if training.clip_norm is not None and not training.clip_norm > 0:
-        raise ValueError(
-            f"training.clip_norm is {training.clip_norm}, expected a positive norm, or null to "
-            "clip nothing"
-        )
-    if not 0 <= training.ema_decay < 1:
-        raise ValueError(
-            f"training.ema_decay is {training.ema_decay}, expected at least 0 and below 1"
-        )
-    if not 0 < training.decay_fraction <= 1:
-        raise ValueError(
-            f"training.decay_fraction is {training.decay_fraction}, expected above 0, at most 1"
-        )
-    if not 0 <= training.beta2 < 1:
-        raise ValueError(f"training.beta2 is {training.beta2}, expected at least 0 and below 1")
     return cfg
 
 
@@ -238,8 +238,6 @@ def _check_budget(training: "DictConfig") -> None:
             f"the length of the run is {given or 'not given'}; give one of training.epochs, "
             "training.steps and training.minutes, and null for the others"
         )
-    if "minutes" in given and not training.minutes > 0:
-        raise ValueError(f"training.minutes is {training.minutes}, expected a positive time")
 
 
 def folder_name(path: str) -> str:
@@ -376,8 +374,3 @@ def _same(a: Any, b: Any) -> bool:
 
 def _shown(leaves: dict[str, Any], name: str) -> str:
     return repr(leaves[name]) if name in leaves else "absent"
-
-
-def _check_at_least(name: str, value: float, least: float) -> None:
-    if value < least:
-        raise ValueError(f"{name} is {value}, expected at least {least}")

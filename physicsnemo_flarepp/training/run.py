@@ -23,8 +23,7 @@ from ..runs.training_set import (
     read_training_set,
 )
 from .assembly import Assembly, assemble, load_data, start_ranks, steps_in_time
-from .config import check_config, check_same_config
-from .defaults import with_defaults
+from .config import check_config, check_same_config, compose, folder_name, one_budget
 from .reporting import Reporter
 from .tasks import task_of
 from .trainer import Selection, Trainer, watches_test
@@ -287,3 +286,44 @@ def _announce(reporter: Reporter, ranks: Ranks, assembly: Assembly, cfg: DictCon
         f"{assembly.total_steps} steps, {assembly.epochs} epochs of {assembly.steps_per_epoch}, in "
         f"{cfg.run_dir}"
     )
+
+
+def with_defaults(cfg: Mapping[str, Any] | DictConfig, *, in_memory: bool) -> DictConfig:
+    """Return a config with a model, data, a length and a run directory.
+
+    Without data it is completed as ``flarepp train`` completes it, with own data as ``flarepp train
+    data=own``; a built-in set or a published benchmark keeps the defaults of the code.
+    """
+    given = OmegaConf.create(OmegaConf.to_container(OmegaConf.create(cfg)))
+    given.training = one_budget(given.get("training") or {}) | dict(given.get("training") or {})
+    model, data = given.get("model"), given.get("data")
+    named = isinstance(model, str) or model is None
+    name = model if isinstance(model, str) else "flarepp"
+    own = in_memory or data is not None and _is_own(data)
+    if not own and data is not None:
+        if named:
+            given.model = _compose_unnamed(["experiment=none", f"model={name}"]).model
+        return given
+    base = _compose_unnamed([f"model={name}", *(["data=own", "experiment=own"] if own else [])])
+    if in_memory:
+        base.data.root, base.data.reader = None, {}
+    root = OmegaConf.select(given, "data.root")
+    label = "cars" if not own else "memory" if root is None else f"own-{folder_name(root)}"
+    base.label = given.get("label") or label
+    base.run_dir = f"outputs/{base.label}-{name}-seed{given.get('seed', 0)}"
+    OmegaConf.set_struct(base, False)
+    if named:
+        given.pop("model", None)
+    elif "_target_" in model:
+        base.model = {}
+    return OmegaConf.merge(base, given)
+
+
+def _is_own(data: DictConfig) -> bool:
+    """Return whether a data config is a folder and nothing says what is in it."""
+    reader = data.get("reader") or {}
+    return data.get("root") is not None and not (data.get("benchmark") or "_target_" in reader)
+
+
+def _compose_unnamed(overrides: Sequence[str]) -> DictConfig:
+    return compose("train", [*overrides, "label=none", "run_dir=none"])

@@ -95,6 +95,10 @@ class Task(ABC):
 
 def task_of(cfg: DictConfig) -> Task:
     """Return the task of a config: sequences if its data says so, else fields."""
+    if cfg.data is not None and cfg.data.get("sequences") is not None:
+        from .sequence_task import SequenceTask
+
+        return SequenceTask()
     return FieldTask()
 
 

@@ -39,10 +39,6 @@ class Comparison(PictureDrawing):
 
     Parameters
     ----------
-    image : numpy.ndarray
-        The page, (height, width, 3).
-    paths : tuple of Path
-        Files written.
     rectangles : dict
         (left, top, width, height) of each (``field`` or ``error``, name, camera), where the name
         is ``reference`` or that of a prediction.

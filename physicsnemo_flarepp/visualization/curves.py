@@ -33,10 +33,6 @@ class TrainingCurves(Drawing):
 
     Parameters
     ----------
-    image : numpy.ndarray
-        The page, (height, width, 3).
-    paths : tuple of Path
-        Files written.
     final_error, best_error : dict
         Error of each run at its last evaluation and at its best, as fractions: on validation cases
         or, where none were evaluated, on test cases.
@@ -50,6 +46,8 @@ def plot_training(
     histories: Mapping[str, Sequence[Mapping[str, Any]]],
     *,
     title: str | None = None,
+    measure: str = "rel. L2",
+    constant: str = "the training mean",
     theme: Theme = LIGHT,
     path: Paths = None,
 ) -> TrainingCurves:
@@ -62,6 +60,8 @@ def plot_training(
         "loss": 0.9}`` and ``{"kind": "evaluation", "split": "val", "step": 1, "error": 0.8}``, the
         latter with ``mean_predictor_error`` where it is known, and ``{"kind": "result", ...}`` with
         the same entries after the last step. Without a ``split`` an error is that of test cases.
+    measure, constant : str
+        What errors are, and what the prediction is whose error is ``mean_predictor_error``.
     title, theme, path
         As in :func:`plot_comparison`.
 
@@ -112,7 +112,7 @@ def plot_training(
         mean = {"color": theme.foreground, "linestyle": ":", "linewidth": 0.8}
         for level in levels:
             errors.axhline(level, **mean)
-        page.key(key | ({"predicting the training mean": mean} if levels else {}), title)
+        page.key(key | ({f"predicting {constant}": mean} if levels else {}), title)
         # One evaluation alone would be drawn on a range of a few steps around it.
         ranges = np.array([axis.get_xlim() for axis in (losses, errors) if axis.has_data()])
         losses.set_xlim(ranges[:, 0].min(), ranges[:, 1].max())
@@ -124,7 +124,7 @@ def plot_training(
         star = "; star: test" if "val" in drawn and "test" in results - {*drawn} else ""
         for axis, label in (
             (losses, "training loss"),
-            (errors, f"{shown} error, rel. L2 [%]{star}"),
+            (errors, f"{shown} error, {measure} [%]{star}"),
         ):
             log_numbers(axis)
             axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
@@ -193,10 +193,6 @@ class Parity(Drawing):
 
     Parameters
     ----------
-    image : numpy.ndarray
-        The page, (height, width, 3).
-    paths : tuple of Path
-        Files written.
     r_squared : dict
         For each model and quantity, one minus the squared errors over the squared deviations from
         the mean; NaN for a single case and where all true values are equal.

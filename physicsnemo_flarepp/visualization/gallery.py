@@ -62,10 +62,6 @@ class Gallery(PictureDrawing):
 
     Parameters
     ----------
-    image : numpy.ndarray
-        The page, (height, width, 3).
-    paths : tuple of Path
-        Files written.
     rectangles : dict
         (left, top, width, height) of the picture of each (title, ``input`` or ``target``).
     limits : dict

@@ -42,7 +42,15 @@ _WITHOUT_DATE = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure as an image, and the files that hold it."""
+    """A figure; each kind adds the numbers that it shows.
+
+    Parameters
+    ----------
+    image : numpy.ndarray
+        The page, (height, width, 3).
+    paths : tuple of Path
+        Files written.
+    """
 
     image: Pixels
     paths: tuple[Path, ...]

@@ -41,10 +41,6 @@ class RoutingMaps(PictureDrawing):
 
     Parameters
     ----------
-    image : numpy.ndarray
-        The page, (height, width, 3).
-    paths : tuple of Path
-        Files written.
     rectangles : dict
         (left, top, width, height) of each (block, head, route, ``encode`` or ``decode``).
     limits : dict
@@ -160,10 +156,6 @@ class QueryChange(Drawing):
 
     Parameters
     ----------
-    image : numpy.ndarray
-        The page, (height, width, 3).
-    paths : tuple of Path
-        Files written.
     change : numpy.ndarray
         Relative change of every query, (blocks, heads, M).
     """
@@ -260,10 +252,6 @@ class Spectrum(Drawing):
 
     Parameters
     ----------
-    image : numpy.ndarray
-        The page, (height, width, 3).
-    paths : tuple of Path
-        Files written.
     effective_rank : dict
         For each model the mean over heads of the least number of singular values that hold 99 %
         of the squared sum, one number per block.

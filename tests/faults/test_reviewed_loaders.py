@@ -36,6 +36,7 @@ REVIEWED = {
     # Names of this package or of its own table.
     "__init__.py import_module": 1,
     "datapipes/__init__.py import_module": 1,
+    "evaluation/__init__.py import_module": 1,
     "commands/dispatch.py import_module": 3,
     "models/layers.py import_module": 1,
     "meshes/vtk_process.py import_module": 1,
@@ -52,7 +53,7 @@ REVIEWED = {
     # Values: YAML without tags that build objects, and no references in a file.
     "runs/trained_run.py create": 1,
     "models/feeding.py create": 1,
-    "training/defaults.py create": 2,
+    "training/run.py create": 2,
     "commands/configs.py create": 1,
     "datapipes/config.py load": 1,
     "datapipes/inspection.py create": 1,
@@ -68,8 +69,8 @@ REVIEWED = {
     "datapipes/case_meshes.py load": 1,
     "datapipes/readers/array_files.py load": 2,
     "builtin/workers.py load": 1,
-    "inference/outputs.py load": 1,
-    "inference/outputs.py open_memmap": 1,
+    "inference/arrays.py load": 1,
+    "inference/arrays.py open_memmap": 1,
     # Members of an archive: looked through first, then copied as bytes to names below the target.
     "datapipes/transfer.py open": 1,
     # Formats of numbers: own datasets of HDF5, codecs of zarr, no pickles in memory maps.

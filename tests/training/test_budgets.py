@@ -14,7 +14,7 @@ from physicsnemo_flarepp.datapipes import from_arrays
 from physicsnemo_flarepp.runs.model_files import load_model
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.config import check_config
-from physicsnemo_flarepp.training.defaults import with_defaults
+from physicsnemo_flarepp.training.run import with_defaults
 
 
 @pytest.mark.parametrize("schedule", ["one_cycle", "wsd"])

@@ -14,7 +14,19 @@ Case = dict[str, np.ndarray]
 # A worker process imports the one module it needs, so the list holds names, not modules.
 MODULES = {
     name: f"physicsnemo_flarepp.builtin.sets.{name}"
-    for name in ("cars", "cars_wake", "car_volumes", "darcy", "elasticity", "pipe", "airfoil")
+    for name in (
+        "cars",
+        "cars_wake",
+        "car_volumes",
+        "darcy",
+        "elasticity",
+        "pipe",
+        "airfoil",
+        "listops",
+        "listops_short",
+        "pathfinder",
+        "pathfinder_small",
+    )
 }
 
 
