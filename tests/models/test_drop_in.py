@@ -145,3 +145,19 @@ def test_every_argument_of_flarepp_is_described():
         for name in list(inspect.signature(function).parameters)[1:]:
             if name not in ("orthogonal_slices", "noise_at_evaluation"):
                 assert f"\n{name} : " in text, name
+
+
+def test_swapped_inputs_run_in_flare_with_other_columns_and_are_refused_here():
+    """The row of the table of differences in docs/drop_in.md."""
+    sizes = {"n_layers": 1, "n_hidden": 16, "n_head": 2, "slice_num": 4}
+    fx, embedding = torch.randn(1, 9, 3), torch.randn(1, 9, 6)
+    flare = FLARE(functional_dim=3, out_dim=2, embedding_dim=6, **sizes).eval()
+    swapped = flare(embedding, fx)
+    whole = torch.cat((fx, embedding), -1)  # what FLARE reads as (embedding, fx)
+    assert torch.equal(swapped, flare(whole[..., 6:], whole[..., :6]))
+    assert not torch.allclose(swapped, flare(fx, embedding))
+    ours = FlarePP(functional_dim=3, out_dim=2, embedding_dim=6, **sizes)
+    with pytest.raises(ValueError, match="fx must have 3 channels .* got 6"):
+        ours(embedding, fx)
+    same = FlarePP(functional_dim=3, out_dim=2, embedding_dim=3, **sizes)
+    assert same(torch.randn(1, 9, 3), fx).shape == (1, 9, 2), "equal widths tell nothing"
