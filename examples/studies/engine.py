@@ -40,9 +40,10 @@ QUIET = {
 class Grid:
     """The cells of a study at one size: a product of axes, each value with its overrides.
 
-    With ``equal_time``, ``training.steps`` are counted in the time of the first cell's steps: others
-    get as many as take the same time. With a ``script``, a cell is one call of it, and overrides are its options.
-    ``after`` are the options of ``refinement.py``, which measures all runs together.
+    With ``equal_time``, ``training.steps`` are counted in the time of the first cell's steps: other
+    cells get as many as take the same time. With a ``script``, a cell is one call of it, and
+    overrides are its options. ``after`` are the options of ``refinement.py``, which measures all
+    runs together.
     """
 
     shared: Overrides
