@@ -69,7 +69,7 @@ def force_convention(fields: Iterable[str], builtin: str | None = None) -> Force
     [-1, 1]
     """
     known = next((FORCE_CONVENTIONS[name] for name in fields if name in FORCE_CONVENTIONS), None)
-    if known is not None and builtin == "cars":
+    if known is not None and builtin in ("cars", "cars_wake"):
         return replace(known, publisher="the built-in cars", shear_sign=1)
     return known
 
@@ -148,6 +148,21 @@ def _presampled(size: str, n_tokens: int) -> BenchmarkSpec:
     )
 
 
+def _cars(name: str) -> BenchmarkSpec:
+    """Return the spec of a set of cars by the panel method."""
+    return BenchmarkSpec(
+        name=name,
+        reader="DrivAerMLReader",
+        files=("run_*/boundary_*.vtp", "manifest.json"),
+        inputs=("x", "y", "z"),
+        outputs=("pMeanTrim",),
+        n_train=40,
+        n_test=8,
+        normalization={"coordinates": "unit_box", "fields": "gaussian"},
+        source=f"built in: physicsnemo_flarepp.builtin.generate({name!r})",
+    )
+
+
 _SPECS = (
     BenchmarkSpec(
         name="elasticity",
@@ -222,17 +237,7 @@ _SPECS = (
         n_val=7,
     ),
     *(_presampled(size, n_tokens) for size, n_tokens in PRESAMPLED_SIZES.items()),
-    BenchmarkSpec(
-        name="cars",
-        reader="DrivAerMLReader",
-        files=("run_*/boundary_*.vtp", "manifest.json"),
-        inputs=("x", "y", "z"),
-        outputs=("pMeanTrim",),
-        n_train=40,
-        n_test=8,
-        normalization={"coordinates": "unit_box", "fields": "gaussian"},
-        source="built in: physicsnemo_flarepp.builtin.generate('cars')",
-    ),
+    *(_cars(name) for name in ("cars", "cars_wake")),
     BenchmarkSpec(
         name="car_volumes",
         reader="OwnReader",
