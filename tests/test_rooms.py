@@ -32,7 +32,8 @@ ALLOWED = {
 }  # fmt: skip
 ALLOWED["checks"] = {*ALLOWED} - {"meshes"}
 ALLOWED["evaluation"] = {*ALLOWED} - {"checks"}
-ALLOWED["commands"] = {*ALLOWED, "evaluation"}
+ALLOWED["design"] = {*ALLOWED} - {"checks"}
+ALLOWED["commands"] = {*ALLOWED}
 
 
 def imported_rooms(source, package):

@@ -7,10 +7,15 @@ from trilinear finite elements. The cases are written as an engineer would have 
 each and a table of parameters, and read by ``data=own``.
 
     python examples/scaling/elastic_blocks.py --seeds 0 1 2 --out elastic_blocks
+
+What ``data.baseline`` brings, on these blocks or on cubes of 1 m under loads of one sign:
+
+    python examples/scaling/elastic_blocks.py --baselines --one-shape --steps 100 300 1000
 """
 
 import argparse
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +29,7 @@ from scipy.stats import qmc
 
 from physicsnemo_flarepp.commands.configs import compose_config
 from physicsnemo_flarepp.progress import progress_bar
+from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
 
 # Lowest and highest value of each parameter.
@@ -38,6 +44,10 @@ RANGES = {
     "traction_z": (-3.0, 3.0),
     "loaded": (0.3, 1.0),
 }
+# What differs in the set of cubes: 343 nodes, six parameters, all tractions positive.
+ONE_SHAPE = {f"length_{axis}": (1.0, 1.0) for axis in "xyz"} | {
+    "traction_x": (0.2, 1.0), "traction_y": (0.2, 1.0), "traction_z": (0.5, 3.0),
+}  # fmt: skip
 CELLS = 10  # along each edge: 1,331 nodes
 CORNERS = np.array(list(itertools.product((0, 1), repeat=3)))
 N_TRAIN, N_TEST = 400, 100
@@ -121,19 +131,20 @@ def _loaded_shares(cells: int, loaded: float) -> np.ndarray:
     return shares
 
 
-def make_set(folder: Path, n_cases: int = N_TRAIN + N_TEST) -> None:
+def make_set(folder: Path, n_cases: int = N_TRAIN + N_TEST, *, one_shape: bool = False) -> None:
     """Write the cases as .vtu files and a table of parameters, if they are not there."""
+    ranges, cells = (RANGES | ONE_SHAPE, 6) if one_shape else (RANGES, CELLS)
     table = folder / "parameters.csv"
     if table.is_file():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    low, high = np.array(list(RANGES.values())).T
-    drawn = qmc.scale(qmc.LatinHypercube(len(RANGES), rng=0).random(n_cases), low, high)
+    low, high = np.array(list(ranges.values())).T
+    drawn = low + (high - low) * qmc.LatinHypercube(len(ranges), rng=0).random(n_cases)
     rows = [dict(zip(RANGES, map(float, values), strict=True)) for values in drawn]
     with progress_bar("blocks", n_cases, wanted=True) as advance:
         for index, row in enumerate(rows):
-            nodes, displacement = solve(row, CELLS)
-            cube = (CELLS + 1,) * 3
+            nodes, displacement = solve(row, cells)
+            cube = (cells + 1,) * 3
             x, y, z = (nodes[:, k].reshape(cube) for k in range(3))
             block = pv.StructuredGrid(x, y, z).cast_to_unstructured_grid()
             order = np.arange(len(nodes)).reshape(cube).ravel(order="F")  # as VTK counts
@@ -141,8 +152,9 @@ def make_set(folder: Path, n_cases: int = N_TRAIN + N_TEST) -> None:
             block.save(folder / f"block_{index:03d}.vtu")
             advance()
     names = [f"block_{index:03d}" for index in range(n_cases)]
-    (folder / "train.txt").write_text("\n".join(names[:N_TRAIN]))
-    (folder / "test.txt").write_text("\n".join(names[N_TRAIN:]))
+    known = n_cases * N_TRAIN // (N_TRAIN + N_TEST)
+    (folder / "train.txt").write_text("\n".join(names[:known]))
+    (folder / "test.txt").write_text("\n".join(names[known:]))
     write_csv([{"case": name} | row for name, row in zip(names, rows, strict=True)], table)
 
 
@@ -156,6 +168,30 @@ def linear_error(folder: Path) -> float:
     weights = np.linalg.lstsq(inputs[:N_TRAIN], fields[:N_TRAIN], rcond=None)[0]
     error = np.linalg.norm(inputs[N_TRAIN:] @ weights - fields[N_TRAIN:], axis=1)
     return float(np.mean(error / np.linalg.norm(fields[N_TRAIN:], axis=1)))
+
+
+def compare_baselines(folder: Path, runs: Path, steps: Sequence[int], one_shape: bool) -> None:
+    """Train the default of own data on what each baseline leaves over, and print the errors."""
+    named = [name for name in RANGES if not (one_shape and name.startswith("length"))]
+    rows = []
+    for count in steps:
+        rows.append({"steps": count})
+        for kind in ("none", "mean_field", "linear"):
+            given = [
+                "data=own",
+                f"data.root={folder}",
+                "data.fields=[displacement]",
+                f"data.globals=[{','.join(named)}]",
+                f"data.splits={{train: {folder / 'train.txt'}, test: {folder / 'test.txt'}}}",
+                f"data.baseline={kind}",
+                f"training.steps={count}",
+                "threads=1",
+                f"run_dir={runs / f'{kind}-{count}'}",
+            ]
+            result = train(compose_config("train", given))
+            rows[-1][kind] = f"{100 * result.error:.1f}"
+    print(", ".join(f"{name} {100 * error:.1f} %" for name, error in result.baselines.items()))
+    print_table(rows)
 
 
 def config(folder: Path, model: str, defaults: str, seed: int, runs: Path) -> DictConfig:
@@ -206,7 +242,16 @@ def main() -> None:
     parser.add_argument("--set", type=Path, default=Path("outputs/elastic_blocks/set"))
     parser.add_argument("--runs", type=Path, default=Path("outputs/elastic_blocks"))
     parser.add_argument("--out", type=Path, default=Path("elastic_blocks"), help="for .csv")
+    parser.add_argument("--baselines", action="store_true", help="compare values of data.baseline")
+    parser.add_argument("--one-shape", action="store_true", help="cubes, loads of one sign")
+    parser.add_argument("--steps", nargs="+", type=int, default=[100, 300, 1000])
     chosen = parser.parse_args()
+    if chosen.baselines:
+        kind = "cubes" if chosen.one_shape else "blocks"
+        folder = chosen.set.with_name("cubes") if chosen.one_shape else chosen.set
+        make_set(folder, 150 if chosen.one_shape else N_TRAIN + N_TEST, one_shape=chosen.one_shape)
+        runs = chosen.runs / "baselines" / kind
+        return compare_baselines(folder, runs, chosen.steps, chosen.one_shape)
     make_set(chosen.set)
     table = chosen.out.with_suffix(".csv")
     rows = read_csv(table)

@@ -35,7 +35,8 @@ _LONGEST_NAME = 100
 _WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn",
                "--config-dir", "-cd", "--experimental-rerun"}  # fmt: skip
 # Texts in quotes, and words outside of quotes.
-_WORDS = re.compile(r"""("[^"]*"|'[^']*')|([^\s,\[\]{}:"'](?:[^,\[\]{}:"']*[^\s,\[\]{}:"'])?)""")
+_WORDS = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|"""
+                    r"""([^\s,\[\]{}:"'](?:[^,\[\]{}:"']*[^\s,\[\]{}:"'])?)""")  # fmt: skip
 
 
 class UnknownKey(ValueError):

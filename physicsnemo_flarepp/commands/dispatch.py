@@ -109,6 +109,8 @@ VERBS = {
     "evaluate": Verb("errors and forces of runs on their test cases"),
     "predict": Verb("fields on a surface, at points, or of test cases, for ParaView"),
     "plot": Verb("figures of runs"),
+    "sensitivity": Verb("how a force changes with every vertex of a surface"),
+    "optimize": Verb("change a surface until a predicted force is best"),
     "compare": Verb("train several models at equal settings and tabulate them", "compare",
                     "compare.directory"),
     "plan": Verb("memory and time of training on whole meshes, and what fits"),
@@ -121,7 +123,7 @@ VERBS = {
 
 def usage() -> str:
     """Return the help of the command itself."""
-    verbs = "\n".join(f"  {name:10}{verb.summary}" for name, verb in VERBS.items())
+    verbs = "\n".join(f"  {name:12}{verb.summary}" for name, verb in VERBS.items())
     return f"""\
 usage: flarepp VERB [arguments] [--debug]
 

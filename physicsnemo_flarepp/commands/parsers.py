@@ -6,7 +6,7 @@ imported: what a verb does is in the module of its name.
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -203,15 +203,137 @@ def plot(parser: argparse.ArgumentParser) -> None:
     add("--labels", nargs="+", help="names of the runs in the figures")
     add("--formats", nargs="+", choices=("png", "pdf", "svg"), default=["png"])
     add("--html", action="store_true", help="interactive pages (extra 'html')")
-    add("--views", type=lambda text: text.split(","), metavar="VIEW,...",
-        help="of surfaces: three-quarter, side, top, front, rear, bottom, underside; default: "
-        "three-quarter,side,top,rear")  # fmt: skip
-    add("--up", choices=("x", "y", "z"), help="what is up in the data; default: the lift axis, z")
+    _add_views(parser, "three-quarter,side,top,rear")
     add("--dark", action="store_true", help="dark background")
     add("--dpi", type=_dots, help="resolution of png files")
     add("--output", type=Path, help="default: figures/ of the first run")
     add_run_options(parser)
     add_force_options(parser)
+
+
+def _add_views(parser: argparse.ArgumentParser, usual: str) -> None:
+    add = parser.add_argument
+    add("--views", type=lambda text: text.split(","), metavar="VIEW,...",
+        help="of surfaces: three-quarter, side, top, front, rear, bottom, underside; default: "
+        + usual)  # fmt: skip
+    add("--up", choices=("x", "y", "z"), help="what is up in the data; default: the lift axis, z")
+
+
+def sensitivity(parser: argparse.ArgumentParser) -> None:
+    """How a force, or the average of a field, changes with the shape of a surface.
+
+        flarepp sensitivity outputs/cars-flarepp-seed0 car.stl --of lift
+        flarepp sensitivity outputs/cars-flarepp-seed0 car.stl --of pMeanTrim --box 3,5,-1,1,0,1
+
+    One reverse pass through the streamed model gives the exact derivative of what `flarepp predict`
+    computes by every vertex. Writes it to a .vtp, with its normal part per area, a figure of that,
+    and a .csv of the derivatives by the control points of a lattice (free-form deformation). Prints
+    those by the parameters of a built-in car. It is the derivative of the surrogate: --check tests
+    it against differences of the surrogate, not against a solver.
+    """
+    add = parser.add_argument
+    _add_shape_options(parser)
+    add("--of", default="drag", metavar="QUANTITY",
+        help="drag (default), lift, side, or the average of a channel of a field")  # fmt: skip
+    add("--smooth", type=float, metavar="LENGTH",
+        help="average the normal part over this length; default: 2 %% of the body")  # fmt: skip
+    add("--check", action="store_true", help="compare with central differences of the surrogate")
+    add("--output", type=Path, help="default: <surface>_sensitivity.vtp in the current folder")
+    add_run_options(parser)
+    add_force_options(parser)
+
+
+def optimize(parser: argparse.ArgumentParser) -> None:
+    """Change a surface until a predicted force or field is best, within limits.
+
+        flarepp optimize outputs/cars-flarepp-seed0 car.stl --minimize lift --limit volume=0.98,1.02
+        flarepp optimize RUN car.stl --minimize drag --limit lift=,0.1 clearance=0, --freeze zmin
+
+    A lattice of control points (free-form deformation) moves the surface; SciPy's SLSQP moves the
+    lattice, on exact gradients. By default inputs stay within the ranges of the training set, and
+    the shape symmetric about y. Writes the best shape as .stl and .vtp, every shape that was tried,
+    curves, and a picture of before and after. Ctrl-C keeps the best; the same command resumes. The
+    change is that of the surrogate: confirm it with the solver.
+
+    Limits are LOW,HIGH, either may be left out: volume, length, width and height over those of the
+    given shape; clearance, how much higher its lowest point is; drag, lift, side, channels.
+    """
+    add = parser.add_argument
+    _add_shape_options(parser)
+    for name in ("minimize", "maximize"):
+        add(f"--{name}", nargs="+", action="extend", default=[], type=_weighted,
+            metavar="QUANTITY[=WEIGHT]", help="drag, lift, side, or a channel")  # fmt: skip
+    add("--limit", nargs="+", action="extend", default=[], type=_limit, metavar="NAME=LOW,HIGH")
+    add("--displacement", type=float, default=0.05, metavar="LENGTH",
+        help="largest displacement along each axis (default: 0.05)")  # fmt: skip
+    add("--lattice-box", type=_numbers(6), metavar="X0,X1,Y0,Y1,Z0,Z1",
+        help="part of the body that may move; default: all of it")  # fmt: skip
+    add("--freeze", nargs="+", default=[], metavar="PLANE",
+        help="planes of control points that stay: xmin, xmax, ymin, ymax, zmin, zmax")  # fmt: skip
+    add("--along", default="xyz", metavar="AXES", help="directions of movement (default: xyz)")
+    add("--asymmetric", action="store_true", help="let the halves with y differ")
+    add("--outside", type=float, default=0.05, metavar="SHARE",
+        help="how far inputs may leave the ranges of training (default: 0.05 of them)")  # fmt: skip
+    add("--anywhere", action="store_true", help="no trust region: let them leave these ranges")
+    add("--evaluations", type=int, default=40, help="shapes to try (default: 40)")
+    add("--output", type=Path, help="folder; default: <surface>_optimized")
+    add_run_options(parser)
+    add_force_options(parser)
+
+
+def _weighted(text: str) -> tuple[str, float]:
+    name, _, weight = text.partition("=")
+    return name, float(weight or 1)
+
+
+def _limit(text: str) -> tuple[str, tuple[float | None, float | None]]:
+    """Return the name and the ends of a limit.
+
+    >>> _limit("volume=0.98,"), _limit("drag=,0.3")
+    (('volume', (0.98, None)), ('drag', (None, 0.3)))
+    """
+    name, _, ends = text.partition("=")
+    try:
+        low, high = (float(end) if end else None for end in ends.split(","))
+    except ValueError as error:
+        message = f"{text!r} must be a name and two ends, such as volume=0.98,1.02 or drag=,0.3"
+        raise argparse.ArgumentTypeError(message) from error
+    return name, (low, high)
+
+
+def _add_shape_options(parser: argparse.ArgumentParser) -> None:
+    """Add what sensitivities and optimisations have in common."""
+    add = parser.add_argument
+    add("run", type=Path, help="run directory; trained with normals and weights")
+    add("surface", type=Path, help="closed surface: .stl, .vtp, .ply, .obj, .vtk")
+    add("--box", type=_numbers(6), metavar="X0,X1,Y0,Y1,Z0,Z1",
+        help="average fields over the cells in this box")  # fmt: skip
+    add("--lattice", type=_numbers(3, int), default=(5, 3, 3), metavar="NX,NY,NZ",
+        help="control points along x, y and z (default: 5,3,3)")  # fmt: skip
+    add("--moving-area", action="store_true",
+        help="refer coefficients to the frontal area of the changed shape")  # fmt: skip
+    add("--scale", type=float, default=1.0, help="0.001 for millimetres")
+    add("--flip", action="store_true", help="reverse the normals of the cells")
+    add("--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
+        help="values of the whole case that the model takes; they are held")  # fmt: skip
+    add("--allow-open", action="store_true", help="take a surface with openings")
+    add("--scratch", type=Path, help="folder for hidden states of large meshes; default: memory")
+    _add_views(parser, "three-quarter,side,top,underside")
+
+
+def _numbers(count: int, kind: type = float) -> Callable[[str], tuple]:
+    """Return a function that reads so many numbers between commas."""
+
+    def parse(text: str) -> tuple:
+        try:
+            values = tuple(kind(part) for part in text.split(","))
+        except ValueError:
+            values = ()
+        if len(values) != count:
+            raise argparse.ArgumentTypeError(f"{text!r} must be {count} numbers between commas")
+        return values
+
+    return parse
 
 
 def _dots(text: str) -> int:

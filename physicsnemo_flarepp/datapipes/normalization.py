@@ -7,7 +7,8 @@ they leave over.
 
 import copy
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,8 @@ _STORED_KEYS = (*NORMALIZED_KEYS, PLACES)
 
 # What ``data.baseline`` can be, and how tables call it.
 BASELINES = {"mean_field": "mean field", "linear": "linear regression on the parameters"}
-# Penalty of a regression's slopes, relative to the spread of their parameter.
-_RIDGE = 1e-3
+# Penalties of a regression's slopes, relative to the spread of their parameter.
+_RIDGES = 10.0 ** np.arange(-3, 4)
 # Part of the coordinates' variance that their mean over cases explains where rows correspond.
 _CORRESPONDING = 0.5
 # How far a row may be from its mean place: in deviations of that place, and of all rows.
@@ -276,28 +277,36 @@ def whole_cases(reader: CaseReader, *, n_points: int | None = None) -> CaseReade
 
 
 class FieldFit:
-    """Sums over cases from which fields are regressed on the parameters, token by token."""
+    """Sums over cases from which fields are regressed on the parameters, token by token.
 
-    def __init__(self) -> None:
+    Errors are relative, so a regression minimises those: each case counts by the inverse square of
+    its field's norm. Otherwise cases with small fields get the errors of those with large ones.
+    `widths` are the channels of each error.
+    """
+
+    def __init__(self, widths: Sequence[int]) -> None:
         self.cases = 0
+        self._widths = tuple(widths)
         self._sums: list[np.ndarray] = []
-        self._squares = self._places = None
 
     def see(self, sample: TensorDict) -> bool:
         """Add a case with normalised globals; return False if it has another number of tokens."""
         fields, points = (sample[key].double().numpy() for key in ("fields", "coordinates"))
         given = sample["globals"].double().numpy() if "globals" in sample.keys() else []
         inputs = np.concatenate([[1.0], given])
-        added = [np.outer(inputs, inputs), np.multiply.outer(inputs, fields)]
-        places = np.stack([points, points**2])
+        starts = np.cumsum([0, *self._widths[:-1]])
+        squares = np.add.reduceat((fields**2).sum(0), starts)
+        weights = np.divide(1.0, squares, out=np.zeros_like(squares), where=squares > 0)
+        gram, cross = np.outer(inputs, inputs), np.multiply.outer(inputs, fields)
+        of_channels = np.repeat(weights, self._widths)
+        added = [gram, cross, fields**2, np.stack([points, points**2]),
+                 np.multiply.outer(weights, gram), cross * of_channels]  # fmt: skip
         if self.cases == 0:
-            self._sums, self._squares, self._places = added, fields**2, places
-        elif added[1].shape != self._sums[1].shape:
+            self._sums = added
+        elif cross.shape != self._sums[1].shape:
             return False
         else:
             self._sums = [a + b for a, b in zip(self._sums, added, strict=True)]
-            self._squares = self._squares + fields**2
-            self._places = self._places + places
         self.cases += 1
         return True
 
@@ -309,13 +318,13 @@ class FieldFit:
     @property
     def corresponds(self) -> bool:
         """Whether a row is about the same place in all cases."""
-        mean, square = self._places / self.cases
+        mean, square = self._sums[3] / self.cases
         total = (square.mean(0) - mean.mean(0) ** 2).sum()
         return bool(mean.var(0).sum() >= _CORRESPONDING * total)
 
     def places(self) -> Affine:
         """Return the mean place of each row, and how far from it the row may be."""
-        mean, square = self._places / self.cases
+        mean, square = self._sums[3] / self.cases
         varied = np.sqrt(np.maximum(square - mean**2, 0.0)).max(-1, keepdims=True)
         reach = _REACH * varied + _OFF * np.sqrt(mean.var(0).sum())
         shift, scale = torch.from_numpy(mean).float(), torch.from_numpy(reach).float()
@@ -323,26 +332,51 @@ class FieldFit:
 
     def solve(self, kind: str) -> Affine:
         """Return the fit; its scale is the deviation of what it leaves over, per channel."""
-        gram, cross = self._sums
-        used = 1 if kind == "mean_field" else len(gram)
-        gram, cross = gram[:used, :used], cross[:used]
-        spread = np.diag(gram) - gram[0] ** 2 / self.cases
-        flat = cross.reshape(used, -1)
-        found = np.linalg.lstsq(gram + np.diag(_RIDGE * spread), flat, rcond=None)[0]
-        left = (found * (gram @ found - 2 * flat)).sum(0).reshape(cross.shape[1:]) + self._squares
-        left, total = left.sum(0), self._squares.sum(0)
-        count = self.cases * cross.shape[1]
-        scale = np.sqrt(np.where(left > 1e-12 * total, left, 0.0) / count)
-        shift, *slope = torch.from_numpy(found.reshape(cross.shape)).float()
+        gram, cross, squares = self._sums[:3]
+        found = np.zeros_like(cross)
+        found[0] = cross[0] / self.cases
+        if kind == "linear":
+            *_, grams, crosses = self._sums
+            ends = np.cumsum(self._widths)
+            for weighted, end, width in zip(grams, ends, self._widths, strict=True):
+                part = crosses[..., end - width : end]
+                flat = _least_relative(weighted, part.reshape(len(part), -1), self.cases)
+                found[..., end - width : end] = flat.reshape(part.shape)
+        product = np.tensordot(gram, found, axes=1)
+        left = ((found * (product - 2 * cross)).sum(0) + squares).sum(0)
+        left = np.where(left > 1e-12 * squares.sum(0), left, 0.0)
+        scale = np.sqrt(left / (self.cases * cross.shape[1]))
+        shift, *slope = torch.from_numpy(found).float()
         scale = torch.from_numpy(scale).float().expand_as(shift).contiguous()
-        return Affine(shift, scale, torch.stack(slope) if slope else None)
+        return Affine(shift, scale, torch.stack(slope) if slope and kind == "linear" else None)
+
+
+def _least_relative(gram: np.ndarray, cross: np.ndarray, cases: int) -> np.ndarray:
+    """Return the coefficients (k, n) with the penalty that generalised cross-validation chooses.
+
+    Every case has weighted squares of 1 in all, so that the sums tell what a fit leaves over.
+    """
+    spread = np.diag(gram) - gram[0] ** 2 / max(gram[0, 0], 1e-300)
+    best, least = cross, np.inf
+    for ridge in _RIDGES:
+        solved = np.linalg.lstsq(
+            gram + np.diag(ridge * spread), np.hstack([cross, gram]), rcond=None
+        )[0]
+        found, hat = np.split(solved, [cross.shape[1]], axis=1)
+        left = cases + (found * (gram @ found - 2 * cross)).sum()
+        error = left / max(cases - np.trace(hat), 1e-9) ** 2
+        if error < least:
+            best, least = found, error
+    return best
 
 
 def fit_baseline(reader: CaseReader, normalizer: Normalizer, kind: str) -> dict[str, Affine]:
     """Return what lets a network learn what a baseline leaves over: its fields, and its places."""
     if kind not in BASELINES:
         raise ValueError(f"data.baseline is {kind!r}; choose none, {' or '.join(BASELINES)}")
-    fit, whole = FieldFit(), whole_cases(reader)
+    whole = whole_cases(reader)
+    fields = whole.open_case(0).fields.values()
+    fit = FieldFit([math.prod(column.shape[1:]) for column in fields])
     for index, case in enumerate(whole.case_ids):
         if not fit.see(normalizer(whole[index][0])):
             raise ValueError(

@@ -1,10 +1,12 @@
 """From a file of any kind to the fields that a run predicts there, and what they tell."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyvista as pv
+from torch import Tensor
 
 from ..datapipes import plot_mesh
 from ..datapipes.readers.contents import MESH_FILES, Contents, Wanted, open_body, open_file
@@ -89,7 +91,7 @@ def predict_file(
         Show a bar if stderr is a terminal.
     """
     path, channels = Path(path), run.channels
-    contents = _open(run, path, scale, flip)
+    contents = open_for_run(run, path, scale=scale, flip=flip)
     if body is not None:
         contents = replace(contents, body=open_body(Path(body)))
     association = association or channels.association
@@ -98,10 +100,7 @@ def predict_file(
     warnings, size, polygons = [], SizeComparison(), None
     if isinstance(contents.mesh, PolygonMesh):
         polygons = contents.mesh
-        warnings = mesh_warnings(run, polygons, association)
-        if (known := training_ranges(run)) is not None:
-            size = compare_size(known, sample["coordinates"].numpy(), path, scale=scale)
-        warnings += [size.warning] if size.warning else []
+        warnings, size = surface_doubts(run, polygons, association, sample, scale)
     warnings += [text] if (text := run.parameter_warning(sample)) else []
     values = run.predict_sample(sample, progress=progress)
     if contents.mesh is not None:
@@ -122,7 +121,17 @@ def predict_file(
     return FilePrediction(mesh, association, values, polygons, tuple(warnings), size.doubt)
 
 
-def _open(run: Run, path: Path, scale: float, flip: bool) -> Contents:
+def surface_doubts(
+    run: Run, mesh: PolygonMesh, association: str, sample: Mapping[str, Tensor], scale: float
+) -> tuple[list[str], SizeComparison]:
+    """Return what makes a prediction on a surface doubtful, and how its size compares."""
+    warnings, size = mesh_warnings(run, mesh, association), SizeComparison()
+    if (known := training_ranges(run)) is not None:
+        size = compare_size(known, sample["coordinates"].numpy(), mesh.source, scale=scale)
+    return warnings + ([size.warning] if size.warning else []), size
+
+
+def open_for_run(run: Run, path: Path, *, scale: float = 1.0, flip: bool = False) -> Contents:
     """Return a whole mesh, scaled and turned, or what a run uses of a file of arrays."""
     channels, names = run.channels, run.names
     if not (np.isfinite(scale) and scale > 0):

@@ -26,7 +26,7 @@ from torch import Tensor
 from ..datapipes.channels import Channels
 from ..datapipes.readers.parameters import reference_values_beside
 from ..meshes import ASSOCIATIONS, PolygonMesh
-from ..meshes.measures import facing, frontal_area, stored_measure
+from ..meshes.measures import clashing_edges, facing, frontal_area, stored_measure
 from ..meshes.polygons import polygon_geometry, vertex_area_vectors
 from .force_conventions import ORIENTATIONS, ForceSettings
 
@@ -91,7 +91,7 @@ def surface_areas(mesh: PolygonMesh, association: str, orientation: str = "auto"
             "0. Coefficients then depend on the reference pressure; close the surface to compare "
             "them"
         )
-    clashes = _clashing_edges(mesh)
+    clashes = clashing_edges(mesh)
     if clashes:
         warnings.append(
             f"{mesh.source}: {clashes} edges appear twice in the same direction: neighbouring "
@@ -115,15 +115,6 @@ def surface_areas(mesh: PolygonMesh, association: str, orientation: str = "auto"
             len(mesh.points), mesh.connectivity, mesh.offsets, vectors
         )
     return SurfaceAreas(vectors, areas, tuple(warnings))
-
-
-def _clashing_edges(mesh: PolygonMesh) -> int:
-    """Return how many directed edges appear more than once."""
-    following = np.arange(len(mesh.connectivity)) + 1
-    following[mesh.offsets[1:] - 1] = mesh.offsets[:-1]
-    start, stop = mesh.connectivity.astype(np.int64), mesh.connectivity[following]
-    keys = np.sort((start * len(mesh.points) + stop)[start != stop])
-    return int(np.count_nonzero(keys[1:] == keys[:-1]))
 
 
 def surface_forces(

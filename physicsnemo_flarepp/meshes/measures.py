@@ -6,8 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.spatial import Delaunay, KDTree, QhullError
 
-from .cells import CellMesh
-from .polygons import PolygonMesh, fan_triangles
+from .polygons import CellMesh, PolygonMesh, fan_triangles
 
 # What PhysicsNeMo's pipes note at drawn cells, and from 2.3 on at points: the area or volume that
 # one stands for, and up to 2.2 the factor from its own to that. Never fields.
@@ -39,11 +38,7 @@ def stored_measure(mesh: PolygonMesh | CellMesh, place: str) -> Float[np.ndarray
         if factors is None or sizes is None:
             return None
         cells = factors * sizes
-    if place == "cell":
-        return cells
-    counts = np.diff(mesh.offsets)
-    shares = np.repeat(cells / np.maximum(counts, 1), counts)
-    return np.bincount(mesh.connectivity, shares, len(mesh.points))
+    return cells if place == "cell" else mesh.shared_by_points(cells)
 
 
 def _noted(mesh: PolygonMesh | CellMesh, place: str, name: str) -> np.ndarray | None:
@@ -154,6 +149,32 @@ def facing(centres: np.ndarray, vectors: np.ndarray) -> str | None:
     if abs(volume) < _FLAT * total**1.5:
         return None
     return "outward" if volume > 0 else "inward"
+
+
+def clashing_edges(mesh: PolygonMesh) -> int:
+    """Return how many directed edges appear more than once: neighbours face opposite sides."""
+    keys = np.sort(_directed_edges(mesh)[0])
+    return int(np.count_nonzero(keys[1:] == keys[:-1]))
+
+
+def open_edges(mesh: PolygonMesh) -> int:
+    """Return how many edges have a cell on one side only.
+
+    >>> corners = np.array([[0.0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0]])
+    >>> square = PolygonMesh("square", corners, np.array([0, 1, 2, 0, 2, 3]), np.arange(0, 7, 3))
+    >>> open_edges(square), clashing_edges(square)
+    (4, 0)
+    """
+    return int(np.count_nonzero(~np.isin(*_directed_edges(mesh))))
+
+
+def _directed_edges(mesh: PolygonMesh) -> tuple[np.ndarray, np.ndarray]:
+    """Return a number for each edge of each cell in its direction, and in the opposite one."""
+    following = np.arange(len(mesh.connectivity)) + 1
+    following[mesh.offsets[1:] - 1] = mesh.offsets[:-1]
+    start, stop = mesh.connectivity.astype(np.int64), mesh.connectivity[following]
+    proper, n = start != stop, len(mesh.points)
+    return (start * n + stop)[proper], (stop.astype(np.int64) * n + start)[proper]
 
 
 def frontal_area(mesh: PolygonMesh, axis: np.ndarray, *, lines: int = 2000) -> float:

@@ -45,11 +45,13 @@ class NearestCase:
         return known["fields"][torch.from_numpy(rows)]
 
 
-def _fit_predictors(reader: CaseReader, normalizer: Normalizer) -> dict[str, Predictor]:
+def _fit_predictors(
+    reader: CaseReader, normalizer: Normalizer, widths: Sequence[int]
+) -> dict[str, Predictor]:
     """Return what can be fitted to the cases of a reader: to some, if they have many tokens."""
     whole = whole_cases(reader)
     count = min(len(whole), max(8, _MOST_TOKENS // len(whole[0][0]["fields"])))
-    fit, samples, shared = FieldFit(), [], True
+    fit, samples, shared = FieldFit(widths), [], True
     for index in np.linspace(0, len(whole) - 1, count).astype(int).tolist():
         sample = normalizer(whole[index][0])
         shared = shared and fit.see(sample)
@@ -86,7 +88,7 @@ def baseline_errors(
     nearest case, by parameters or, without any, by shape.
     """
     normalizer = Normalizer(normalizer.affine).to("cpu")
-    predictors = _fit_predictors(train, normalizer)
+    predictors = _fit_predictors(train, normalizer, widths)
     found: dict[str, list[Tensor]] = {name: [] for name in predictors}
     tested = whole_cases(test, n_points=test.options.n_points)
     for index in range(len(tested)):

@@ -14,6 +14,7 @@ from .routing import (
     plot_routing,
     plot_spectrum,
 )
+from .surfaces import SurfaceFigure, plot_surfaces
 from .theme import DARK, LIGHT, Theme
 from .views import CAMERAS, Camera, Preset, preset_for
 
@@ -32,6 +33,7 @@ __all__ = [
     "RenderingUnavailable",
     "RoutingMaps",
     "Spectrum",
+    "SurfaceFigure",
     "Theme",
     "TrainingCurves",
     "export_html",
@@ -41,6 +43,7 @@ __all__ = [
     "plot_query_change",
     "plot_routing",
     "plot_spectrum",
+    "plot_surfaces",
     "plot_training",
     "preset_for",
     "require_rendering",

@@ -27,14 +27,14 @@ PAPER_SETS = ("elasticity", "darcy", "airfoil", "pipe", "plasticity", "drivaerml
 
 def test_groups_offer_what_the_documentation_names():
     published = {name if name == "drivaerml_40k" else f"{name}_published" for name in PAPER_SETS}
-    built_in = {"cars", "car_volumes", "darcy", "elasticity", "pipe", "airfoil"}
+    built_in = {"cars", "cars_wake", "car_volumes", "darcy", "elasticity", "pipe", "airfoil"}
     theirs = {f"physicsnemo_{name}" for name in THEIRS}
     assert set(options("model")) == {*MIXERS, *NAMED, *COMPLETE, *theirs}
     others = {"drivaerml_raw", "drivaerml_curated", "own", "prepared"}
     others |= {"ahmedml", "windsorml", "shapenet_car", "drivaernet"}
     assert set(options("data")) == built_in | published | others
     assert set(options("training")) == {"default", "cars", "quick"}
-    quick = {f"quick/{name}" for name in (*PAPER_SETS, "cars", "car_volumes")}
+    quick = {f"quick/{name}" for name in (*PAPER_SETS, "cars", "cars_wake", "car_volumes")}
     surfaces = {"drivaerml_raw", "drivaerml_curated"}
     assert set(EXPERIMENTS) == {*PAPER_SETS, *quick, *surfaces, "none", "own"}
 
