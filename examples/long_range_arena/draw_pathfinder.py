@@ -17,7 +17,9 @@ def main() -> None:
     parts = figure.subfigures(2, 1)
     for part, made in zip(parts, (pathfinder.SET, pathfinder_small.SET), strict=True):
         rules, rng = made.solve_case.keywords["rules"], np.random.default_rng(0)
-        part.suptitle(f"{made.name}: {rules.size} x {rules.size}, contours of {rules.dashes} dashes")
+        part.suptitle(
+            f"{made.name}: {rules.size} x {rules.size}, contours of {rules.dashes} dashes"
+        )
         for axes in part.subplots(2, 6).flat:
             image, label, *_ = pathfinder.draw_sample(rng, rules)
             axes.imshow(image, cmap="gray", vmin=0, vmax=255)
