@@ -133,7 +133,6 @@ Surrogates for PDE fields on meshes with FLARE++, on NVIDIA PhysicsNeMo.
 {verbs}
 
   flarepp train experiment=quick/darcy model=flare
-  flarepp evaluate outputs/darcy-flare-seed0
   flarepp predict outputs/cars-flarepp-seed0 car.stl
 
 flarepp VERB --help explains the arguments of a verb. Exit codes: 2 wrong use,
