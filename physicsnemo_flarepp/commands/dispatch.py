@@ -112,6 +112,7 @@ VERBS = {
     "delta": Verb("what changes between two surfaces, and whether it is settled"),
     "plot": Verb("figures of runs"),
     "sensitivity": Verb("how a force changes with every vertex of a surface"),
+    "optimize": Verb("change a surface until a predicted force is best"),
     "compare": Verb("train several models at equal settings and tabulate them", "compare",
                     "compare.directory"),
     "plan": Verb("memory and time of training on whole meshes, and what fits"),
