@@ -9,7 +9,6 @@ import torch
 from physicsnemo_flarepp.datapipes import GeoFNOReader, OwnReader, ReaderOptions
 from physicsnemo_flarepp.datapipes.readers import array_files, kept_cases
 from physicsnemo_flarepp.datapipes.readers.kept_cases import KeptCases
-
 from tests.own_data import making
 
 
