@@ -226,9 +226,9 @@ def report_gate(run: Run, bounds: Bounds, ahmed: Path | None, folder: Path) -> N
     }
     shapes["in millimetres"] = car.scale(1000)
     shapes["upside down"] = car.rotate_x(180, point=middle)
-    shapes["mirrored in x"] = car.flip_faces()  # or the mirror would turn them inward
-    shapes["mirrored in x"].points[:, 0] = 2 * middle[0] - car.points[:, 0]
-    shapes["normals reversed"] = car.flip_faces()
+    shapes["normals reversed"] = car.copy().flip_faces()
+    shapes["mirrored in x"] = car.copy().flip_faces()  # or the mirror would turn them inward
+    shapes["mirrored in x"].points = (car.points - middle) * (-1, 1, 1) + middle
     shapes["a sphere"] = pv.Icosphere(radius=0.7, nsub=4, center=middle)
     box = pv.Icosphere(radius=1.0, nsub=4).scale(np.ptp(car.points, axis=0) / 2)
     shapes["an ellipsoid of the size of a car"] = box.translate(middle)

@@ -102,7 +102,7 @@ def _draw_bands(run: Run, prediction: FilePrediction, output: Path) -> None:
             plot_surfaces(
                 {output.stem: (prediction.mesh, prediction.mesh[band])},
                 f"band of {printable(name)}",
-                note=f"holds on {share} of the area, for {share} of cases like the training set",
+                note=f"holds on {share} of the area\nfor {share} of cases like the training set",
                 path=path,
             )
         except RenderingUnavailable as reason:
