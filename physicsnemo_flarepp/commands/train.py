@@ -39,9 +39,8 @@ def _bound_errors(directory: Path) -> None:
     if classifies(directory):
         return
     try:
-        trained = evaluation.load_run(
-            directory, trust=True
-        )  # what it names, the training has just imported
+        # What it names, the training has just imported.
+        trained = evaluation.load_run(directory, trust=True)
         bounds = evaluation.calibrate(trained)
     except (OSError, ValueError) as reason:  # the results of the training stand
         print(printable(f"no bounds: {reason}"))
