@@ -40,9 +40,10 @@ QUIET = {
 class Grid:
     """The cells of a study at one size: a product of axes, each value with its overrides.
 
-    With ``equal_time``, ``training.steps`` are those of the first cell, and others get as many as
-    take the same time. With a ``script``, a cell is one call of it, and overrides are its options.
-    ``after`` are the options of ``refinement.py``, which measures all runs together.
+    With ``equal_time``, ``training.steps`` are counted in the time of the first cell's steps: other
+    cells get as many as take the same time. With a ``script``, a cell is one call of it, and
+    overrides are its options. ``after`` are the options of ``refinement.py``, which measures all
+    runs together.
     """
 
     shared: Overrides
@@ -52,7 +53,7 @@ class Grid:
     script: str | None = None
     after: Overrides | None = None
 
-    def cells(self) -> dict[Labels, Overrides]:
+    def cells(self) -> dict[Labels, dict]:
         """Return the overrides of each cell by its labels; later axes win."""
         found = {}
         for values in itertools.product(*(axis.items() for axis in self.axes.values())):
@@ -106,9 +107,11 @@ def list_jobs(name: str, study: Study, size: str, runs: Path, seeds: int | None)
     grid: Grid = getattr(study, size)
     cells = grid.cells()
     if grid.equal_time:
-        steps = equal_steps(cells, runs / f"steps-{name}-{size}.json")
-        cells = {labels: own | {"training.steps": steps["/".join(labels)]}
-                 for labels, own in cells.items()}  # fmt: skip
+        seconds = step_seconds(cells, runs / f"seconds-{name}-{size}.json")
+        first = seconds["/".join(next(iter(cells)))]
+        for labels, own in cells.items():
+            own["training.steps"] *= first / seconds["/".join(labels)]
+            own["training.steps"] = round(own["training.steps"])
     return [
         Job(name, size, tuple(grid.axes), labels, seed, dict(sorted(own.items())),
             study.published.get(labels))
@@ -126,8 +129,10 @@ def config_of(overrides: Overrides, directory: Path | str, seed: int = 0):
     return compose_config("train", [f"{key}={value}" for key, value in settings.items()])
 
 
-def equal_steps(cells: Mapping[Labels, Overrides], path: Path, rounds: int = 30) -> dict[str, int]:
-    """Return the steps of each cell that take the time of the first cell's; measure once.
+def step_seconds(
+    cells: Mapping[Labels, Overrides], path: Path, rounds: int = 30
+) -> dict[str, float]:
+    """Return the time of a step of each cell, measured once and kept in a file.
 
     Steps of all cells alternate, so that what else the machine does falls on all alike.
     """
@@ -152,11 +157,9 @@ def equal_steps(cells: Mapping[Labels, Overrides], path: Path, rounds: int = 30)
             step((batch,)).item()  # waits for the device
             times[name].append(clock() - start)
     seconds = {name: statistics.median(found[3:]) for name, found in times.items()}
-    base = next(iter(cells.values()))["training.steps"] * next(iter(seconds.values()))
-    found = {name: round(base / value) for name, value in seconds.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, json.dumps(found))
-    return found
+    replace_text(path, json.dumps(seconds))
+    return seconds
 
 
 def train_job(job: Job, runs: Path) -> dict:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from engine import Grid, Labels, Study, read_ledger
 from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
 
 from physicsnemo_flarepp.files import replace_text
 from physicsnemo_flarepp.texts import format_table
@@ -135,6 +136,8 @@ def draw(lines: Sequence[dict], path: Path) -> None:
         axes.errorbar(times[-1], middle[-1], [[middle[-1] - low], [high - middle[-1]]],
                       fmt=next(markers), ms=4, capsize=3, color=style["color"])  # fmt: skip
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_minor_formatter(ScalarFormatter())
     axes.set(xlabel="CPU seconds", ylabel="test error, %")
     axes.grid(alpha=0.3, which="both")
     axes.spines[["top", "right"]].set_visible(False)

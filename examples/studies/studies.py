@@ -100,6 +100,10 @@ REDUCED_SIZES = {
     **models("transolver", "attention"),
     "flare B=4": {"model": "flare", "model.n_layers": 4},
     "flarepp B=4": {"model": "flarepp", "model.n_layers": 4},
+    **{
+        f"{name}, 3 x as long": {"model": name, "training.steps": 3000}
+        for name in ("flare", "flare_first", "flarepp")
+    },
 }
 PAPER_SIZES = {
     f"{model} B={blocks} C={width}": {

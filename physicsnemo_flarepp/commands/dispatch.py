@@ -108,6 +108,8 @@ VERBS = {
     "train": Verb("train a model, or resume a run that was stopped", entry="train"),
     "evaluate": Verb("errors and forces of runs on their test cases"),
     "predict": Verb("fields on a surface, at points, or of test cases, for ParaView"),
+    "calibrate": Verb("bounds of the errors of a run, from held-out cases"),
+    "delta": Verb("what changes between two surfaces, and whether it is settled"),
     "plot": Verb("figures of runs"),
     "sensitivity": Verb("how a force changes with every vertex of a surface"),
     "optimize": Verb("change a surface until a predicted force is best"),
@@ -132,12 +134,10 @@ Surrogates for PDE fields on meshes with FLARE++, on NVIDIA PhysicsNeMo.
 {verbs}
 
   flarepp train experiment=quick/darcy model=flare
-  flarepp evaluate outputs/darcy-flare-seed0
   flarepp predict outputs/cars-flarepp-seed0 car.stl
 
-flarepp VERB --help explains the arguments of a verb. Exit codes: 2 wrong use,
-1 failure, 128 + n signal n. --debug or FLAREPP_DEBUG=1 shows where an error
-came from. flarepp --version prints {__version__}."""
+flarepp VERB --help explains a verb. Exit codes: 2 wrong use, 1 failure, 128 + n
+signal n. --debug shows where an error came from. Version {__version__}."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

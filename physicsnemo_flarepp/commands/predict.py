@@ -12,10 +12,12 @@ from ..evaluation import (
     predict_case,
     predict_file,
 )
+from ..evaluation.figures import file_name
+from ..evaluation.file_predictions import case_promise, promise_lines
 from ..meshes import save_mesh
 from ..meshes.export import export_mesh
 from ..texts import printable
-from .parsers import chosen_forces, load_chosen_run, named_numbers
+from .parsers import chosen_forces, load_chosen_run, named_numbers, split_runs
 
 # Files that hold no surface; the mesh files of VTK may.
 _OTHER = (*ARRAY_SUFFIXES, *STORE_SUFFIXES)
@@ -23,6 +25,7 @@ _OTHER = (*ARRAY_SUFFIXES, *STORE_SUFFIXES)
 
 def run(options: argparse.Namespace) -> list[Path]:
     """Predict what the options name and return the files written."""
+    others, options.files = split_runs(options.files)
     if not options.files and not options.cases:
         raise ValueError("nothing to predict; name surfaces, files of points, or --cases")
     outputs = {
@@ -30,13 +33,15 @@ def run(options: argparse.Namespace) -> list[Path]:
         for path in options.files
         if path.suffix.lower() not in _OTHER
     }
-    trained = load_chosen_run(options.run, options)
+    runs = [load_chosen_run(path, options) for path in (options.run, *others)]
+    trained = runs[0]
     directory = options.output or options.run / "predictions"
     written = []
     for path in options.files:
         prediction = predict_file(
-            trained,
+            runs,
             path,
+            level=options.level,
             global_values=named_numbers(options.globals),
             body=options.body,
             scale=options.scale,
@@ -49,11 +54,15 @@ def run(options: argparse.Namespace) -> list[Path]:
             print(written[-1])
             for text in prediction.warnings:
                 print(f"warning: {printable(text)}")
+            print(*map(printable, promise_lines(prediction)), sep="\n")
+    if options.cases and others:
+        raise ValueError("--cases are of one run; predict files with several")
     for name in options.cases:
         is_position = name.lstrip("-").isdigit() and name not in trained.case_ids
         case = predict_case(trained, int(name) if is_position else name)
         written.append(export_mesh(case_mesh({trained.name: case}), directory, case.case_id))
         print(written[-1])
+        print(*map(printable, case_promise(trained, case, options.level)), sep="\n")
     return written
 
 
@@ -76,4 +85,27 @@ def _write_surface(
     save_mesh(prediction.mesh, output)
     print(f"{output}: {len(prediction.values)} {prediction.association}s")
     print(*map(printable, describe_prediction(run, prediction, *settings)), sep="\n")
+    if options.figure and prediction.bounds is not None:
+        _draw_bands(run, prediction, output)
     return output
+
+
+def _draw_bands(run: Run, prediction: FilePrediction, output: Path) -> None:
+    """Draw the band of each field, and say where; or why nothing can be rendered."""
+    from ..visualization import RenderingUnavailable, plot_surfaces
+
+    share = f"{100 * prediction.level:g} %"
+    for name in run.channels.fields:
+        band = f"{printable(name)}_band"
+        path = output.with_name(f"{output.stem}_{file_name(band)}.png")
+        try:
+            plot_surfaces(
+                {output.stem: (prediction.mesh, prediction.mesh[band])},
+                f"band of {printable(name)}",
+                note=f"holds on {share} of the area\nfor {share} of cases like the training set",
+                path=path,
+            )
+        except RenderingUnavailable as reason:
+            print(f"no figure: {reason}")
+            return
+        print(path)
