@@ -109,6 +109,7 @@ VERBS = {
     "evaluate": Verb("errors and forces of runs on their test cases"),
     "predict": Verb("fields on a surface, at points, or of test cases, for ParaView"),
     "plot": Verb("figures of runs"),
+    "report": Verb("everything about runs on one page, with a 3D view"),
     "sensitivity": Verb("how a force changes with every vertex of a surface"),
     "compare": Verb("train several models at equal settings and tabulate them", "compare",
                     "compare.directory"),

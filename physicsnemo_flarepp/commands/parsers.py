@@ -211,6 +211,24 @@ def plot(parser: argparse.ArgumentParser) -> None:
     add_force_options(parser)
 
 
+def report(parser: argparse.ArgumentParser) -> None:
+    """Everything about trained runs on one page.
+
+        flarepp report outputs/cars-flarepp-seed0
+        flarepp report outputs/cars-flarepp-seed0 outputs/cars-flare-seed0 --output both.html
+
+    One HTML file that opens without a network: what was trained on what, errors of every case,
+    forces, figures of the median, worst and best case, routes, curves, and a 3D view of the median
+    case, which turns and shows reference, prediction, error and sensitivity. Training writes it as
+    report.html; run this for several runs, or for other data.
+    """
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, help="run directories")
+    add("--output", type=Path, help="file (default: report.html of the first run)")
+    add_run_options(parser)
+    add_force_options(parser)
+
+
 def _add_views(parser: argparse.ArgumentParser, usual: str) -> None:
     add = parser.add_argument
     add("--views", type=lambda text: text.split(","), metavar="VIEW,...",

@@ -1,4 +1,4 @@
-"""Train a config, then draw the run."""
+"""Train a config, then draw the run and write its page."""
 
 import sys
 
@@ -8,6 +8,7 @@ from physicsnemo.distributed import DistributedManager
 from ..evaluation import draw_run
 from ..training import train
 from ..training.reporting import SPLIT_NAMES
+from .report import after_training
 
 
 def run(cfg: DictConfig) -> dict[str, str] | None:
@@ -15,7 +16,7 @@ def run(cfg: DictConfig) -> dict[str, str] | None:
     trained = train(cfg)
     DistributedManager.cleanup()  # one process draws
     if trained.is_main and trained.stopped_by is None:
-        draw_run(trained.directory)
+        after_training(trained.directory, draw_run(trained.directory))
     if code := trained.exit_code():  # not on success: it would end a sweep of hydra -m
         sys.exit(code)
     if not trained.is_main or trained.errors is None:

@@ -34,8 +34,16 @@ SELECTED = "selected.json"
 RESULT = (MODEL, SELECTED)
 # What a resumed run and predictions depend on, besides the weights.
 SETTINGS = (CONFIG, CHANNELS, NORMALIZER, TRAINING_SET)
-_RESULTS = (*RESULT, "errors.csv", "table.md", "evaluation.csv", "figures", "predictions")
-_FILES = (*SETTINGS, METRICS, *_RESULTS[:5], "command.txt", "versions.json")
+_RESULTS = (
+    *RESULT,
+    "errors.csv",
+    "table.md",
+    "evaluation.csv",
+    "report.html",
+    "figures",
+    "predictions",
+)
+_FILES = (*SETTINGS, METRICS, *_RESULTS[:6], "command.txt", "versions.json")
 _FOLDERS = ("checkpoints", "figures", "predictions", BOARD)
 _PACKAGES = (
     "physicsnemo-flarepp",

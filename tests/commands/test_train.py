@@ -57,6 +57,7 @@ def test_training_on_two_ranks_leaves_model_table_and_figures(tmp_path):
         "training.png",
         "comparison_median_pMeanTrim.png",
     }
+    assert (tmp_path / "run" / "report.html").is_file(), done.stdout
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["kind"] == "result" and last["epoch"] == 2
 
@@ -76,7 +77,8 @@ def test_a_signal_that_stops_a_run_is_the_exit_code(tmp_path, monkeypatch):
     monkeypatch.setattr(
         train, "train", lambda cfg: TrainingResult(tmp_path, True, (), None, None, 1)
     )
-    assert main(["train"]) == 0 and drawn == [tmp_path]
+    monkeypatch.setattr(train, "after_training", lambda directory, figures: drawn.append(figures))
+    assert main(["train"]) == 0 and drawn == [tmp_path, None]
 
 
 @pytest.mark.slow
