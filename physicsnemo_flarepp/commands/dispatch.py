@@ -111,6 +111,7 @@ VERBS = {
     "plot": Verb("figures of runs"),
     "report": Verb("everything about runs on one page, with a 3D view"),
     "sensitivity": Verb("how a force changes with every vertex of a surface"),
+    "export": Verb("a run as one file for other programs: torch.export or ONNX"),
     "compare": Verb("train several models at equal settings and tabulate them", "compare",
                     "compare.directory"),
     "plan": Verb("memory and time of training on whole meshes, and what fits"),

@@ -157,6 +157,7 @@ def predict(parser: argparse.ArgumentParser) -> None:
     """Predicted fields on surfaces, at points, or of test cases, for ParaView.
 
         flarepp predict outputs/cars-flarepp-seed0 car.stl --output car.vtp
+        flarepp predict --pretrained cars car.stl
         flarepp predict outputs/pipe-flarepp-seed0 mine.npz
         flarepp predict outputs/darcy-flarepp-seed0 --cases 0 darcy_test_0007
 
@@ -173,8 +174,9 @@ def predict(parser: argparse.ArgumentParser) -> None:
     training data set.
     """
     add = parser.add_argument
-    add("run", type=Path, help="run directory")
+    add("run", nargs="?", type=Path, help="run directory")
     add("files", nargs="*", type=Path, help="meshes, or arrays of points")
+    add("--pretrained", metavar="NAME", help="a run that comes with the package: cars")
     add("--cases", nargs="+", default=[], help="ids or positions of test cases")
     add("--output", type=Path, help="file for a single surface, otherwise a directory")
     add("--scale", type=float, default=1.0, help="0.001 for millimetres")
@@ -227,6 +229,26 @@ def report(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, help="file (default: report.html of the first run)")
     add_run_options(parser)
     add_force_options(parser)
+
+
+def export(parser: argparse.ArgumentParser) -> None:
+    """A trained run as one file for other programs, without this package.
+
+        flarepp export outputs/cars-flarepp-seed0
+        flarepp export outputs/cars-flarepp-seed0 --format onnx --output car.onnx
+
+    The file takes coordinates, features and weights of any number of points, as the run was
+    trained with them, and returns fields, all in physical units. It is compared with the run on
+    three sizes before it is kept. See docs/export.md for how to load it.
+    """
+    add = parser.add_argument
+    add("run", type=Path, help="run directory")
+    add("--format", choices=("pt2", "onnx"), default="pt2",
+        help="pt2: torch.export.load (default); onnx: needs the extra 'onnx'")  # fmt: skip
+    add("--output", type=Path, help="file (default: <run>.pt2 or .onnx in the current folder)")
+    add("--checkpoint", default="final", metavar="WHICH", help="final (default), best or latest")
+    add("--trust", action="store_true", help="as in flarepp predict; see SECURITY.md")
+    parser.set_defaults(device="cpu", data_root=None)
 
 
 def _add_views(parser: argparse.ArgumentParser, usual: str) -> None:

@@ -11,6 +11,7 @@ from ..evaluation import (
     describe_prediction,
     predict_case,
     predict_file,
+    pretrained_run,
 )
 from ..meshes import save_mesh
 from ..meshes.export import export_mesh
@@ -23,6 +24,12 @@ _OTHER = (*ARRAY_SUFFIXES, *STORE_SUFFIXES)
 
 def run(options: argparse.Namespace) -> list[Path]:
     """Predict what the options name and return the files written."""
+    if options.pretrained is not None:  # the first argument is a file
+        options.files = [*filter(None, [options.run]), *options.files]
+        options.run = pretrained_run(options.pretrained)
+        print(f"model card: {options.run / 'MODEL_CARD.md'}")
+    if options.run is None:
+        raise ValueError("no run to predict with; name a run directory, or --pretrained cars")
     if not options.files and not options.cases:
         raise ValueError("nothing to predict; name surfaces, files of points, or --cases")
     outputs = {
@@ -31,7 +38,7 @@ def run(options: argparse.Namespace) -> list[Path]:
         if path.suffix.lower() not in _OTHER
     }
     trained = load_chosen_run(options.run, options)
-    directory = options.output or options.run / "predictions"
+    directory = options.output or (Path() if options.pretrained else options.run / "predictions")
     written = []
     for path in options.files:
         prediction = predict_file(
