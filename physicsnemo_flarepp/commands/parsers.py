@@ -231,6 +231,27 @@ def report(parser: argparse.ArgumentParser) -> None:
     add_force_options(parser)
 
 
+def view(parser: argparse.ArgumentParser) -> None:
+    """Look at a run or a mesh file in a browser, and predict surfaces that are dropped there.
+
+        flarepp view outputs/cars-flarepp-seed0
+        flarepp view --pretrained cars car.stl
+        flarepp view car_predicted.vtp
+
+    Prints an address on this machine (127.0.0.1) with a token, without which nothing is answered,
+    and opens it. Of a run it shows the median test case, or the surface that is named. Over SSH
+    forward the port: ssh -L 8080:127.0.0.1:8080 HOST, with --port 8080 --no-browser.
+    """
+    add = parser.add_argument
+    add("path", nargs="?", type=Path, help="run directory, or mesh file")
+    add("file", nargs="?", type=Path, help="surface to predict first")
+    add("--pretrained", metavar="NAME", help="a run that comes with the package: cars")
+    add("--port", type=int, default=0, help="default: a free one")
+    add("--no-browser", action="store_true", help="only print the address")
+    add_run_options(parser)
+    add_force_options(parser)
+
+
 def export(parser: argparse.ArgumentParser) -> None:
     """A trained run as one file for other programs, without this package.
 

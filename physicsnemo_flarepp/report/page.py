@@ -106,7 +106,7 @@ def render_page(**content: Any) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(autoescape=True, trim_blocks=True)
     template = environment.from_string((here / "page.html").read_text())
-    empty = {"live": False, "scene": None, "warnings": [], "runs": [], "links": {}}
+    empty = {"live": False, "scene": None, "warnings": [], "runs": [], "links": {}, "drops": False}
     return template.render(empty | content, script=script, digest=digest, version=__version__)
 
 

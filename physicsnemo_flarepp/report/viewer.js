@@ -97,6 +97,7 @@
   }
 
   function reset() {
+    if (!scene) return;
     eye = scene.flat ? { turn: -90, tilt: 90, zoom: 1, x: 0, y: 0 } : { turn: -125, tilt: 22, zoom: 1, x: 0, y: 0 };
     draw();
   }
@@ -205,6 +206,7 @@
 
   const fingers = new Map();
   const move = (dx, dy, shift) => {
+    if (!scene) return;
     const box = canvas.getBoundingClientRect();
     if (shift || scene.flat) {
       eye.x += (2 * dx) / box.width;
@@ -216,6 +218,7 @@
     draw();
   };
   const zoom = (factor) => {
+    if (!scene) return;
     const before = eye.zoom;
     eye.zoom = Math.max(0.2, Math.min(200, eye.zoom * factor));
     eye.x *= eye.zoom / before;
@@ -283,7 +286,8 @@
       if (event.dataTransfer.files[0]) send(event.dataTransfer.files[0]);
     });
   }
-  load(JSON.parse(source.textContent)).catch((error) => {
+  const first = JSON.parse(source.textContent);
+  if (first) load(first).catch((error) => {
     find("readout").textContent = `The 3D view failed: ${error}`;
     console.error(error);
   });
