@@ -133,11 +133,7 @@ Surrogates for PDE fields on meshes with FLARE++, on NVIDIA PhysicsNeMo.
 
 {verbs}
 
-  flarepp train experiment=quick/darcy model=flare
-  flarepp evaluate outputs/darcy-flare-seed0
-  flarepp predict outputs/cars-flarepp-seed0 car.stl
-
-flarepp VERB --help explains the arguments of a verb. Exit codes: 2 wrong use,
+flarepp VERB --help explains a verb and shows examples. Exit codes: 2 wrong use,
 1 failure, 128 + n signal n. --debug or FLAREPP_DEBUG=1 shows where an error
 came from. flarepp --version prints {__version__}."""
 

@@ -41,7 +41,7 @@ Answer = tuple[dict[str, Any] | None, list[str]]  # a scene and lines about it
 
 
 def file_scene(path: Path) -> Answer:
-    """Return the arrays of a mesh file; ``<field>_predicted`` and ``_error`` go with their field."""
+    """Return the arrays of a mesh file, ``<field>_predicted`` and ``_error`` with their field."""
     mesh = to_pyvista(read_mesh(path))
     places = {"cell": mesh.cell_data, "point": mesh.point_data}
     association = max(places, key=lambda place: len(places[place]))

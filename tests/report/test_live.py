@@ -93,7 +93,8 @@ def test_a_file_shows_its_fields_with_predictions_and_errors(tmp_path):
     assert [q["name"] for q in p["quantities"]] == ["reference", "prediction", "error"]
     reference, prediction, error = (q["limits"] for q in p["quantities"])
     assert (
-        reference == prediction and error[0] == -error[1] and (p["name"], u["name"]) == ("p", "u")
+    assert reference == prediction and error[0] == -error[1]
+    assert [p["name"], u["name"]] == ["p", "u"]
     )
 
 
@@ -104,7 +105,9 @@ def test_a_dropped_file_takes_the_place_of_the_test_case(view, car):
         wait(driver, "canvas.dataset.frames")
         assert "case run_3" in driver.find_element("id", "scene-title").text
         driver.find_element("id", "drop").send_keys(str(car))
-        wait(driver, "document.getElementById('scene-title').textContent.startsWith('_i_car_i_.stl')")
+        wait(
+            driver, "document.getElementById('scene-title').textContent.startsWith('_i_car_i_.stl')"
+        )
         assert "forces predicted" in driver.find_element("id", "answer").text
         host = urlsplit(view.url).netloc
         errors = [entry for entry in driver.get_log("browser") if host not in entry["message"]]
