@@ -166,6 +166,11 @@ def make_folder(path: Path) -> None:
         sync_folder(folder.parent)
 
 
+def nearest_existing(path: Path) -> Path:
+    """Return a path if it is there, or the nearest folder above it."""
+    return next(place for place in (path, *path.absolute().parents) if place.exists())
+
+
 def temporaries(path: Path) -> list[Path]:
     """Return the drafts that kills inside :func:`whole_file` left beside `path`."""
     return sorted(path.parent.glob(f".{path.name}.{'[0-9a-f]' * 8}{path.suffix}"))
@@ -264,7 +269,7 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        place = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+        place = nearest_existing(path)
         free = shutil.disk_usage(place).free / 1e6
         hint = "make the folder writable"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -104,7 +104,7 @@ def compare_slopes(runs: dict, folder: Path, cars: int) -> None:
     plot_parity(
         {"change of Cl": truth[..., 1].ravel()},
         drawn,
-        title=f"derivatives of lift by ten parameters times their ranges, {cars} unseen cars",
+        title=f"over the ranges of ten parameters, {cars} cars",
         path=folder / "sensitivities.png",
     )
 

@@ -40,9 +40,10 @@ QUIET = {
 class Grid:
     """The cells of a study at one size: a product of axes, each value with its overrides.
 
-    With ``equal_time``, ``training.steps`` are those of the first cell, and others get as many as
-    take the same time. With a ``script``, a cell is one call of it, and overrides are its options.
-    ``after`` is a script that measures all runs together.
+    With ``equal_time``, ``training.steps`` are counted in the time of the first cell's steps: other
+    cells get as many as take the same time. With a ``script``, a cell is one call of it, and
+    overrides are its options. ``after`` are the options of ``refinement.py``, which measures all
+    runs together.
     """
 
     shared: Overrides
@@ -50,9 +51,9 @@ class Grid:
     seeds: int = 1
     equal_time: bool = False
     script: str | None = None
-    after: Sequence[str] = ()
+    after: Overrides | None = None
 
-    def cells(self) -> dict[Labels, Overrides]:
+    def cells(self) -> dict[Labels, dict]:
         """Return the overrides of each cell by its labels; later axes win."""
         found = {}
         for values in itertools.product(*(axis.items() for axis in self.axes.values())):
@@ -106,9 +107,11 @@ def list_jobs(name: str, study: Study, size: str, runs: Path, seeds: int | None)
     grid: Grid = getattr(study, size)
     cells = grid.cells()
     if grid.equal_time:
-        steps = equal_steps(cells, runs / f"steps-{name}-{size}.json")
-        cells = {labels: own | {"training.steps": steps["/".join(labels)]}
-                 for labels, own in cells.items()}  # fmt: skip
+        seconds = step_seconds(cells, runs / f"seconds-{name}-{size}.json")
+        first = seconds["/".join(next(iter(cells)))]
+        for labels, own in cells.items():
+            own["training.steps"] *= first / seconds["/".join(labels)]
+            own["training.steps"] = round(own["training.steps"])
     return [
         Job(name, size, tuple(grid.axes), labels, seed, dict(sorted(own.items())),
             study.published.get(labels))
@@ -126,8 +129,10 @@ def config_of(overrides: Overrides, directory: Path | str, seed: int = 0):
     return compose_config("train", [f"{key}={value}" for key, value in settings.items()])
 
 
-def equal_steps(cells: Mapping[Labels, Overrides], path: Path, rounds: int = 30) -> dict[str, int]:
-    """Return the steps of each cell that take the time of the first cell's; measure once.
+def step_seconds(
+    cells: Mapping[Labels, Overrides], path: Path, rounds: int = 30
+) -> dict[str, float]:
+    """Return the time of a step of each cell, measured once and kept in a file.
 
     Steps of all cells alternate, so that what else the machine does falls on all alike.
     """
@@ -152,11 +157,9 @@ def equal_steps(cells: Mapping[Labels, Overrides], path: Path, rounds: int = 30)
             step((batch,)).item()  # waits for the device
             times[name].append(clock() - start)
     seconds = {name: statistics.median(found[3:]) for name, found in times.items()}
-    base = next(iter(cells.values()))["training.steps"] * next(iter(seconds.values()))
-    found = {name: round(base / value) for name, value in seconds.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, json.dumps(found))
-    return found
+    replace_text(path, json.dumps(seconds))
+    return seconds
 
 
 def train_job(job: Job, runs: Path) -> dict:
@@ -167,8 +170,7 @@ def train_job(job: Job, runs: Path) -> dict:
     from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
 
     directory = job.directory(runs)
-    before = read_metrics(directory) if (directory / "metrics.jsonl").is_file() else []
-    done = max((row["step"] for row in before), default=0)
+    resumes = (directory / "metrics.jsonl").is_file()
     begin = time.process_time()
     result = train_compared(
         ComparedRun("/".join(job.labels), job.seed, config_of(job.overrides, directory, job.seed))
@@ -178,14 +180,13 @@ def train_job(job: Job, runs: Path) -> dict:
     steps = max(row["step"] for row in rows)
     curve = [(row["step"], round(100 * row["error"], 4)) for row in rows
              if row["kind"] == "evaluation" and row["split"] == "test"]  # fmt: skip
-    share = 1 - done / steps  # of the run that this process has done
     return {
         **identity(job),
         "last": round(100 * result.error, 4),
         "best": min(error for _, error in curve),
         "steps": steps,
         "parameters": result.parameters,
-        "cpu_seconds": round(seconds / share, 1) if share > 0 else None,
+        "cpu_seconds": None if resumes else round(seconds, 1),
         "threads": torch.get_num_threads(),
         "curve": curve,
     }
@@ -228,61 +229,79 @@ def run_script(job: Job, script: str, runs: Path, inputs: Sequence[Path] = ()) -
     """Call a script of examples/scaling and return a line for each row of its CSV file."""
     out = runs / f"{job.study}-{job.size}-{'-'.join(job.labels)}"
     options = [word for key, value in job.overrides.items() for word in (key, *str(value).split())]
-    command = ["examples/scaling/" + script, *map(str, inputs), *options]
-    where = ["--out", str(out / "table")] if inputs else ["--out", str(out)]
+    where = out / "table" if inputs else out  # refinement.py takes the stem of its files
     out.mkdir(parents=True, exist_ok=True)
-    subprocess.run([sys.executable, *command, *where], cwd=ROOT, check=True)
+    command = ["examples/scaling/" + script, *map(str, inputs), *options]
+    subprocess.run([sys.executable, *command, "--out", str(where)], cwd=ROOT, check=True)
     with open(next(out.glob("*.csv")), newline="") as file:
         rows = list(csv.DictReader(file))
-    shown = command if not inputs else [command[0], f"{len(inputs)} runs", *options]
+    shown = [command[0], *(["RUN ..."] if inputs else []), *options]
     line = identity(job) | {"command": "python " + " ".join(shown)}
     return [line | {"measured": row} for row in rows]
 
 
 def run_studies(
-    studies: Mapping[str, Study], size: str, runs: Path, ledger: Path, jobs: int, seeds: int | None
+    studies: Mapping[str, Study],
+    size: str,
+    runs: Path,
+    ledger: Path,
+    jobs: int = 1,
+    seeds: int | None = None,
+    cells: Sequence[str] = (),
 ) -> None:
-    """Run what the ledger does not hold, and say after each run how long the rest will take."""
-    held = {(line["study"], line["size"], line["command"]): line for line in read_ledger(ledger)}
-    by_command = {line["command"]: line for line in held.values()}
+    """Run what the ledger does not hold: trainings first, then what scripts measure.
+
+    ``cells`` are parts of the names of the cells to run, all by default.
+    """
+    held = read_ledger(ledger)
+    by_command = {line["command"]: line for line in held}
+    done = {(line["study"], line["size"], line["command"]) for line in held}
     waiting: dict[str, list[Job]] = {}
+    scripts: list[tuple[Job, str, list[Path]]] = []
     for name, study in studies.items():
         grid: Grid = getattr(study, size)
-        listed = list_jobs(name, study, size, runs, seeds)
+        listed = [
+            job
+            for job in list_jobs(name, study, size, runs, seeds)
+            if not cells or any(text in "/".join(job.labels) for text in cells)
+        ]
         if grid.script:
-            for job in listed:
-                if not any(key[:2] == (name, size) and line["cell"] == identity(job)["cell"]
-                           for key, line in held.items()):  # fmt: skip
-                    write_lines(ledger, run_script(job, grid.script, runs))
+            scripts += [(job, grid.script, []) for job in listed]
             continue
         for job in listed:
-            if (name, size, job.command) in held:
+            if (name, size, job.command) in done:
                 continue
             if job.command in by_command:  # another study has run it
                 write_lines(ledger, [by_command[job.command] | identity(job)])
             else:
                 waiting.setdefault(job.command, []).append(job)
+        if grid.after is not None:
+            after = Job(name, size, ("runs",), ("all",), 0, grid.after, None)
+            scripts.append((after, "refinement.py", [job.directory(runs) for job in listed]))
+    train_waiting(waiting, runs, ledger, jobs)
+    measured = [(line["study"], line["size"], line["cell"]) for line in held if "measured" in line]
+    for job, script, inputs in scripts:
+        if (job.study, job.size, identity(job)["cell"]) not in measured:
+            write_lines(ledger, run_script(job, script, runs, inputs))
+
+
+def train_waiting(
+    waiting: Mapping[str, Sequence[Job]], runs: Path, ledger: Path, jobs: int
+) -> None:
+    """Train runs by their commands, and say after each how long the rest will take."""
     order = sorted(waiting.values(), key=lambda same: same[0].seed)  # a seed of all, then the next
     begin = time.monotonic()
-    with progress_bar("runs", len(waiting), wanted=True) as advance:
+    with progress_bar("runs", len(order), wanted=True) as advance:
         for done, line in enumerate(train_all(order, runs, jobs), start=1):
             write_lines(ledger, [line | identity(job) for job in waiting[line["command"]]])
-            left = (time.monotonic() - begin) / done * (len(waiting) - done) / 60
+            left = (time.monotonic() - begin) / done * (len(order) - done) / 60
             print(
-                f"{done}/{len(waiting)} {line['study']} {'/'.join(line['cell'].values())} seed "
+                f"{done}/{len(order)} {line['study']} {'/'.join(line['cell'].values())} seed "
                 f"{line['seed']}: {line['last']:.2f} % in {line['cpu_seconds']} s of CPU; about "
                 f"{left:.0f} min left",
                 flush=True,
             )
             advance()
-    for name, study in studies.items():
-        grid = getattr(study, size)
-        if grid.after:
-            listed = list_jobs(name, study, size, runs, seeds)
-            after = Job(name, size, ("all",), ("runs",), 0, {}, None)
-            inputs = [job.directory(runs) for job in listed]
-            lines = run_script(after, grid.after[0], runs, [*inputs, *map(Path, grid.after[1:])])
-            write_lines(ledger, lines)
 
 
 def train_all(waiting: Sequence[Sequence[Job]], runs: Path, jobs: int) -> Iterator[dict]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from engine import Grid, Labels, Study, read_ledger
 from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
 
 from physicsnemo_flarepp.files import replace_text
 from physicsnemo_flarepp.texts import format_table
@@ -56,19 +57,24 @@ def cell_row(labels: Labels, published: float | None, found: Mapping[str, list[d
 def training_table(study: Study, lines: Sequence[dict]) -> str:
     """Return every cell of the paper and of both grids, run or not."""
     grids: Sequence[Grid] = (study.reduced, study.paper)
-    axes = max((tuple(grid.axes) for grid in grids), key=len)
-    found: dict[Labels, dict[str, list[dict]]] = {}
-    names = itertools.chain(study.published, *(grid.cells() for grid in grids))
-    for labels in names:
-        found.setdefault(("",) * (len(axes) - len(labels)) + labels, {})
+    cells = itertools.chain(study.published, *(grid.cells() for grid in grids))
+    found: dict[Labels, dict[str, list[dict]]] = {labels: {} for labels in sorted(set(cells))}
     for line in lines:
         if "measured" not in line:
             labels = tuple(line["cell"].values())
-            labels = ("",) * (len(axes) - len(labels)) + labels
             found.setdefault(labels, {}).setdefault(line["size"], []).append(line)
-    rows = [cell_row(labels, study.published.get(labels), sizes) for labels, sizes in found.items()]
-    head = [*axes, "published", "paper size", "reduced", "best on test", "steps", "parameters",
-            "CPU, s"]  # fmt: skip
+    order = sorted(found.items(), key=lambda item: (not item[1], item[0]))  # what was run first
+    rows = [cell_row(labels, study.published.get(labels), sizes) for labels, sizes in order]
+    columns = (
+        "published",
+        "paper size",
+        "reduced",
+        "best on test",
+        "steps",
+        "parameters",
+        "CPU, s",
+    )
+    head = [*study.reduced.axes, *columns]
     return format_table([head, *rows], markdown=True)
 
 
@@ -85,13 +91,15 @@ def _short(text: str) -> str:
         return text
 
 
-def section(name: str, study: Study, lines: Sequence[dict], folder: Path) -> str:
-    """Return a study's part of the page, and draw its figure."""
+def section(name: str, study: Study, lines: Sequence[dict]) -> str:
+    """Return a study's part of the page."""
     measured = [line for line in lines if "measured" in line]
     runs = [line for line in lines if "measured" not in line]
-    shared = " ".join(f"`{key}={value}`" for key, value in study.reduced.shared.items())
     parts = [f"## {name}", study.question, f"The paper: {study.claim}"]
-    parts += [f"Reduced: {shared}"] if shared else []
+    shared = set.intersection(*(set(cell.items()) for cell in study.reduced.cells().values()))
+    if shared:
+        settings = (f"{key}={value}" for key, value in sorted(shared))
+        parts.append(f"Reduced: `{' '.join(settings)}`")
     if study.reduced.script is None:
         parts.append(training_table(study, lines))
     if measured:
@@ -99,7 +107,6 @@ def section(name: str, study: Study, lines: Sequence[dict], folder: Path) -> str
     elif study.reduced.script:
         parts.append(NOT_RUN.capitalize() + ".")
     if runs:
-        draw(runs, folder / f"{name}.png")
         parts.append(f"![error over CPU seconds]({name}.png)")
     where = {(line["machine"], line["commit"]) for line in lines}
     if where:
@@ -129,6 +136,8 @@ def draw(lines: Sequence[dict], path: Path) -> None:
         axes.errorbar(times[-1], middle[-1], [[middle[-1] - low], [high - middle[-1]]],
                       fmt=next(markers), ms=4, capsize=3, color=style["color"])  # fmt: skip
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_minor_formatter(ScalarFormatter())
     axes.set(xlabel="CPU seconds", ylabel="test error, %")
     axes.grid(alpha=0.3, which="both")
     axes.spines[["top", "right"]].set_visible(False)
@@ -136,11 +145,13 @@ def draw(lines: Sequence[dict], path: Path) -> None:
     figure.savefig(path)
 
 
-def render(studies: Mapping[str, Study], ledger: Path) -> None:
+def render(studies: Mapping[str, Study], ledger: Path, figures: bool = True) -> None:
     """Write README.md and the figures beside a ledger."""
-    lines = read_ledger(ledger)
-    parts = [
-        section(name, study, [line for line in lines if line["study"] == name], ledger.parent)
-        for name, study in studies.items()
-    ]
+    parts = []
+    for name, study in studies.items():
+        lines = [line for line in read_ledger(ledger) if line["study"] == name]
+        parts.append(section(name, study, lines))
+        runs = [line for line in lines if "measured" not in line]
+        if figures and runs:
+            draw(runs, ledger.with_name(f"{name}.png"))
     replace_text(ledger.with_name("README.md"), "\n\n".join([HEAD.rstrip(), *parts]) + "\n")

@@ -24,6 +24,9 @@ def main() -> None:
     size.add_argument("--paper", dest="size", action="store_const", const="paper",
                       help="the published sizes, for GPUs")  # fmt: skip
     parser.add_argument("--seeds", type=int, help="runs of each cell; the study's by default")
+    parser.add_argument(
+        "--cells", nargs="+", default=(), help="parts of names, such as darcy/flare"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--runs", type=Path, default=Path("outputs/studies"))
     parser.add_argument("--ledger", type=Path, default=ROOT / "results/ledger.jsonl")
@@ -33,7 +36,8 @@ def main() -> None:
         parser.error(f"name studies ({', '.join(STUDIES)}) or give --render")
     picked = {name: STUDIES[name] for name in chosen.studies}
     size = chosen.size or "reduced"
-    run_studies(picked, size, chosen.runs, chosen.ledger, chosen.jobs, chosen.seeds)
+    where = chosen.runs, chosen.ledger
+    run_studies(picked, size, *where, chosen.jobs, chosen.seeds, chosen.cells)
     if chosen.render:
         from rendering import render
 

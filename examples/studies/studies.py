@@ -15,10 +15,12 @@ DARCY = _CPU | {
     "data.n_test": 100,
     "data.batch_size": 4,
     "data.n_points": 256,
+    "training.optimizer": "muon",
     "training.steps": 1000,
     "training.evaluate_every": "null",  # about 20 times, at most once an epoch
 }
-ELASTICITY = DARCY | {"experiment": "quick/elasticity"}
+ELASTICITY = DARCY | {"experiment": "quick/elasticity", "data.n_train": 300}
+SMALL = {"darcy": DARCY}
 # 500 epochs of 1,000 cases, two at a time.
 PAPER: Overrides = {"training.evaluate_every": 50}
 
@@ -86,43 +88,54 @@ STARTS = {
     "optimizer": {"AdamW": {"training.optimizer": "adamw"}, "Muon": {"training.optimizer": "muon"}},
     "model": models("flare", "flarepp"),
 }
+QUERIES = {
+    "fixed": {"model": "flare"},
+    "separate": {"model": "flarepp"},
+    "shared": {"model": "flarepp", "model.shared_projections": "true"},
+    "gated": {"model": "flarepp_gated"},
+    "deep synthesis": {"model": "flarepp", "model.synthesis_layers": 4},
+}
+REDUCED_SIZES = {
+    **models("flare", "flare_first", "flarepp", "flarepp_deep", "flarepp_gated"),
+    **models("transolver", "attention"),
+    "flare B=4": {"model": "flare", "model.n_layers": 4},
+    "flarepp B=4": {"model": "flarepp", "model.n_layers": 4},
+    **{
+        f"{name}, 3 x as long": {"model": name, "training.steps": 3000}
+        for name in ("flare", "flare_first", "flarepp")
+    },
+}
+PAPER_SIZES = {
+    f"{model} B={blocks} C={width}": {
+        "model": model,
+        "model.n_layers": blocks,
+        "model.n_hidden": width,
+    }
+    for model in ("flare", "flare_first", "flarepp", "flarepp_deep", "flarepp_gated", "transolver")
+    for blocks in (2, 4, 8)
+    for width in (64, 128)
+}
+HALF = models("attention", "flare", "flarepp", "flarepp_gated")
+WEIGHTS = {"none": {}, "measure": {"data.weights": "measure", "training.norm": "measure"}}
+MIXERS = {"mixer": named("--mixer", "flare", "flarepp"), "M": named("--latents", 64, 128)}
 COST = {"--models": "flare flarepp transolver3", "--mlp-ratio": 4, "--norm": "rms"}
-PRECISIONS = named("training.precision", "fp32", "bf16", "fp16")
+SLICES = {"M": named("--slices", 64, 128, 256)}
+BOTH = experiments("darcy", "elasticity")
 
 STUDIES = {
     "start": Study(
         "How much of FLARE++'s gain is the start: first weights and optimiser?",
         "Published weights and AdamW everywhere; FLARE++ is 38 % better at B=2 on Darcy.",
-        Grid(DARCY, STARTS, seeds=3),
-        Grid(PAPER, {"set": experiments("darcy", "elasticity"), **STARTS}, seeds=3),
+        Grid({}, {"set": SMALL, **STARTS}, seeds=3),
+        Grid(PAPER, {"set": BOTH, **STARTS}, seeds=3),
     ),
     "equal_cost": Study(
         "Which mixer gives the lowest error for the same training time?",
         "Not studied; the paper compares equal numbers of epochs.",
-        Grid(
-            DARCY,
-            {
-                "model": {
-                    **models("flare", "flare_first", "flarepp", "flarepp_deep", "flarepp_gated"),
-                    **models("transolver", "attention"),
-                    "flare B=4": {"model": "flare", "model.n_layers": 4},
-                    "flarepp B=4": {"model": "flarepp", "model.n_layers": 4},
-                }
-            },
-            seeds=3,
-            equal_time=True,
-        ),
+        Grid({}, {"set": SMALL, "model": REDUCED_SIZES}, seeds=3, equal_time=True),
         Grid(
             PAPER | {"training.steps": 250_000},
-            {
-                "set": experiments("darcy", "elasticity"),
-                "B": named("model.n_layers", 2, 4, 8),
-                "C": named("model.n_hidden", 64, 128),
-                "model": {
-                    **models("flare", "flare_first", "flarepp", "flarepp_deep", "flarepp_gated"),
-                    **models("transolver", "transolver3"),
-                },
-            },
+            {"set": BOTH, "model": PAPER_SIZES},
             seeds=3,
             equal_time=True,
         ),
@@ -147,33 +160,8 @@ STUDIES = {
     "queries": Study(
         "Which way of making the queries is best?",
         "Separate k~, v~ in the first FLARE++, one shared gated projection in the later one.",
-        Grid(
-            DARCY,
-            {
-                "queries": {
-                    "fixed": {"model": "flare"},
-                    "separate": {"model": "flarepp"},
-                    "shared": {"model": "flarepp", "model.shared_projections": "true"},
-                    "gated": {"model": "flarepp_gated"},
-                    "deep synthesis": {"model": "flarepp", "model.synthesis_layers": 4},
-                }
-            },
-            seeds=3,
-        ),
-        Grid(
-            PAPER,
-            {
-                "set": experiments("darcy", "elasticity"),
-                "queries": {
-                    "fixed": {"model": "flare"},
-                    "separate": {"model": "flarepp"},
-                    "shared": {"model": "flarepp", "model.shared_projections": "true"},
-                    "gated": {"model": "flarepp_gated"},
-                    "deep synthesis": {"model": "flarepp", "model.synthesis_layers": 4},
-                },
-            },
-            seeds=3,
-        ),
+        Grid({}, {"set": SMALL, "queries": QUERIES}, seeds=3),
+        Grid(PAPER, {"set": BOTH, "queries": QUERIES}, seeds=3),
     ),
     "latents_and_depth": Study(
         "How does the error fall with latents M and blocks B, and over time?",
@@ -190,7 +178,7 @@ STUDIES = {
         Grid(
             PAPER,
             {
-                "set": experiments("elasticity", "darcy"),
+                "set": BOTH,
                 "model": models("flare", "flarepp", "flare_first"),
                 "M": named("model.slice_num", 32, 64, 128),
                 "B": named("model.n_layers", 2, 4, 8),
@@ -202,18 +190,19 @@ STUDIES = {
         "Which mixers train in half precision?",
         "FLARE++ matches fp32 in fp16; the later paper calls the first form hard to train there.",
         Grid(
-            ELASTICITY | {"data.n_points": 64, "data.batch_size": 1},
+            {},
             {
-                "model": models("attention", "flare", "flarepp", "flarepp_gated"),
+                "set": {"elasticity": ELASTICITY | {"data.n_points": 64, "data.batch_size": 1}},
+                "model": HALF,
                 "precision": named("training.precision", "fp32", "bf16"),
             },
         ),
         Grid(
             PAPER,
             {
-                "set": experiments("elasticity", "darcy"),
-                "model": models("attention", "flare", "flarepp", "flarepp_gated"),
-                "precision": PRECISIONS,
+                "set": BOTH,
+                "model": HALF,
+                "precision": named("training.precision", "fp32", "bf16", "fp16"),
             },
             seeds=3,
         ),
@@ -224,10 +213,7 @@ STUDIES = {
         Grid(
             DARCY,
             {
-                "set": {
-                    name: {"experiment": f"quick/{name}"}
-                    for name in ("elasticity", "darcy", "airfoil", "pipe")
-                },
+                "set": {n: {"experiment": f"quick/{n}"} for n in SETS[:4]},
                 "model": models("flare", "flarepp", "transolver", "flare_first"),
             },
         ),
@@ -239,26 +225,14 @@ STUDIES = {
         "Not studied.",
         Grid(
             ELASTICITY,
-            {
-                "weights": {
-                    "none": {},
-                    "measure": {"data.weights": "measure", "training.norm": "measure"},
-                },
-                "model": models("flare", "flarepp"),
-            },
-            after=("refinement.py", "--cases", "20"),
+            {"weights": WEIGHTS, "model": models("flare", "flarepp")},
+            after={"--cases": 20},
         ),
         Grid(
             PAPER | {"experiment": "elasticity", "data.n_points": 256},
-            {
-                "weights": {
-                    "none": {},
-                    "measure": {"data.weights": "measure", "training.norm": "measure"},
-                },
-                "model": models("flare", "flarepp", "flare_first"),
-            },
+            {"weights": WEIGHTS, "model": models("flare", "flarepp", "flare_first")},
             seeds=3,
-            after=("refinement.py",),
+            after={},
         ),
     ),
     "cost": Study(
@@ -266,12 +240,12 @@ STUDIES = {
         "FLARE++ / FLARE: 1.3-1.5 x time, 1.18 x memory, flat in N; memory independent of M.",
         Grid(
             COST | {"--tokens": "1000 10000", "--layers": 2, "--threads": 1},
-            {"M": named("--slices", 64, 128, 256)},
+            SLICES,
             script="time_memory.py",
         ),
         Grid(
             COST | {"--tokens": "1000 10000 100000 1000000", "--autocast": "float16"},
-            {"M": named("--slices", 64, 128, 256)},
+            SLICES,
             script="time_memory.py",
         ),
     ),
@@ -280,12 +254,12 @@ STUDIES = {
         "Time efficiency >= 0.92 and memory efficiency >= 0.95 on 4 GPUs.",
         Grid(
             {"--ranks": "1 2", "--tokens": 20_000, "--layers": 2, "--steps": 5},
-            {"mixer": named("--mixer", "flare", "flarepp"), "M": named("--latents", 64, 128)},
+            MIXERS,
             script="context_parallel.py",
         ),
         Grid(
             {"--ranks": "1 2 4", "--tokens": 1_000_000, "--layers": 8, "--steps": 30},
-            {"mixer": named("--mixer", "flare", "flarepp"), "M": named("--latents", 64, 128)},
+            MIXERS,
             script="context_parallel.py",
         ),
     ),

@@ -149,7 +149,8 @@ def generate(
     Parameters
     ----------
     name : str
-        One of ``cars``, ``car_volumes``, ``darcy``, ``elasticity``, ``pipe``, ``airfoil``.
+        One of ``cars``, ``cars_wake``, ``car_volumes``, ``darcy``, ``elasticity``, ``pipe``,
+        ``airfoil``.
     n_train, n_test : int, optional
         Numbers of training and test cases; the defaults belong to the set.
     n_val : int or None

@@ -13,6 +13,7 @@ import torch
 
 from .. import __version__
 from ..builtin.engine import CACHE_VARIABLE, cache_root
+from ..files import nearest_existing
 from ..visualization.rendering import RenderingUnavailable, require_rendering
 from .findings import FAILED, NOTED, PASSED, Finding
 
@@ -75,7 +76,7 @@ def directory_findings(device: torch.device) -> Iterator[Finding]:
 
 def _writable(name: str, path: Path, advice: str) -> Finding:
     """Write a file to a directory, or to the nearest existing one above it."""
-    there = next(place for place in (path, *path.parents) if place.exists())
+    there = nearest_existing(path)
     try:
         with tempfile.TemporaryFile(dir=there) as file:
             file.write(b"written")

@@ -111,6 +111,7 @@ VERBS = {
     "plot": Verb("figures of runs"),
     "report": Verb("everything about runs on one page, with a 3D view"),
     "sensitivity": Verb("how a force changes with every vertex of a surface"),
+    "optimize": Verb("change a surface until a predicted force is best"),
     "view": Verb("look at a run or a mesh in a browser, and predict surfaces there"),
     "export": Verb("a run as one file for other programs: torch.export or ONNX"),
     "compare": Verb("train several models at equal settings and tabulate them", "compare",

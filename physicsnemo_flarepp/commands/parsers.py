@@ -304,6 +304,64 @@ def sensitivity(parser: argparse.ArgumentParser) -> None:
     add_force_options(parser)
 
 
+def optimize(parser: argparse.ArgumentParser) -> None:
+    """Change a surface until a predicted force or field is best, within limits.
+
+        flarepp optimize outputs/cars-flarepp-seed0 car.stl --minimize lift --limit volume=0.98,1.02
+        flarepp optimize RUN car.stl --minimize drag --limit lift=,0.1 clearance=0, --freeze zmin
+
+    A lattice of control points (free-form deformation) moves the surface; SciPy's SLSQP moves the
+    lattice, on exact gradients. By default inputs stay within the ranges of the training set, and
+    the shape symmetric about y. Writes the best shape as .stl and .vtp, every shape that was tried,
+    curves, and a picture of before and after. Ctrl-C keeps the best; the same command resumes. The
+    change is that of the surrogate: confirm it with the solver.
+
+    Limits are LOW,HIGH, either may be left out: volume, length, width and height over those of the
+    given shape; clearance, how much higher its lowest point is; drag, lift, side, channels.
+    """
+    add = parser.add_argument
+    _add_shape_options(parser)
+    for name in ("minimize", "maximize"):
+        add(f"--{name}", nargs="+", action="extend", default=[], type=_weighted,
+            metavar="QUANTITY[=WEIGHT]", help="drag, lift, side, or a channel")  # fmt: skip
+    add("--limit", nargs="+", action="extend", default=[], type=_limit, metavar="NAME=LOW,HIGH")
+    add("--displacement", type=float, default=0.05, metavar="LENGTH",
+        help="largest displacement along each axis (default: 0.05)")  # fmt: skip
+    add("--lattice-box", type=_numbers(6), metavar="X0,X1,Y0,Y1,Z0,Z1",
+        help="part of the body that may move; default: all of it")  # fmt: skip
+    add("--freeze", nargs="+", default=[], metavar="PLANE",
+        help="planes of control points that stay: xmin, xmax, ymin, ymax, zmin, zmax")  # fmt: skip
+    add("--along", default="xyz", metavar="AXES", help="directions of movement (default: xyz)")
+    add("--asymmetric", action="store_true", help="let the halves with y differ")
+    add("--outside", type=float, default=0.05, metavar="SHARE",
+        help="how far inputs may leave the ranges of training (default: 0.05 of them)")  # fmt: skip
+    add("--anywhere", action="store_true", help="no trust region: let them leave these ranges")
+    add("--evaluations", type=int, default=40, help="shapes to try (default: 40)")
+    add("--output", type=Path, help="folder; default: <surface>_optimized")
+    add_run_options(parser)
+    add_force_options(parser)
+
+
+def _weighted(text: str) -> tuple[str, float]:
+    name, _, weight = text.partition("=")
+    return name, float(weight or 1)
+
+
+def _limit(text: str) -> tuple[str, tuple[float | None, float | None]]:
+    """Return the name and the ends of a limit.
+
+    >>> _limit("volume=0.98,"), _limit("drag=,0.3")
+    (('volume', (0.98, None)), ('drag', (None, 0.3)))
+    """
+    name, _, ends = text.partition("=")
+    try:
+        low, high = (float(end) if end else None for end in ends.split(","))
+    except ValueError as error:
+        message = f"{text!r} must be a name and two ends, such as volume=0.98,1.02 or drag=,0.3"
+        raise argparse.ArgumentTypeError(message) from error
+    return name, (low, high)
+
+
 def _add_shape_options(parser: argparse.ArgumentParser) -> None:
     """Add what sensitivities and optimisations have in common."""
     add = parser.add_argument

@@ -1,7 +1,6 @@
 """What the channels of a model mean: names and widths of fields, features and globals."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,16 +53,9 @@ class Channels:
     def of_reader(cls, reader: CaseReader, *, joint: bool = False) -> "Channels":
         """Return the channels of the cases of `reader`; opens the first one."""
         table = reader.open_case(0)
-
-        def widths(columns: Mapping) -> dict[str, int]:
-            return {name: math.prod(column.shape[1:]) for name, column in columns.items()}
-
-        groups = {
-            "fields": widths(table.fields),
-            "features": widths(table.features),
-            "globals": {name: value.size for name, value in table.global_values.items()},
-        }
-        dimension = sum(widths(table.coordinates).values())
+        widths = table.widths()
+        dimension = sum(widths["coordinates"].values())
+        groups = {key: widths[key] for key in ("fields", "features", "globals")}
         if reader.transforms:
             sample = reader[0][0]
             dimension = sample["coordinates"].shape[-1]

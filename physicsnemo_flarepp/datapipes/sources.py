@@ -175,7 +175,7 @@ class DataSource:
 
 
 def complete_names(
-    cfg: Mapping[str, Any] | DictConfig, *, trust: bool = True, data: MemoryCases | None = None
+    cfg: Mapping[str, Any] | DictConfig, *, data: MemoryCases | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return a data config in which own files have all their names, and what was guessed for it.
 
@@ -183,12 +183,12 @@ def complete_names(
     """
     plain = _plain(cfg)
     if plain.get("weights") == AUTO:
-        plain["weights"] = open_source(cfg, trust, data).cfg.weights
+        plain["weights"] = open_source(cfg, True, data).cfg.weights
         cfg = plain
     target = str((plain.get("reader") or {}).get("_target_", ""))
     if data is None and target.rpartition(".")[2] not in COMPONENT_REGISTRY:
         return plain, []
-    source = open_source(cfg, trust, data)
+    source = open_source(cfg, True, data)
     if not issubclass(source.reader_class, NamedReader):
         return plain, []
     reader = source.reader("train", whole_cases=True)

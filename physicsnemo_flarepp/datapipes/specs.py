@@ -6,6 +6,7 @@ describes both; only the number of cases differs.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -68,7 +69,7 @@ def force_convention(fields: Iterable[str], builtin: str | None = None) -> Force
     [-1, 1]
     """
     known = next((FORCE_CONVENTIONS[name] for name in fields if name in FORCE_CONVENTIONS), None)
-    if known is not None and builtin == "cars":
+    if known is not None and builtin in ("cars", "cars_wake"):
         return replace(known, publisher="the built-in cars", shear_sign=1)
     return known
 
@@ -84,15 +85,20 @@ class BenchmarkSpec:
     outputs: tuple[str, ...]
     n_train: int
     n_test: int
-    pool: int | None
-    grid: tuple[int, ...] | None
-    n_tokens: int | None
-    normalization: Mapping[str, str]
+    n_val: int = 0
+    # Cases that are published for training and testing, the first of a file; None means all.
+    pool: int | None = None
+    grid: tuple[int, ...] | None = None
+    n_tokens: int | None = None
+    normalization: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, tuple] = field(default_factory=dict)
     source: str = f"https://huggingface.co/datasets/{HUB_REPOSITORY}"
     published: tuple[str, ...] = ()
     archive: str | None = None
-    n_val: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n_tokens is None and self.grid is not None:
+            object.__setattr__(self, "n_tokens", math.prod(self.grid))
 
     @property
     def folder(self) -> str | None:
@@ -134,13 +140,26 @@ def _presampled(size: str, n_tokens: int) -> BenchmarkSpec:
         outputs=("pMeanTrim",),
         n_train=387,
         n_test=97,
-        pool=None,
-        grid=None,
         n_tokens=n_tokens,
         normalization={"coordinates": "unit_box", "fields": "gaussian"},
         # Published for this size alone.
         constants=constants if size == "40k" else {},
         archive=f"{name}.tar.gz",
+    )
+
+
+def _cars(name: str) -> BenchmarkSpec:
+    """Return the spec of a set of cars by the panel method."""
+    return BenchmarkSpec(
+        name=name,
+        reader="DrivAerMLReader",
+        files=("run_*/boundary_*.vtp", "manifest.json"),
+        inputs=("x", "y", "z"),
+        outputs=("pMeanTrim",),
+        n_train=40,
+        n_test=8,
+        normalization={"coordinates": "unit_box", "fields": "gaussian"},
+        source=f"built in: physicsnemo_flarepp.builtin.generate({name!r})",
     )
 
 
@@ -153,8 +172,6 @@ _SPECS = (
         outputs=("stress",),
         n_train=1000,
         n_test=200,
-        pool=None,
-        grid=None,
         n_tokens=972,
         normalization={"coordinates": "none", "fields": "gaussian"},
         archive="Geo-FNO.tar.gz",
@@ -168,9 +185,7 @@ _SPECS = (
         outputs=("u",),
         n_train=1000,
         n_test=200,
-        pool=None,
         grid=(85, 85),
-        n_tokens=85 * 85,
         # Statistics per point would know the boundary: its scale is 0, so it is predicted exactly.
         normalization={"coordinates": "none", "features": "gaussian", "fields": "gaussian"},
         published=(
@@ -190,7 +205,6 @@ _SPECS = (
         n_test=200,
         pool=1200,
         grid=(221, 51),
-        n_tokens=221 * 51,
         normalization={"coordinates": "none", "fields": "gaussian"},
         archive="Geo-FNO.tar.gz",
         n_val=200,
@@ -205,7 +219,6 @@ _SPECS = (
         n_test=200,
         pool=1200,
         grid=(129, 129),
-        n_tokens=129 * 129,
         normalization={"coordinates": "gaussian", "fields": "gaussian"},
         archive="Geo-FNO.tar.gz",
         n_val=200,
@@ -218,28 +231,13 @@ _SPECS = (
         outputs=("x_deformed", "y_deformed", "u_x", "u_y"),
         n_train=900,
         n_test=80,
-        pool=None,
         grid=(101, 31),
-        n_tokens=101 * 31,
         normalization={"coordinates": "none", "features": "gaussian", "fields": "gaussian"},
         archive="Geo-FNO.tar.gz",
         n_val=7,
     ),
     *(_presampled(size, n_tokens) for size, n_tokens in PRESAMPLED_SIZES.items()),
-    BenchmarkSpec(
-        name="cars",
-        reader="DrivAerMLReader",
-        files=("run_*/boundary_*.vtp", "manifest.json"),
-        inputs=("x", "y", "z"),
-        outputs=("pMeanTrim",),
-        n_train=40,
-        n_test=8,
-        pool=None,
-        grid=None,
-        n_tokens=None,
-        normalization={"coordinates": "unit_box", "fields": "gaussian"},
-        source="built in: physicsnemo_flarepp.builtin.generate('cars')",
-    ),
+    *(_cars(name) for name in ("cars", "cars_wake")),
     BenchmarkSpec(
         name="car_volumes",
         reader="OwnReader",
@@ -248,10 +246,6 @@ _SPECS = (
         outputs=("pMeanTrim", "UMeanTrim"),
         n_train=40,
         n_test=8,
-        pool=None,
-        grid=None,
-        n_tokens=None,
-        normalization={},
         source="built in: physicsnemo_flarepp.builtin.generate('car_volumes')",
     ),
 )

@@ -25,7 +25,7 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import build_hf_headers
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
-from ..files import RefusedFile, put_in_place, reading, sync_folder
+from ..files import RefusedFile, nearest_existing, put_in_place, reading, sync_folder
 
 _BLOCK = 1 << 20
 # In an unpacked folder: which archive it came from.
@@ -70,7 +70,7 @@ def list_files(repository: str, folder: str | None, endpoint: str | None) -> lis
 
 def check_space(folder: Path, needed: int, purpose: str) -> None:
     """Raise OSError unless the disk of `folder`, which need not exist yet, has `needed` bytes."""
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    place = nearest_existing(folder)
     free = shutil.disk_usage(place).free
     if free < needed:
         raise OSError(

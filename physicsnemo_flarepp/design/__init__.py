@@ -1,6 +1,7 @@
 """From prediction to design: exact shape sensitivities, and shapes that are optimised by them."""
 
 from .lattice import Lattice, make_lattice
+from .optimization import Outcome, Problem, optimize
 from .sensitivity import (
     Sensitivity,
     car_directions,
@@ -14,6 +15,8 @@ from .shape_model import ShapeModel, open_shape
 
 __all__ = [
     "Lattice",
+    "Outcome",
+    "Problem",
     "Sensitivity",
     "ShapeModel",
     "car_directions",
@@ -22,6 +25,7 @@ __all__ = [
     "lattice_rows",
     "make_lattice",
     "open_shape",
+    "optimize",
     "sensitivity_mesh",
     "shape_sensitivity",
 ]

@@ -8,6 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp._common_utils import TrainingState
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ..models import TokenModel, view_physicsnemo
@@ -244,8 +246,15 @@ def decode_state(
 def unwrap(model: nn.Module) -> TokenModel:
     """Return the model inside a compiled, DDP or FSDP one; raise if it cannot be streamed."""
     while isinstance(model, _WRAPPERS):
+        if isinstance(model, FullyShardedDataParallel):
+            _check_whole(model)
         model = model._orig_mod if isinstance(model, OptimizedModule) else model.module
     model = view_physicsnemo(model)
+    if any(isinstance(weight, DTensor) for weight in model.parameters()):
+        raise ValueError(
+            "the weights are sharded over ranks by fully_shard; call unshard() on every module "
+            "that has it first, or take the plain forward"
+        )
     for block in model.blocks:
         name = type(block.mixer).__name__
         if block.mixer.n_gathers == 0:
@@ -270,6 +279,15 @@ def unwrap(model: nn.Module) -> TokenModel:
             "it streamed, or call model.eval()"
         )
     return model
+
+
+def _check_whole(model: FullyShardedDataParallel) -> None:
+    """Raise if a rank holds a part of the weights only: nothing gathers them for a chunk."""
+    if model.process_group.size() > 1 and model.training_state != TrainingState.SUMMON_FULL_PARAMS:
+        raise ValueError(
+            "the weights are sharded over ranks; predict inside `with "
+            "FullyShardedDataParallel.summon_full_params(model):`, or take the plain forward"
+        )
 
 
 def storage_place(offload: str | os.PathLike | None) -> str | Path:

@@ -1,8 +1,7 @@
 """Meshes as arrays, and their files: parsed in a separate process, written whole."""
 
-from .cells import CellMesh, to_pyvista
 from .export import mesh_suffix, save_mesh
-from .polygons import ASSOCIATIONS, PolygonMesh, polygon_mesh
+from .polygons import ASSOCIATIONS, CellMesh, PolygonMesh, polygon_mesh, to_pyvista
 from .reading import SUFFIXES, read_mesh, read_polygons, read_surface
 
 __all__ = [

@@ -6,8 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.spatial import Delaunay, KDTree, QhullError
 
-from .cells import CellMesh
-from .polygons import PolygonMesh, fan_triangles
+from .polygons import CellMesh, PolygonMesh, fan_triangles
 
 # What PhysicsNeMo's pipes note at drawn cells, and from 2.3 on at points: the area or volume that
 # one stands for, and up to 2.2 the factor from its own to that. Never fields.
@@ -39,11 +38,7 @@ def stored_measure(mesh: PolygonMesh | CellMesh, place: str) -> Float[np.ndarray
         if factors is None or sizes is None:
             return None
         cells = factors * sizes
-    if place == "cell":
-        return cells
-    counts = np.diff(mesh.offsets)
-    shares = np.repeat(cells / np.maximum(counts, 1), counts)
-    return np.bincount(mesh.connectivity, shares, len(mesh.points))
+    return cells if place == "cell" else mesh.shared_by_points(cells)
 
 
 def _noted(mesh: PolygonMesh | CellMesh, place: str, name: str) -> np.ndarray | None:

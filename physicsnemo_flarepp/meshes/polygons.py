@@ -1,7 +1,7 @@
-"""Polygon meshes as arrays: centres, area vectors and vertex shares, for chosen polygons.
+"""Meshes as arrays: surfaces of polygons, with their areas and normals, and cells of any kind.
 
-Polygons are two arrays: `connectivity`, the vertex numbers of one polygon after the other, and
-`offsets`, where each polygon begins, with the total length at the end.
+Cells are two arrays: `connectivity`, the vertex numbers of one cell after the other, and `offsets`,
+where each cell begins, with the total length at the end.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Rows = slice | np.ndarray
 # Where the values of a mesh live.
 ASSOCIATIONS = ("cell", "point")
+# VTK's numbers of the kinds of cells that are polygons.
+_TRIANGLE, _POLYGON, _PIXEL, _QUAD = 5, 7, 8, 9
+POLYGON_TYPES = (_TRIANGLE, _POLYGON, _PIXEL, _QUAD)
 
 
 def check_vertices(connectivity: Int[np.ndarray, " L"], n_points: int) -> None:
@@ -43,6 +46,18 @@ def select_polygons(
     kept = np.concatenate([[0], np.cumsum(sizes)])
     within = np.arange(kept[-1]) - np.repeat(kept[:-1], sizes)
     return connectivity[np.repeat(starts, sizes) + within], kept
+
+
+def pixels_to_quads(
+    connectivity: Int[np.ndarray, " L"], offsets: Int[np.ndarray, " n1"], types: np.ndarray
+) -> Int[np.ndarray, " L"]:
+    """Return polygons with pixels, which VTK lists line by line, turned into closed loops."""
+    third = offsets[:-1][types == _PIXEL] + 2
+    if len(third) == 0:
+        return connectivity
+    turned = connectivity.copy()
+    turned[third], turned[third + 1] = connectivity[third + 1], connectivity[third]
+    return turned
 
 
 def fan_triangles(
@@ -122,6 +137,12 @@ class Cells:
         """Return the names of the arrays of the source by place, whether they were read or not."""
         return self.data if self.present is None else self.present
 
+    def shared_by_points(self, values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " P"]:
+        """Return each point's share of values of the cells, which give vertices equal parts."""
+        counts = np.diff(self.offsets)
+        shares = np.repeat(values / np.maximum(counts, 1), counts)
+        return np.bincount(self.connectivity, shares, len(self.points))
+
 
 @dataclass(frozen=True)
 class PolygonMesh(Cells):
@@ -170,6 +191,59 @@ class PolygonMesh(Cells):
         return vertex_area_vectors(len(self.points), self.connectivity, self.offsets, vectors)
 
 
+@dataclass(frozen=True)
+class CellMesh(Cells):
+    """A mesh of cells of any kind, or of points alone, with its data.
+
+    Parameters
+    ----------
+    source, points, connectivity, offsets, data, present
+        As in :class:`PolygonMesh`.
+    types : numpy.ndarray
+        VTK's numbers of the kinds of cells, (n,).
+    sizes : numpy.ndarray, optional
+        Volume of each cell, or area or length of a flat one, (n,).
+    kind : str
+        VTK's name of the data set in the file.
+
+    Examples
+    --------
+    >>> corners = np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 3]])
+    >>> mesh = CellMesh("tet", corners, np.arange(4), np.array([0, 4]), np.array([10]), {})
+    >>> mesh.n_cells, mesh.cell_centres()
+    (1, array([[0.25, 0.25, 0.75]]))
+    """
+
+    source: Path | str
+    points: Float[np.ndarray, "P 3"]
+    connectivity: Int[np.ndarray, " L"]
+    offsets: Int[np.ndarray, " n1"]
+    types: np.ndarray
+    data: Mapping[str, Mapping[str, np.ndarray]]
+    present: Mapping[str, Collection[str]] | None = None
+    sizes: Float[np.ndarray, " n"] | None = None
+    kind: str = "UnstructuredGrid"
+
+    def cell_centres(self, rows: Rows = slice(None)) -> Float[np.ndarray, "n 3"]:
+        """Return the mean vertex of each of the chosen cells."""
+        connectivity, offsets = select_polygons(self.connectivity, self.offsets, rows)
+        counts = np.diff(offsets)
+        if (counts == 0).any():
+            raise ValueError(
+                f"{self.source} has {(counts == 0).sum()} cells without vertices; remove them, for "
+                "example with pyvista's clean()"
+            )
+        if len(counts) == 0:
+            return np.zeros((0, 3))
+        vertices = np.asarray(self.points[connectivity], dtype=np.float64)
+        return np.add.reduceat(vertices, offsets[:-1], axis=0) / counts[:, None]
+
+    @cached_property
+    def point_sizes(self) -> Float[np.ndarray, " P"] | None:
+        """Each point's share of the cells around it."""
+        return None if self.sizes is None else self.shared_by_points(self.sizes)
+
+
 def numeric_arrays(data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the arrays of numbers among the data of a pyvista mesh."""
     arrays = {name: np.asarray(values) for name, values in data.items()}
@@ -195,3 +269,26 @@ def polygon_mesh(surface: "pv.PolyData", source: str | Path) -> PolygonMesh:
             "field": numeric_arrays(surface.field_data),
         },
     )
+
+
+def to_pyvista(mesh: PolygonMesh | CellMesh) -> "pv.PolyData | pv.UnstructuredGrid":
+    """Return a mesh with its data as a pyvista mesh; points without cells become vertices."""
+    import pyvista as pv
+    from vtkmodules.util.numpy_support import numpy_to_vtk
+
+    if not isinstance(mesh, PolygonMesh) and mesh.n_cells == 0:
+        made = pv.PolyData(np.asarray(mesh.points))
+    else:
+        made = pv.PolyData() if isinstance(mesh, PolygonMesh) else pv.UnstructuredGrid()
+        made.points = mesh.points
+        cells = pv.CellArray.from_arrays(mesh.offsets, mesh.connectivity)
+        if isinstance(mesh, PolygonMesh):
+            made.SetPolys(cells)
+        else:
+            types = np.ascontiguousarray(mesh.types, dtype=np.uint8)
+            made.SetCells(numpy_to_vtk(types, deep=True), cells)
+    targets = {"cell": made.cell_data, "point": made.point_data, "field": made.field_data}
+    for place, target in targets.items():
+        for name, array in mesh.data.get(place, {}).items():
+            target[name] = np.asarray(array)
+    return made

@@ -18,8 +18,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..files import damaged
-from .cells import POLYGON_TYPES, CellMesh, pixels_to_quads, to_pyvista
-from .polygons import ASSOCIATIONS, PolygonMesh, check_vertices
+from .polygons import (
+    ASSOCIATIONS,
+    POLYGON_TYPES,
+    CellMesh,
+    PolygonMesh,
+    check_vertices,
+    pixels_to_quads,
+    to_pyvista,
+)
 from .vtk_calls import COMPOSITE, ask_vtk
 
 if TYPE_CHECKING:
@@ -42,7 +49,6 @@ def read_mesh(
     path: str | Path,
     *,
     arrays: Sequence[str] | None = None,
-    places: Sequence[str] = ASSOCIATIONS,
     sizes: bool = False,
     part: str | None = None,
 ) -> PolygonMesh | CellMesh:
@@ -54,8 +60,6 @@ def read_mesh(
         One of the formats :data:`SUFFIXES`.
     arrays : Sequence[str], optional
         Names of the arrays to read from VTK's XML files; by default all arrays of numbers.
-    places : Sequence[str], optional
-        Where to read them: ``cell``, ``point``, or both.
     sizes : bool, optional
         Have VTK measure the cells of a mesh that is not a surface of polygons.
     part : str, optional
@@ -68,7 +72,7 @@ def read_mesh(
         A surface of polygons, or a mesh of other cells or of points alone.
     """
     path = Path(path)
-    head, found = _read_checked(path, arrays, places, sizes, part)
+    head, found = _read_checked(path, arrays, sizes, part)
     data = {
         place: {name: array for (at, name), array in found.items() if at == place}
         for place in (*ASSOCIATIONS, "field")
@@ -85,7 +89,7 @@ def read_mesh(
 
 
 def _read_checked(
-    path: Path, arrays: Sequence[str] | None, places: Sequence[str], sizes: bool, part: str | None
+    path: Path, arrays: Sequence[str] | None, sizes: bool, part: str | None
 ) -> tuple[dict, dict[tuple, np.ndarray]]:
     """Return VTK's description of a mesh file, and its arrays by place and name, checked."""
     if path.suffix.lower() not in SUFFIXES:
@@ -96,7 +100,7 @@ def _read_checked(
         pass
     try:
         _check_declared_size(path)
-        head, found = ask_vtk(path, arrays, places, sizes, part)
+        head, found = ask_vtk(path, arrays, sizes, part)
         if "error" in head:
             raise ValueError(head["error"])
         if "present" not in head:
@@ -137,11 +141,9 @@ def _check_arrays(head: Mapping, found: Mapping[tuple, np.ndarray]) -> None:
             raise ValueError(f"{place} array {name} has {len(array)} rows, expected {rows}")
 
 
-def read_polygons(
-    path: str | Path, *, arrays: Sequence[str] | None = None, places: Sequence[str] = ASSOCIATIONS
-) -> PolygonMesh:
+def read_polygons(path: str | Path) -> PolygonMesh:
     """Return the surface in a mesh file as :func:`read_mesh`; other cells are a ValueError."""
-    mesh = read_mesh(path, arrays=arrays, places=places)
+    mesh = read_mesh(path)
     if isinstance(mesh, PolygonMesh):
         return mesh
     if mesh.kind != "PolyData":

@@ -106,7 +106,7 @@ def _free_process() -> _Process:
 
 
 def ask_vtk(
-    path: Path, arrays: Sequence[str] | None, places: Sequence[str], sizes: bool, part: str | None
+    path: Path, arrays: Sequence[str] | None, sizes: bool, part: str | None
 ) -> tuple[dict, dict]:
     """Return what :func:`.vtk_process.read` says of a file, and the arrays by (place, name).
 
@@ -119,7 +119,6 @@ def ask_vtk(
     request = {
         "path": str(path.absolute()),
         "arrays": None if arrays is None else list(arrays),
-        "places": list(places),
         "sizes": sizes,
         "part": (part or "") if path.suffix.lower() in COMPOSITE else None,
         "memory": min(psutil.virtual_memory().available, _MEMORY + _EXPANSION * size),

@@ -38,12 +38,12 @@ ALIGNMENT = 64
 _LEGACY_KINDS = ("Scalars", "ColorScalars", "Normals", "TCoords", "Vectors", "Fields", "Tensors")
 
 
-def read(path, wanted, places, sizes, part, said):
+def read(path, wanted, sizes, part, said):
     """Return a description of the mesh in `path`, and its arrays as (place, name, array).
 
-    Only arrays in `wanted` (all if None) at `places` are read. `sizes` measures the cells of a mesh
-    that is not a surface of polygons. `part` is None for formats of one mesh, of others the name
-    of a part, or empty for all of the highest dimension. ``said()`` returns VTK's complaints.
+    Only arrays in `wanted` (all if None) are read. `sizes` measures the cells of a mesh that is not
+    a surface of polygons. `part` is None for formats of one mesh, of others the name of a part, or
+    empty for all of the highest dimension. ``said()`` returns VTK's complaints.
     """
     module, name = READERS[os.path.splitext(path)[1].lower()].split(".")
     reader = getattr(import_module(f"vtkmodules.{module}"), name)()
@@ -59,7 +59,7 @@ def read(path, wanted, places, sizes, part, said):
         reader.UpdateInformation()
         if said():
             return {"error": said()}, []
-        present = _select(reader, wanted, places)
+        present = _select(reader, wanted)
     if mesh is None:
         reader.Update()
         mesh = reader.GetOutputDataObject(0)
@@ -174,14 +174,14 @@ def _end_with_a_line(reader, path):
     reader.SetBinaryInputString(content, len(content))
 
 
-def _select(reader, wanted, places):
+def _select(reader, wanted):
     """Enable the wanted arrays and return the names of all, by place."""
     present = {}
     for place in ("cell", "point"):
         chosen = getattr(reader, f"Get{place.title()}DataArraySelection")()
         present[place] = [chosen.GetArrayName(i) for i in range(chosen.GetNumberOfArrays())]
         for name in present[place]:
-            if place not in places or (wanted is not None and name not in wanted):
+            if wanted is not None and name not in wanted:
                 chosen.DisableArray(name)
     return present
 
@@ -258,7 +258,7 @@ def serve(requests, replies):
         vtkOutputWindow.SetInstance(window)
         with os.fdopen(files[0], "wb") as file:
             try:
-                asked = (request[key] for key in ("path", "arrays", "places", "sizes", "part"))
+                asked = (request[key] for key in ("path", "arrays", "sizes", "part"))
                 head, arrays = read(*asked, partial(complaints, window))
                 head["arrays"] = store(arrays, file)
             except Exception as error:

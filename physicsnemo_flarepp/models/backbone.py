@@ -9,7 +9,6 @@ from physicsnemo.nn import PositionalEmbedding
 from torch import nn
 
 from ..mixers import MIXERS, check_init, make_norm
-from .checks import check_integers, check_sizes
 from .layers import (
     InProjection,
     JoinedInputs,
@@ -18,7 +17,7 @@ from .layers import (
     make_block,
     stack_blocks,
 )
-from .token_model import TokenModel
+from .token_model import TokenModel, check_integers, check_sizes
 
 
 class MixerBackbone(TokenModel):

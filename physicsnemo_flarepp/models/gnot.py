@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from ..mixers import make_norm
 from ..mixers.base import Gathered, Latents, SumMixer, TokenWeights
 from ..mixers.layers import sum_tokens
-from .checks import check_sizes
 from .layers import BareBlock, join_inputs, linear_chain, stack_blocks
-from .token_model import TokenModel
+from .token_model import TokenModel, check_sizes
 
 
 class LinearAttention(nn.Module):

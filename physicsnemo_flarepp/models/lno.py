@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from ..mixers.base import AttentionInputs, Latents, OneGatherMixer
 from ..mixers.layers import ResidualLayer, affine_map, make_activation
-from .checks import check_integers, check_sizes
 from .layers import BareBlock, LatentBlock, join_inputs, stack_blocks
-from .token_model import TokenModel
+from .token_model import TokenModel, check_integers, check_sizes
 
 
 def residual_layers(in_dim: int, dim: int, n_layers: int, act: str) -> list[nn.Module]:

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from ..mixers import make_norm
 from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, keys_and_values
 from ..ops import decode
-from .checks import check_integers, check_sizes
 from .layers import BareBlock, InProjection, LatentBlock, OutProjection, stack_blocks
-from .token_model import TokenModel
+from .token_model import TokenModel, check_integers, check_sizes
 
 
 class PerceiverMixer(OneGatherMixer):

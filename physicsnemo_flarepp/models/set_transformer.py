@@ -10,9 +10,8 @@ from ..mixers import make_norm
 from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, keys_and_values
 from ..mixers.layers import make_activation
 from ..ops import decode
-from .checks import check_integers, check_sizes
 from .layers import InProjection, OutProjection, make_block, stack_blocks
-from .token_model import TokenModel
+from .token_model import TokenModel, check_integers, check_sizes
 
 
 class AttentionRest(nn.Module):

@@ -2,9 +2,8 @@
 
 from .context import enable_context_parallel
 from .counting import CollectiveCounter
-from .gradients import sync_gradients
 from .launch import initialize
-from .ranks import flatten_mesh, make_mesh
+from .ranks import flatten_mesh, make_mesh, sync_gradients
 from .tokens import gather_tokens, shard_bounds, shard_tokens
 
 __all__ = [

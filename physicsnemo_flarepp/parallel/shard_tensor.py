@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 
 from ..mixers import Mixer
-from .gradients import sum_in_buckets
+from .ranks import sum_in_buckets
 
 TOKEN_AXIS = 1
 

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from ..mixers import MIXERS, check_init, draw_weights, make_norm
 from ..models.backbone import mixer_options
-from ..models.checks import check_integers, check_sizes
 from ..models.layers import linear_chain, make_block, stack_blocks
-from ..models.token_model import MetaData
+from ..models.token_model import MetaData, check_integers, check_sizes
 from ..ops import sum_over_group
 from ..ops.collectives import group_rank, group_size
 from ..parallel.tokens import split_bounds

@@ -102,13 +102,13 @@ def _listops_split(path: Path, length: int) -> SequenceSplit:
         if number == 1 and source == b"Source":
             continue
         if not tab or target not in _IDS or not target.isdigit():
-            shown = printable(target.decode("latin-1"))[:20]
+            shown = target.decode("latin-1")[:20]
             raise _bad_line(path, number, f"the value is {shown!r}, expected a tab and 0 to 9")
         words = [word for word in source.split() if word not in _IGNORED]
         try:
             ids = np.array([_IDS[word] for word in words], np.int16)
         except KeyError as error:
-            shown = printable(error.args[0].decode("latin-1"))[:20]
+            shown = error.args[0].decode("latin-1")[:20]
             raise _bad_line(
                 path, number, f"the symbol {shown!r} is not one of {' '.join(SYMBOLS)}"
             ) from None
@@ -176,9 +176,7 @@ def _archive_members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
             for member in archive:
                 name = PurePosixPath(member.name)
                 if name.is_absolute() or ".." in name.parts:
-                    raise RefusedFile(
-                        f"{path} names {printable(member.name)!r}, which is outside of it"
-                    )
+                    raise RefusedFile(f"{path} names {member.name!r}, which is outside of it")
                 if member.isfile():
                     yield member.name, lambda m=member: archive.extractfile(m).read()
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
@@ -204,7 +202,7 @@ def _aan_split(path: Path, length: int) -> SequenceSplit:
         if len(columns) != 5:
             raise _bad_line(path, number, f"it has {len(columns)} columns, expected 5")
         if columns[0] not in (b"0", b"1", b"0.0", b"1.0"):
-            shown = printable(columns[0].decode("latin-1"))[:20]
+            shown = columns[0].decode("latin-1")[:20]
             raise _bad_line(path, number, f"the label is {shown!r}, expected 0 or 1")
         for text in columns[3:]:
             _check_length(path, number, min(len(text), length), length)
@@ -298,7 +296,7 @@ def _published_image(root: Path, path: Path, number: int, line: bytes) -> tuple[
         raise _bad_line(path, number, "expected a folder, a file, a number and the label 0 or 1")
     name = PurePosixPath(words[0], words[1])
     if name.is_absolute() or ".." in name.parts:
-        raise _bad_line(path, number, f"{printable(str(name))!r} is outside of {root}")
+        raise _bad_line(path, number, f"{str(name)!r} is outside of {root}")
     picture = _existing(root / name, f"named in {path}, line {number}")
     try:
         with Image.open(io.BytesIO(picture.read_bytes()), formats=["PNG"]) as image:

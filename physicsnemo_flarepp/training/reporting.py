@@ -3,10 +3,11 @@
 import ctypes
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -40,18 +41,6 @@ class PendingStep:
             "loss": loss,
             "learning_rate": self.learning_rate,
         }
-
-
-@dataclass(frozen=True)
-class Status:
-    """State of a run at one step; speed over the last steps on all ranks, peak of memory so far."""
-
-    step: int
-    epoch: int
-    loss: float
-    learning_rate: float
-    tokens_per_second: float
-    memory_mb: float
 
 
 class PeakMemory:
@@ -158,23 +147,23 @@ class Reporter:
             shown = "\n".join(map(printable, text.split("\n")))
             self.console.print(shown, markup=False, soft_wrap=True)
 
-    def show(self, status: Status) -> None:
-        """Show the state of a step."""
+    def show(self, row: Mapping[str, Any]) -> None:
+        """Show a row of metrics with the speed on all ranks and the peak of memory so far."""
         text = (
-            f"loss {status.loss:.4f}{self._error}  lr {status.learning_rate:.1e}  "
-            f"{status.tokens_per_second:,.0f} tokens/s  {status.memory_mb:,.0f} MB"
+            f"loss {row['loss']:.4f}{self._error}  lr {row['learning_rate']:.1e}  "
+            f"{row['tokens_per_second']:,.0f} tokens/s  {row['memory_mb']:,.0f} MB"
         )
-        epoch = f"epoch {status.epoch + 1}/{self.epochs}"
+        step, epoch = row["step"], f"epoch {row['epoch'] + 1}/{self.epochs}"
         if self._task is None:
             self._task = self._bar.add_task("", total=self.total_steps, name=epoch, text=text)
-        self._bar.update(self._task, completed=status.step, name=epoch, text=text)
+        self._bar.update(self._task, completed=step, name=epoch, text=text)
         now = time.monotonic()
         if self._first is None:
-            self._first = (status.step, now)
+            self._first = (step, now)
         if not self.console.is_terminal and now - self._last_line > QUIET_SECONDS:
             self._last_line = now
-            left = self._seconds_left(status.step, now)
-            self.say(f"{epoch}  step {status.step}/{self.total_steps}  {text}  {left} left")
+            left = self._seconds_left(step, now)
+            self.say(f"{epoch}  step {step}/{self.total_steps}  {text}  {left} left")
 
     @contextmanager
     def evaluating(self, split: str, batches: int) -> Iterator[Callable[[], None]]:

@@ -322,7 +322,8 @@ def with_defaults(cfg: Mapping[str, Any] | DictConfig, *, in_memory: bool) -> Di
 def _is_own(data: DictConfig) -> bool:
     """Return whether a data config is a folder and nothing says what is in it."""
     reader = data.get("reader") or {}
-    return data.get("root") is not None and not (data.get("benchmark") or "_target_" in reader)
+    said = data.get("benchmark") or data.get("sequences") or "_target_" in reader
+    return data.get("root") is not None and not said
 
 
 def _compose_unnamed(overrides: Sequence[str]) -> DictConfig:

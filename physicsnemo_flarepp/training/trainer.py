@@ -28,7 +28,7 @@ from .assembly import Assembly
 from .config import BUDGETS, TrainingConfig
 from .interrupts import StopRequest
 from .losses import case_errors
-from .reporting import SPLIT_NAMES, PeakMemory, PendingStep, Reporter, Status
+from .reporting import SPLIT_NAMES, PeakMemory, PendingStep, Reporter
 
 
 @dataclass(frozen=True)
@@ -274,9 +274,7 @@ class Trainer:
 
     def _stop_agreed(self, stop: StopRequest, looks: bool) -> bool:
         """Tell whether all ranks stop here; several ranks ask each other when they look."""
-        if self.ranks.size == 1:
-            return stop.requested
-        return looks and stop.agree(self.ranks.device)
+        return (looks or self.ranks.size == 1) and stop.agree(self.ranks.device)
 
     def _end_epoch(self) -> None:
         """Evaluate and save what is due after an epoch."""
@@ -414,22 +412,18 @@ class Trainer:
         seconds = time.perf_counter() - self._since
         speed = self._tokens * self.ranks.size / seconds
         self._tokens, self._since = 0, time.perf_counter()
-        memory = self._memory.megabytes()
         rows = [entry.row(value) for entry, value in zip(pending, values, strict=True)]
         rows[-1] |= {
             "tokens_per_second": speed,
             "seconds_per_step": seconds / len(pending),
-            "memory_mb": memory,
+            "memory_mb": self._memory.megabytes(),
         }
         finite = list(itertools.takewhile(lambda row: math.isfinite(row["loss"]), rows))
         self._log(finite)
         if len(finite) < len(rows):
             first = pending[len(finite)]
             self._fail(f"the loss is {values[len(finite)]} at step {first.step}", first.cases)
-        last = pending[-1]
-        self.reporter.show(
-            Status(last.step, last.epoch, values[-1], last.learning_rate, speed, memory)
-        )
+        self.reporter.show(rows[-1])
 
     def _check_weights(self) -> None:
         """Never save weights that are not finite."""

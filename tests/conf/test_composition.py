@@ -16,6 +16,8 @@ from tests.conf.composing import COMPLETE, CONF, MIXERS, NAMED, composed, leaves
 
 pytestmark = pytest.mark.slow
 
+# Of fields; those of sequences are in tests/sequences/test_configs.py.
+EXPERIMENTS = [name for name in options("experiment") if not name.startswith("lra/")]
 THEIRS = ("flare", "transolver", "geotransolver")
 PAPER_SETS = ("elasticity", "darcy", "airfoil", "pipe", "plasticity", "drivaerml_40k")
 
@@ -25,16 +27,16 @@ PAPER_SETS = ("elasticity", "darcy", "airfoil", "pipe", "plasticity", "drivaerml
 
 def test_groups_offer_what_the_documentation_names():
     published = {name if name == "drivaerml_40k" else f"{name}_published" for name in PAPER_SETS}
-    built_in = {"cars", "car_volumes", "darcy", "elasticity", "pipe", "airfoil"}
+    built_in = {"cars", "cars_wake", "car_volumes", "darcy", "elasticity", "pipe", "airfoil"}
     theirs = {f"physicsnemo_{name}" for name in THEIRS}
     assert set(options("model")) == {*MIXERS, *NAMED, *COMPLETE, *theirs}
     others = {"drivaerml_raw", "drivaerml_curated", "own", "prepared"}
     others |= {"ahmedml", "windsorml", "shapenet_car", "drivaernet"}
     assert set(options("data")) == built_in | published | others
     assert set(options("training")) == {"default", "cars", "quick"}
-    quick = {f"quick/{name}" for name in (*PAPER_SETS, "cars", "car_volumes")}
+    quick = {f"quick/{name}" for name in (*PAPER_SETS, "cars", "cars_wake", "car_volumes")}
     surfaces = {"drivaerml_raw", "drivaerml_curated"}
-    assert set(options("experiment")) == {*PAPER_SETS, *quick, *surfaces, "none", "own"}
+    assert set(EXPERIMENTS) == {*PAPER_SETS, *quick, *surfaces, "none", "own"}
 
 
 @pytest.mark.parametrize("name", [name for name in options("model") if name not in COMPLETE])
@@ -131,7 +133,7 @@ def group_choices(experiment):
     return [f"{group.removeprefix('override /')}={name}" for group, name in chosen.items()]
 
 
-@pytest.mark.parametrize("name", options("experiment"))
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiment_adds_no_key_but_arguments_of_the_reader(name):
     before = leaves(plain(composed(*group_choices(name))))
     after = leaves(plain(check_config(composed(f"experiment={name}"))))
@@ -140,7 +142,7 @@ def test_experiment_adds_no_key_but_arguments_of_the_reader(name):
     } == set()
 
 
-@pytest.mark.parametrize("name", options("experiment"))
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiment_states_only_differences(name):
     shared = ["experiment=quick/_small"] if name.startswith("quick/") else []
     before = leaves(plain(composed(*group_choices(name), *shared)))
@@ -183,7 +185,7 @@ def test_experiment_has_the_settings_of_the_paper(name, blocks, latents, batch, 
     assert build_model(model, InputLayout(2, 1, 0, 1)).init == "paper"
 
 
-@pytest.mark.parametrize("name", [name for name in options("experiment") if "quick" in name])
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if "quick" in name])
 def test_quick_experiment_is_small(name):
     cfg = composed(f"experiment={name}")
     model = cfg.model

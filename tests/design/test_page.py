@@ -16,4 +16,5 @@ def test_the_example_runs(directory, body, tmp_path, monkeypatch):
     names = {}
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(example, names)
+    assert len(names["outcome"].rows) == 3
     assert names["gradient"].shape == (names["shape"].mesh.points.shape)

@@ -10,7 +10,7 @@ from physicsnemo_flarepp import GNOT, LNO, MixerBackbone, PerceiverIO, SetTransf
 from physicsnemo_flarepp.inference import predict
 from physicsnemo_flarepp.models import view_physicsnemo
 from physicsnemo_flarepp.parallel import enable_context_parallel
-from physicsnemo_flarepp.parallel.gradients import sum_in_buckets
+from physicsnemo_flarepp.parallel.ranks import sum_in_buckets
 from physicsnemo_flarepp.training.streamed import streamed_step
 from tests.restated_flarepp import FLARE_PLUS_PLUS
 

@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 from cases_model import BATCH, TOKENS, bounds, make_inputs, make_model, take
 from physicsnemo.utils import save_checkpoint
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from physicsnemo_flarepp.inference import predict
 from physicsnemo_flarepp.ops.errors import relative_l2
 from physicsnemo_flarepp.parallel import (
     enable_context_parallel,
@@ -21,7 +22,7 @@ from physicsnemo_flarepp.parallel import (
     shard_tokens,
     sync_gradients,
 )
-from physicsnemo_flarepp.parallel.gradients import sum_in_buckets
+from physicsnemo_flarepp.parallel.ranks import sum_in_buckets
 from physicsnemo_flarepp.training.config import TrainingConfig
 from physicsnemo_flarepp.training.losses import relative_l2_loss
 from physicsnemo_flarepp.training.optimizers import make_average, make_schedule
@@ -159,6 +160,40 @@ def wrapped(rank: int) -> dict[str, dict]:
             grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
             true = expected[name.removeprefix("module.")]
             results[kind][name] = float((grad - true).norm() / true.norm())
+    return results
+
+
+def unwrapped(rank: int) -> dict[str, float | str]:
+    """Predictions of models in DDP and FSDP against those of the model alone, or the refusal."""
+    inputs = make_inputs(torch.float64)
+    cloud = {key: inputs[key] for key in ("fx", "embedding", "time") if key in inputs}
+    expected = predict(make_model("flarepp"), **cloud, chunk_size=9)
+    alone = [dist.new_group([member]) for member in range(dist.get_world_size())][rank]
+    cpu = torch.device("cpu")
+    made = {
+        "DDP": DistributedDataParallel(make_model("flarepp")),
+        "FSDP, one rank": FullyShardedDataParallel(
+            make_model("flarepp"), process_group=alone, device_id=cpu
+        ),
+        "FSDP": FullyShardedDataParallel(make_model("flarepp"), device_id=cpu),
+        "FSDP2": fully_shard(make_model("flarepp"), mesh=flatten_mesh(make_mesh(2))),
+    }
+    results = {}
+
+    def compare(name):
+        try:
+            found = predict(made[name], **cloud, chunk_size=9)
+            results[name] = float((found - expected).abs().max())
+        except ValueError as error:
+            results[name] = str(error)
+
+    for name in made:
+        compare(name)
+        results[f"{name}, sharded"] = results[name]
+    with FullyShardedDataParallel.summon_full_params(made["FSDP"]):
+        compare("FSDP")
+    made["FSDP2"].unshard()
+    compare("FSDP2")
     return results
 
 

@@ -33,6 +33,7 @@ CASES = {
         "streamed",
         "streamed_failure",
         "three_steps",
+        "unwrapped",
         "wrapped",
     ],
     "cases_shard_tensor": ["equality", "grids", "refusals", "served"],

@@ -51,6 +51,17 @@ def test_wrappers_give_the_gradient_with_the_loss_times_the_context_size(on_four
         assert max(result[wrapper].values()) < 1e-10
 
 
+@pytest.mark.parametrize("wrapper", ["DDP", "FSDP, one rank", "FSDP", "FSDP2"])
+def test_models_in_wrappers_are_predicted_as_alone_or_refused(on_four_ranks, wrapper):
+    for result in on_four_ranks["cases_training.unwrapped"]:
+        assert result[wrapper] < 1e-12
+        sharded = result[f"{wrapper}, sharded"]
+        if wrapper.startswith("FSDP") and "one" not in wrapper:
+            assert "the weights are sharded over ranks" in sharded
+        else:
+            assert sharded == result[wrapper]
+
+
 def test_checkpoint_of_four_ranks_continues_on_one(on_four_ranks, tmp_path):
     from cases_model import make_model
 

@@ -290,7 +290,7 @@ def test_a_refined_part_hardly_moves_a_weighted_prediction(
     assert moved["weighted"] < 0.4 * moved["surfaces"], moved
 
 
-def test_the_test_case_and_its_file_are_weighted_alike(weighted_run, surfaces):
+def test_the_test_case_and_its_file_are_weighted_alike(weighted_run, surfaces, tmp_path):
     path = surfaces / "run_3" / "boundary_3.vtp"
     case = predict_case(weighted_run, "run_3", progress=False)
     surface = predict_file(weighted_run, path, progress=False)
@@ -298,6 +298,12 @@ def test_the_test_case_and_its_file_are_weighted_alike(weighted_run, surfaces):
     sample = input_sample(weighted_run, Contents("car", mesh=surface.polygons), "cell")
     areas = pv.read(path).compute_cell_sizes(length=False, volume=False)["Area"]
     np.testing.assert_allclose(sample["weights"], areas, rtol=1e-5)
+    written = tmp_path / "predicted.vtp"
+    save_mesh(surface.mesh, written)
+    np.testing.assert_allclose(pv.read(written)["_effective_measure"], areas, rtol=1e-5)
+    again = predict_file(weighted_run, written, progress=False)
+    np.testing.assert_allclose(again.values, surface.values, rtol=1e-4, atol=1e-4)
+    assert "_effective_measure" not in weighted_run.channels.fields
     del sample["weights"]
     with pytest.raises(
         ValueError, match="weighs tokens by 'measure', but the sample has no entry 'weights'"

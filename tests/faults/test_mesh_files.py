@@ -15,7 +15,7 @@ from physicsnemo.mesh import DomainMesh, Mesh
 from vtkmodules.vtkIOXML import vtkXMLPolyDataWriter
 
 from physicsnemo_flarepp.datapipes import DrivAerMLReader
-from physicsnemo_flarepp.meshes import read_polygons, read_surface, vtk_calls
+from physicsnemo_flarepp.meshes import read_mesh, read_surface, vtk_calls
 
 XML_MODES = ("ascii", "inline", "appended", "raw", "lz4")
 TEXT_AND_BINARY = (".stl", ".ply", ".vtk")
@@ -254,8 +254,8 @@ def test_the_drivaerml_reader_survives_what_ends_vtk(tmp_path):
 
 def test_only_arrays_that_are_asked_for_are_read(tmp_path):
     path = write(tmp_path / "raw.vtp", body())
-    raw = read_polygons(path, arrays=["p", "height"], places=["cell"])
-    assert list(raw.data["cell"]) == ["p"] and not raw.data["point"]
+    raw = read_mesh(path, arrays=["p", "height"])
+    assert list(raw.data["cell"]) == ["p"] and list(raw.data["point"]) == ["height"]
     assert set(raw.present["cell"]) >= {"p", "shear"} and "height" in raw.present["point"]
 
 

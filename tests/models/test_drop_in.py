@@ -7,8 +7,16 @@ import pytest
 import torch
 from physicsnemo.models.flare import FLARE
 
-from physicsnemo_flarepp import FlarePP, MixerBackbone
+from physicsnemo_flarepp import (
+    GNOT,
+    LNO,
+    FlarePP,
+    MixerBackbone,
+    PerceiverIO,
+    SetTransformer,
+)
 from physicsnemo_flarepp.inference import predict
+from physicsnemo_flarepp.mixers import MIXERS
 
 SIZES = {"n_layers": 1, "n_hidden": 16, "n_head": 2, "slice_num": 4}
 GRIDS = [(3, 4), (1, 5), (2, 3, 4)]
@@ -145,3 +153,41 @@ def test_every_argument_of_flarepp_is_described():
         for name in list(inspect.signature(function).parameters)[1:]:
             if name not in ("orthogonal_slices", "noise_at_evaluation"):
                 assert f"\n{name} : " in text, name
+
+
+def test_swapped_inputs_run_in_flare_with_other_columns_and_are_refused_here():
+    """The row of the table of differences in docs/drop_in.md."""
+    sizes = {"n_layers": 1, "n_hidden": 16, "n_head": 2, "slice_num": 4}
+    fx, embedding = torch.randn(1, 9, 3), torch.randn(1, 9, 6)
+    flare = FLARE(functional_dim=3, out_dim=2, embedding_dim=6, **sizes).eval()
+    swapped = flare(embedding, fx)
+    whole = torch.cat((fx, embedding), -1)  # what FLARE reads as (embedding, fx)
+    assert torch.equal(swapped, flare(whole[..., 6:], whole[..., :6]))
+    assert not torch.allclose(swapped, flare(fx, embedding))
+    ours = FlarePP(functional_dim=3, out_dim=2, embedding_dim=6, **sizes)
+    with pytest.raises(ValueError, match="fx must have 3 channels .* got 6"):
+        ours(embedding, fx)
+    same = FlarePP(functional_dim=3, out_dim=2, embedding_dim=3, **sizes)
+    assert same(torch.randn(1, 9, 3), fx).shape == (1, 9, 2), "equal widths tell nothing"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mixer", [*MIXERS, "gnot", "lno", "perceiver_io", "set_transformer"])
+def test_what_is_said_to_export_to_onnx_does(mixer):
+    pytest.importorskip("onnxscript", reason="torch exports with it: pip install onnxscript")
+    from onnx.reference import ReferenceEvaluator
+
+    complete = {"gnot": GNOT, "lno": LNO, "perceiver_io": PerceiverIO}
+    complete["set_transformer"] = SetTransformer
+    sizes = {"embedding_dim": 2, "n_layers": 1, "n_hidden": 16, "n_head": 2}
+    if mixer in complete:
+        model = complete[mixer](3, 2, **sizes)
+    else:
+        model = MixerBackbone(3, 2, mixer=mixer, **sizes)
+    inputs = torch.randn(1, 9, 3), torch.randn(1, 9, 2)
+    assert model.meta.onnx
+    exported = torch.onnx.export(model.eval(), inputs, dynamo=True, verbose=False).model_proto
+    names = [given.name for given in exported.graph.input]
+    feed = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+    found = torch.from_numpy(ReferenceEvaluator(exported).run(None, feed)[0])
+    torch.testing.assert_close(found, model(*inputs), rtol=1e-4, atol=1e-5)

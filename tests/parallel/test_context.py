@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from physicsnemo_flarepp import FlarePP, MixerBackbone
-from physicsnemo_flarepp.parallel import enable_context_parallel, gradients, initialize, make_mesh
+from physicsnemo_flarepp.parallel import enable_context_parallel, initialize, make_mesh, ranks
 from physicsnemo_flarepp.parallel.tokens import split_bounds
 
 SIZES = {"n_layers": 1, "n_hidden": 16, "n_head": 2, "slice_num": 3}
@@ -62,15 +62,15 @@ def test_debug_is_read_from_the_environment(group, monkeypatch):
 def test_mesh_without_the_axes_is_refused(group):
     mesh = torch.distributed.init_device_mesh("cpu", (1,), mesh_dim_names=("domain",))
     with pytest.raises(ValueError, match='axes "data" and "context"'):
-        gradients.sync_gradients(FlarePP(2, 1, **SIZES), mesh)
+        ranks.sync_gradients(FlarePP(2, 1, **SIZES), mesh)
 
 
 def test_gradients_share_buckets_up_to_their_size_and_never_across_precisions(monkeypatch):
-    monkeypatch.setattr(gradients, "BUCKET_BYTES", 40)
+    monkeypatch.setattr(ranks, "BUCKET_BYTES", 40)
     sizes = [4, 5, 2, 20, 1]
     tensors = [torch.zeros(n, dtype=torch.bfloat16 if n == 2 else torch.float32) for n in sizes]
     tensors.append(torch.zeros(1, dtype=torch.float64))
-    assert list(gradients._buckets(tensors)) == [[0, 1], [2], [3], [4], [5]]
+    assert list(ranks._buckets(tensors)) == [[0, 1], [2], [3], [4], [5]]
 
 
 @pytest.mark.parametrize("n_tokens", [0, 1, 7, 8])

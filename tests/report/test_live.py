@@ -92,10 +92,8 @@ def test_a_file_shows_its_fields_with_predictions_and_errors(tmp_path):
     p, u = scene["fields"]
     assert [q["name"] for q in p["quantities"]] == ["reference", "prediction", "error"]
     reference, prediction, error = (q["limits"] for q in p["quantities"])
-    assert (
     assert reference == prediction and error[0] == -error[1]
     assert [p["name"], u["name"]] == ["p", "u"]
-    )
 
 
 @pytest.mark.slow

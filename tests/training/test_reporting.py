@@ -6,9 +6,15 @@ import pytest
 from rich.console import Console
 
 from physicsnemo_flarepp.training import reporting
-from physicsnemo_flarepp.training.reporting import Reporter, Status
+from physicsnemo_flarepp.training.reporting import Reporter
 
-STATUS = Status(50, 4, 0.1234, 5e-4, 12_345.6, 678.9)
+
+def row(*values):
+    names = ("step", "epoch", "loss", "learning_rate", "tokens_per_second", "memory_mb")
+    return dict(zip(names, values, strict=True))
+
+
+STATUS = row(50, 4, 0.1234, 5e-4, 12_345.6, 678.9)
 SHOWN = ("loss 0.1234", "test 7.50 %", "lr 5.0e-04", "12,346 tokens/s", "679 MB")
 
 
@@ -21,7 +27,7 @@ def run(terminal, enabled=True):
     reporter.epochs = 10
     reporter.total_steps = 100
     with reporter:
-        reporter.show(Status(10, 0, 1.0, 1e-5, 1.0, 1.0))
+        reporter.show(row(10, 0, 1.0, 1e-5, 1.0, 1.0))
         reporter.evaluated(5, "test", 0.075, 0.5)
         reporter.show(STATUS)
     return text.getvalue()

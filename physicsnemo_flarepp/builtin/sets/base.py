@@ -16,6 +16,7 @@ MODULES = {
     name: f"physicsnemo_flarepp.builtin.sets.{name}"
     for name in (
         "cars",
+        "cars_wake",
         "car_volumes",
         "darcy",
         "elasticity",

@@ -4,7 +4,8 @@ Each case is a body from :mod:`.car_body` in the flow of :mod:`..solvers.panel_m
 ground as an image plane. Pressure is what Bernoulli's equation makes of the surface velocity. Wall
 shear stress is an estimate, not a solution: that of a turbulent boundary layer on a flat plate,
 taken at the local speed. There is no separation and no wake, so the pressure drag is zero up to
-discretisation and the drag coefficient is friction alone.
+discretisation and the drag coefficient is friction alone. The set :mod:`.cars_wake` adds an
+estimate of both.
 """
 
 import csv
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..solvers.panel_method import Panels, solve_flow
+from ..solvers.separation import base_pressure, separated_share
 from .base import BuiltinSet, Case
 from .car_body import GROUND, CarShape, half_surface, sample_shape, whole_surface
 
@@ -52,19 +54,26 @@ def force_coefficients(
     return force[[0, 2]] / reference_area
 
 
-def solve_shape(shape: CarShape) -> Case:
+def solve_shape(shape: CarShape, wake: bool = False) -> Case:
     """Surface, fields per face, ``forces`` = (Cd, Cl) and ``reference`` = (frontal area, length).
 
     ``pMeanTrim`` and ``wallShearStressMeanTrim`` are in m^2/s^2; ``shape`` has the parameters in
-    the order of :class:`CarShape`.
+    the order of :class:`CarShape`. With ``wake`` the flow separates (:mod:`..solvers.separation`).
     """
     half_points, half_faces = half_surface(shape)
     flow = solve_flow(Panels(half_points[half_faces]), symmetry_y=True, ground=GROUND)
     running = flow.panels.centroids[:, 0] - half_points[:, 0].min() + LEADING_LENGTH
     half_shear = flat_plate_shear(SPEED * flow.surface_velocity, running)
+    half_cp = flow.pressure_coefficient
+    if wake:
+        share = separated_share(half_points, half_faces, flow)
+        half_shear = (1 - share)[:, None] * half_shear
+        friction = flow.panels.areas @ half_shear[:, 0] / (SPEED**2 / 2)
+        behind = share @ np.maximum(flow.panels.area_vectors[:, 0], 0)
+        half_cp = (1 - share) * half_cp + share * base_pressure(friction, behind)
 
     points, faces = whole_surface(half_points, half_faces)
-    cp = np.tile(flow.pressure_coefficient, 2)
+    cp = np.tile(half_cp, 2)
     shear = np.concatenate([half_shear, half_shear * [1, -1, 1]])
     area_vectors = Panels(points[faces]).area_vectors
     frontal_area = np.maximum(-area_vectors[:, 0], 0).sum()

@@ -22,21 +22,19 @@ MODES = 421
 HIGH, LOW = 12.0, 3.0
 
 
-def sample_coefficient(
-    rng: np.random.Generator, resolution: int = RESOLUTION, modes: int = MODES
-) -> np.ndarray:
+def sample_coefficient(rng: np.random.Generator) -> np.ndarray:
     """Random two-valued coefficient on the nodes of the unit square, (n, n).
 
     The field is a sum of cosines, which satisfy the Neumann conditions, each with a standard
     deviation of 1 / (pi^2 |k|^2 + 9); the constant mode is left out.
     """
-    frequency = np.arange(modes)
+    frequency = np.arange(MODES)
     deviation = 1 / (np.pi**2 * (frequency[:, None] ** 2 + frequency**2) + 9)
     deviation[0, 0] = 0
-    nodes = np.linspace(0, 1, resolution)
+    nodes = np.linspace(0, 1, RESOLUTION)
     basis = np.sqrt(2) * np.cos(np.pi * nodes[:, None] * frequency)
     basis[:, 0] = 1
-    field = basis @ (deviation * rng.standard_normal((modes, modes))) @ basis.T
+    field = basis @ (deviation * rng.standard_normal((MODES, MODES))) @ basis.T
     return np.where(field >= 0, HIGH, LOW)
 
 

@@ -68,11 +68,11 @@ def draw_expression(rng: np.random.Generator, rules: Rules) -> tuple[list[int], 
     return (symbols, value) if rules.longer < len(symbols) < rules.shorter else None
 
 
-def solve_case(case_seed: int, rules: Rules) -> Case:
+def solve_case(case_seed: int, rules: Rules, count: int = BLOCK) -> Case:
     """Return ``symbols``, end to end, with the ``lengths`` and ``values`` of a block."""
     rng = np.random.default_rng(case_seed)
     found: list[tuple[list[int], int]] = []
-    while len(found) < BLOCK:
+    while len(found) < count:
         if (drawn := draw_expression(rng, rules)) is not None:
             found.append(drawn)
     return {

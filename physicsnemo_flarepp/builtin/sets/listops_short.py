@@ -1,5 +1,5 @@
-"""Built-in set *listops_short*: the expressions of *listops* with 17 to 127 symbols."""
+"""Built-in set *listops_short*: the expressions of *listops* with 17 to 63 symbols."""
 
 from .listops import Rules, make_set
 
-SET = make_set("listops_short", 20, 2, Rules(longer=16, shorter=128))
+SET = make_set("listops_short", 20, 2, Rules(longer=16, shorter=64))

@@ -168,12 +168,12 @@ class PanelFlow:
         """Cp = 1 - |u|^2 at the centroids, shape (N,)."""
         return 1 - np.einsum("nx,nx->n", self.surface_velocity, self.surface_velocity)
 
-    def velocity(self, points: np.ndarray, near: float = NEAR) -> np.ndarray:
+    def velocity(self, points: np.ndarray) -> np.ndarray:
         """Velocity at points in the flow, off the surface, shape (P, 3)."""
         total = np.tile([1.0, 0.0, 0.0], (len(points), 1))
         for rows in row_blocks(len(points)):
             for image in self.images:
-                total[rows] += influence(points[rows], image, near).velocity(self.density)
+                total[rows] += influence(points[rows], image, NEAR).velocity(self.density)
         return total
 
 

@@ -10,10 +10,8 @@ import math
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from pathlib import Path
-from types import EllipsisType
 from typing import BinaryIO
 
 import h5py
@@ -21,8 +19,8 @@ import numpy as np
 import zarr
 
 from ...files import damaged, reading
-from ...meshes.polygons import Rows
 from ..validation import check_fits
+from .base import LazyArray, Part, Rowwise
 from .stores import check_chunks, check_codecs, own_dataset
 
 SUFFIXES = (".npz", ".npy", ".h5", ".hdf5", ".zarr", ".csv")
@@ -31,31 +29,8 @@ _NPY_HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-Part = Rows | int | EllipsisType
-
-
-@dataclass(frozen=True)
-class LazyArray:
-    """An array in a file, read when rows are."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    # Gives rows, with an int one entry of the first axis, with ``...`` all.
-    read: Callable[[Part], np.ndarray]
-
-    def __getitem__(self, rows: Part) -> np.ndarray:
-        return self.read(rows)
-
-    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self[...], dtype=dtype)
-
-
-@dataclass(frozen=True)
-class FoundArrays:
-    """The arrays of numbers in a file, and why others are not read."""
-
-    arrays: dict[str, LazyArray | np.ndarray] = field(default_factory=dict)
-    unreadable: dict[str, str] = field(default_factory=dict)
+# Arrays of numbers by name, and why others are not read.
+Found = tuple[dict[str, Rowwise], dict[str, str]]
 
 
 def open_arrays(
@@ -64,7 +39,7 @@ def open_arrays(
     name: str | None = None,
     wanted: Collection[str] | None = None,
     allow_missing_chunks: Collection[str] = (),
-) -> FoundArrays:
+) -> Found:
     """Return the arrays of a file; of a zarr group those wanted must have all their chunks.
 
     The array of a ``.npy`` file has the `name` given, or that of the file.
@@ -106,22 +81,22 @@ def _no_numbers(dtype: np.dtype) -> str:
 
 def map_npy(path: Path) -> np.ndarray:
     """Return the array of numbers in a ``.npy`` file, memory-mapped."""
-    found = _open_npy(path, path.stem)
-    if found.unreadable:
-        raise damaged(path, f"it holds an array {found.unreadable[path.stem]}")
-    return found.arrays[path.stem]
+    arrays, unreadable = _open_npy(path, path.stem)
+    if unreadable:
+        raise damaged(path, f"it holds an array {unreadable[path.stem]}")
+    return arrays[path.stem]
 
 
-def _open_npy(path: Path, name: str) -> FoundArrays:
+def _open_npy(path: Path, name: str) -> Found:
     with reading(path):
         with path.open("rb") as file:
             header = _npy_header(file, path.stat().st_size)
         if isinstance(header, str):
-            return FoundArrays(unreadable={name: header})
-        return FoundArrays({name: np.load(path, mmap_mode="r", allow_pickle=False)})
+            return {}, {name: header}
+        return {name: np.load(path, mmap_mode="r", allow_pickle=False)}, {}
 
 
-def _open_npz(path: Path) -> FoundArrays:
+def _open_npz(path: Path) -> Found:
     """Return the arrays of a ``.npz`` file; each is read whole when first used."""
 
     def lazy(name: str, shape: tuple[int, ...], dtype: np.dtype) -> LazyArray:
@@ -134,9 +109,10 @@ def _open_npz(path: Path) -> FoundArrays:
                     kept.append(file[name])
             return kept[0][rows]
 
-        return LazyArray(shape, dtype, read)
+        return LazyArray(shape, read, dtype)
 
-    found = FoundArrays()
+    arrays: dict[str, Rowwise] = {}
+    unreadable: dict[str, str] = {}
     with reading(path), zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         twice = [n for n, count in Counter(m.filename for m in members).items() if count > 1]
@@ -145,7 +121,7 @@ def _open_npz(path: Path) -> FoundArrays:
         for member in members:
             name = member.filename.removesuffix(".npy")
             if name == member.filename:
-                found.unreadable[name] = "no array of NumPy"
+                unreadable[name] = "no array of NumPy"
                 continue
             with archive.open(member) as file:
                 try:
@@ -153,13 +129,13 @@ def _open_npz(path: Path) -> FoundArrays:
                 except (ValueError, EOFError) as error:
                     raise ValueError(f"{member.filename}: {error}") from error
             if isinstance(header, str):
-                found.unreadable[name] = header
+                unreadable[name] = header
             else:
-                found.arrays[name] = lazy(name, *header)
-    return found
+                arrays[name] = lazy(name, *header)
+    return arrays, unreadable
 
 
-def _open_csv(path: Path) -> FoundArrays:
+def _open_csv(path: Path) -> Found:
     """Return the columns of a table with a row per point; those of words are not read.
 
     ``U:0, U:1, U:2`` and ``U_0, U_1, U_2``, as ParaView writes vectors, make one array U.
@@ -179,15 +155,15 @@ def _open_csv(path: Path) -> FoundArrays:
         )
     columns = {header[i]: values[:, at] for at, i in enumerate(numbers) if i < len(header)}
     words = {name: "of words" for name in header if name not in columns}
-    found = FoundArrays(unreadable=words)
+    arrays: dict[str, Rowwise] = {}
     for name in columns:
         base = re.fullmatch(r"(.+)[:_]0", name)
         parts = [f"{name[:-1]}{i}" for i in range(3)]
         if base and all(part in columns for part in parts):
-            found.arrays[base[1]] = np.stack([columns[part] for part in parts], axis=1)
+            arrays[base[1]] = np.stack([columns[part] for part in parts], axis=1)
         elif not (name[-1] in "12" and f"{name[:-1]}0" in columns and name[-2:-1] in (":", "_")):
-            found.arrays[name] = columns[name]
-    return found
+            arrays[name] = columns[name]
+    return arrays, words
 
 
 def _is_number(text: str) -> bool:
@@ -205,7 +181,7 @@ def _n_rows(rows: Part, n: int) -> int:
     return n if rows is ... else np.size(rows)
 
 
-def _open_hdf5(path: Path, allow_missing_chunks: Collection[str]) -> FoundArrays:
+def _open_hdf5(path: Path, allow_missing_chunks: Collection[str]) -> Found:
     """Return the datasets of numbers in an HDF5 file, those of groups as group/name."""
 
     def lazy(name: str, dataset: h5py.Dataset) -> LazyArray:
@@ -222,23 +198,24 @@ def _open_hdf5(path: Path, allow_missing_chunks: Collection[str]) -> FoundArrays
                     check_fits(path, name, (_n_rows(span, shape[0]), *shape[1:]), dtype)
                 return stored[span][rows - first] if spread else stored[span]
 
-        return LazyArray(shape, dtype, read)
+        return LazyArray(shape, read, dtype)
 
-    found = FoundArrays()
+    arrays: dict[str, Rowwise] = {}
+    unreadable: dict[str, str] = {}
 
     def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
         if not isinstance(item, h5py.Dataset):
             return
         if item.dtype.kind not in _NUMBERS:
-            found.unreadable[name] = _no_numbers(item.dtype)
+            unreadable[name] = _no_numbers(item.dtype)
         elif item.shape is None:
-            found.unreadable[name] = "empty"
+            unreadable[name] = "empty"
         else:
-            found.arrays[name] = lazy(name, item)
+            arrays[name] = lazy(name, item)
 
     def visit_link(name: str, link: object) -> None:
         if not isinstance(link, h5py.HardLink):
-            found.unreadable[name] = "a link that leads elsewhere; write it as one plain dataset"
+            unreadable[name] = "a link that leads elsewhere; write it as one plain dataset"
 
     with reading(path), h5py.File(path) as file:
         try:
@@ -246,7 +223,7 @@ def _open_hdf5(path: Path, allow_missing_chunks: Collection[str]) -> FoundArrays
             file.visititems_links(visit_link)
         except KeyError as error:  # of a damaged entry of a group, not of a name asked for
             raise damaged(path, error) from error
-    return found
+    return arrays, unreadable
 
 
 def lazy_zarr(path: Path, name: str, array: zarr.Array) -> LazyArray:
@@ -261,14 +238,15 @@ def lazy_zarr(path: Path, name: str, array: zarr.Array) -> LazyArray:
         with reading(path):
             return np.asarray(array[rows])
 
-    return LazyArray(array.shape, array.dtype, read)
+    return LazyArray(array.shape, read, array.dtype)
 
 
 def _open_zarr(
     path: Path, wanted: Collection[str] | None, allow_missing_chunks: Collection[str]
-) -> FoundArrays:
+) -> Found:
     """Return the arrays of numbers in a zarr group; those wanted must have all their chunks."""
-    found = FoundArrays()
+    arrays: dict[str, Rowwise] = {}
+    unreadable: dict[str, str] = {}
     with reading(path):
         try:
             members = list(zarr.open_group(path, mode="r").members(None))
@@ -280,9 +258,9 @@ def _open_zarr(
         if wanted is not None and name in wanted:
             check_codecs(path, array)
         if array.dtype.kind not in _NUMBERS:
-            found.unreadable[name] = _no_numbers(array.dtype)
+            unreadable[name] = _no_numbers(array.dtype)
             continue
         if wanted is None or name in wanted:
             check_chunks(path, array, allow_missing_chunks)
-        found.arrays[name] = lazy_zarr(path, name, array)
-    return found
+        arrays[name] = lazy_zarr(path, name, array)
+    return arrays, unreadable

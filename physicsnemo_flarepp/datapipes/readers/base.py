@@ -6,7 +6,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from types import EllipsisType
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ DENSITIES = ("cells", "area")
 # Choices of `weights` that are no names of arrays.
 NO_WEIGHTS, MEASURE = "none", "measure"
 _COLUMN_GROUPS = ("coordinates", "features", "fields")
+Part = Rows | int | EllipsisType
 # Transforms of PhysicsNeMo that change a token by itself, whatever their arguments.
 _POINTWISE = {"BroadcastGlobalFeatures", "Normalize", "Purge", "Rename", "Scale", "Translate"}
 # Of cells without area: they are tokens like others, and 0 would remove them.
@@ -35,24 +37,24 @@ def _is_pointwise(transform: Transform) -> bool:
     return kind.__name__ in _POINTWISE and kind.__module__.startswith("physicsnemo.")
 
 
-class Rowwise(Protocol):
-    """Anything whose first axis is the token axis: ndarray, memory map, zarr array, gather."""
+@dataclass(frozen=True)
+class LazyArray:
+    """An array of which rows are read or computed when they are asked for, and only these."""
 
     shape: tuple[int, ...]
+    # Gives rows, with an int one entry of the first axis, with ``...`` all.
+    read: Callable[[Part], np.ndarray]
+    dtype: np.dtype = np.dtype(np.float64)
 
-    def __getitem__(self, rows: Rows) -> np.ndarray:
-        """Return the chosen rows."""
+    def __getitem__(self, rows: Part) -> np.ndarray:
+        return self.read(rows)
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self[...], dtype=dtype)
 
 
-class ComputedColumn:
-    """A column that is computed for the rows asked for, and only for them."""
-
-    def __init__(self, shape: tuple[int, ...], compute: Callable[[Rows], np.ndarray]) -> None:
-        self.shape = shape
-        self._compute = compute
-
-    def __getitem__(self, rows: Rows) -> np.ndarray:
-        return self._compute(rows)
+# Anything whose first axis is the token axis; a memory map is an ndarray.
+Rowwise = np.ndarray | LazyArray
 
 
 def channel_names(widths: Mapping[str, int]) -> list[str]:
@@ -87,7 +89,7 @@ def parameter_names(widths: Mapping[str, int]) -> list[str]:
 
 def point_areas(
     coordinates: Mapping[str, Rowwise], n_tokens: int, grid: tuple[int, ...] | None = None
-) -> ComputedColumn:
+) -> LazyArray:
     """Return the areas that points of a grid, or else of a planar cloud, stand for.
 
     Examples
@@ -101,7 +103,7 @@ def point_areas(
         points = np.concatenate([column.reshape(n_tokens, -1) for column in columns], axis=1)
         return (cloud_areas(points) if grid is None else grid_areas(points, grid))[rows]
 
-    return ComputedColumn((n_tokens,), compute)
+    return LazyArray((n_tokens,), compute)
 
 
 def distinct_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -150,15 +152,20 @@ class TokenTable:
                         "Repair the file, or name another array"
                     )
 
+    def widths(self) -> dict[str, dict[str, int]]:
+        """Return the number of channels of each column and each value of the case, by group."""
+        columns = {key: getattr(self, key) for key in _COLUMN_GROUPS}
+        widths = {
+            key: {name: math.prod(column.shape[1:]) for name, column in group.items()}
+            for key, group in columns.items()
+        }
+        return widths | {"globals": {n: value.size for n, value in self.global_values.items()}}
+
     def channels(self) -> dict[str, list[str]]:
         """Return the names of the channels of ``fields``, ``features`` and ``globals``."""
-        return {
-            "fields": channel_names({n: math.prod(c.shape[1:]) for n, c in self.fields.items()}),
-            "features": channel_names(
-                {n: math.prod(c.shape[1:]) for n, c in self.features.items()}
-            ),
-            "globals": parameter_names({n: v.size for n, v in self.global_values.items()}),
-        }
+        widths = self.widths()
+        named = {key: channel_names(widths[key]) for key in ("fields", "features")}
+        return named | {"globals": parameter_names(widths["globals"])}
 
     def read(self, name: str, rows: Rows) -> np.ndarray:
         """Return the rows of column group `name` as float32, (n, channels)."""
@@ -267,9 +274,6 @@ class CaseReader(Reader):
     ----------
     case_ids : Sequence[str]
         One id per sample; an id appears once.
-    association : str or None
-        Whether tokens are the ``point`` or the ``cell`` of the source; None takes what the first
-        case opened has.
     grid : tuple[int, ...] or None
         Shape of the structured grid that the tokens of a whole case form in row-major order.
     options : ReaderOptions or Mapping, optional
@@ -282,7 +286,6 @@ class CaseReader(Reader):
         self,
         *,
         case_ids: Sequence[str],
-        association: str | None = None,
         grid: tuple[int, ...] | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
@@ -293,7 +296,8 @@ class CaseReader(Reader):
             raise ValueError(f"{type(self).__name__}: the split is empty; it needs at least 1 case")
         check_unique(case_ids, type(self).__name__)
         self.case_ids = list(case_ids)
-        self._common = {} if association is None else {"association": association}
+        # What the first case opened has, and all others must have.
+        self._common: dict[str, Any] = {}
         self.grid = grid
         self.options = options
         self._seed_base = options.seed
@@ -337,14 +341,14 @@ class CaseReader(Reader):
 
     def _check_common(self, table: TokenTable) -> None:
         """Keep what the first case opened says about all cases; raise if this one differs."""
-        dimension = sum(math.prod(column.shape[1:]) for column in table.coordinates.values())
+        dimension = sum(table.widths()["coordinates"].values())
         kind = {"association": table.association, "dimension": dimension}
         for what, found in {**kind, **table.channels()}.items():
             # Threads open cases at the same time; setdefault looks and sets in one step.
             known = self._common.setdefault(what, found)
             if found != known:
                 raise ValueError(
-                    f"{table.source}: {what} is {found!r}, but {known!r} was asked for or found in "
+                    f"{table.source}: {what} is {found!r}, but {known!r} was found in "
                     "another case; all cases of a set need the same. Name arrays (and their "
                     "`association`) that all cases hold alike, or leave this case out"
                 )

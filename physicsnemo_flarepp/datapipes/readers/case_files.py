@@ -8,18 +8,18 @@ from pathlib import Path
 
 from ...meshes import SUFFIXES as MESH_SUFFIXES
 from ..validation import printable
-from .contents import ARRAY_SUFFIXES, STORE_SUFFIXES, SUFFIXES
+from .contents import STORE_SUFFIXES, SUFFIXES
 
 CASE = "{case}"
 _GEOMETRY_SUFFIXES = (".stl", ".ply", ".obj")
 # Arrays in these may hold all cases.
-_SET_SUFFIXES = tuple(suffix for suffix in ARRAY_SUFFIXES if suffix != ".csv")
+_SET_SUFFIXES = (".npz", ".h5", ".hdf5", ".zarr", ".npy")
 SPLIT_DIRECTORIES = ("train", "val", "valid", "validation", "test")
 # Of several kinds of files the first is taken for the cases; geometry alone has no fields.
 _PREFERRED = (
     ".foam",  # the folder of an OpenFOAM case may hold files of other formats
-    *(suffix for suffix in MESH_SUFFIXES if suffix not in (*_GEOMETRY_SUFFIXES, ".foam")),
-    *(".pdmsh", ".pmsh", ".npz", ".h5", ".hdf5", ".zarr", ".npy", ".csv"),
+    *MESH_SUFFIXES,
+    *(".pdmsh", ".pmsh", *_SET_SUFFIXES, ".csv"),
 )
 
 
@@ -147,7 +147,8 @@ def _by_looking(root: Path, layout: str) -> CaseFiles:
     geometry = next((s for s in _GEOMETRY_SUFFIXES if s in by_suffix), None)
     if geometry is not None:
         by_suffix.pop(".csv", None)  # tables of parameters
-    suffix = next((s for s in _PREFERRED if s in by_suffix), None)
+    fields = [s for s in _PREFERRED if s in by_suffix and s not in _GEOMETRY_SUFFIXES]
+    suffix = fields[0] if fields else None
     if suffix is None:
         suffix, geometry = geometry, None
     paths = by_suffix[suffix]
@@ -167,7 +168,7 @@ def _by_looking(root: Path, layout: str) -> CaseFiles:
     for path, case in ids.items():
         cases[case].append(path)
     used = [suffix]
-    if geometry is not None and suffix in (".npz", ".npy", ".h5", ".hdf5", ".zarr"):
+    if geometry is not None and suffix in _SET_SUFFIXES:
         shapes = {case: path for path, case in _ids(root, by_suffix[geometry]).items()}
         if shapes.keys() >= cases.keys():
             used.insert(0, geometry)

@@ -1,7 +1,8 @@
 """Contents of a case as a table of tokens, by the names that its arrays were given."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from ...meshes.measures import (
 from ...meshes.polygons import Rows, unit_vectors
 from ..specs import TABLE_AREAS
 from ..validation import MissingName, printable
-from .base import MEASURE, NO_WEIGHTS, ComputedColumn, Rowwise, TokenTable, point_areas
+from .base import MEASURE, NO_WEIGHTS, LazyArray, Rowwise, TokenTable, point_areas
 from .case_files import some
 from .contents import Contents
 from .names import Names, Pick
@@ -169,7 +170,7 @@ def token_columns(
 
 
 def _flat(array: Rowwise, n: int, channels: tuple[int, ...]) -> Rowwise:
-    return ComputedColumn(
+    return LazyArray(
         (n, *channels), lambda rows: np.asarray(array[slice(None)]).reshape(n, *channels)[rows]
     )
 
@@ -191,7 +192,7 @@ def _picked(contents: Contents, name: str, pick: Pick, column: Rowwise) -> Rowwi
         values = np.asarray(column[rows]).reshape(-1, width)[:, pick.columns]
         return values[:, 0] if kept == 1 else values
 
-    return ComputedColumn((n,) if kept == 1 else (n, kept), compute)
+    return LazyArray((n,) if kept == 1 else (n, kept), compute)
 
 
 def make_table(contents: Contents, names: Names) -> TokenTable:
@@ -265,7 +266,7 @@ def _times(areas: Rowwise, factors: Rowwise | None) -> Rowwise:
     def compute(rows: Rows) -> np.ndarray:
         return np.asarray(areas[rows]).reshape(-1) * np.asarray(factors[rows]).reshape(-1)
 
-    return ComputedColumn((areas.shape[0],), compute)
+    return LazyArray((areas.shape[0],), compute)
 
 
 def _column(
@@ -308,7 +309,7 @@ def _mesh_geometry(
         return columns, columns["areas"]
     n = mesh.n_cells if place == "cell" else len(mesh.points)
     read = mesh.cell_centres if place == "cell" else lambda rows: np.asarray(mesh.points)[rows]
-    columns: dict[str, Rowwise] = {"coordinates": ComputedColumn((n, 3), read)}
+    columns: dict[str, Rowwise] = {"coordinates": LazyArray((n, 3), read)}
     if mesh.sizes is None:
         return columns, None
     sizes = mesh.sizes if place == "cell" else mesh.point_sizes
@@ -327,33 +328,41 @@ def _mesh_coordinates(contents: Contents, names: Names, points: Rowwise) -> dict
         )
     axes = ["xyz".index(axis) for axis in asked]
     shape = (points.shape[0], len(axes))
-    return {"".join(asked): ComputedColumn(shape, lambda rows: np.asarray(points[rows])[:, axes])}
+    return {"".join(asked): LazyArray(shape, lambda rows: np.asarray(points[rows])[:, axes])}
+
+
+def _for_same_rows(compute: Callable[[Rows], Any]) -> Callable[[Rows], Any]:
+    """Return a function that keeps its last result.
+
+    The columns of one sample ask for the same rows object one after the other.
+    """
+    last: list = [None, None]
+
+    def kept(rows: Rows) -> Any:
+        if last[0] is not rows:
+            last[:] = [rows, compute(rows)]
+        return last[1]
+
+    return kept
 
 
 def _cell_columns(mesh: PolygonMesh) -> dict[str, Rowwise]:
     """Return coordinates, normals and areas of the cells, computed for the rows asked for."""
-    # The three columns of one sample ask for the same rows object one after the other.
-    last: list = [None, None]
-
-    def geometry(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        if last[0] is not rows:
-            last[:] = [rows, mesh.cell_geometry(rows)]
-        return last[1]
-
+    geometry = _for_same_rows(mesh.cell_geometry)
     n = mesh.n_cells
     return {
-        "coordinates": ComputedColumn((n, 3), lambda rows: geometry(rows)[0]),
-        "normals": ComputedColumn((n, 3), lambda rows: unit_vectors(geometry(rows)[1])),
-        "areas": ComputedColumn((n,), lambda rows: np.linalg.norm(geometry(rows)[1], axis=1)),
+        "coordinates": LazyArray((n, 3), lambda rows: geometry(rows)[0]),
+        "normals": LazyArray((n, 3), lambda rows: unit_vectors(geometry(rows)[1])),
+        "areas": LazyArray((n,), lambda rows: np.linalg.norm(geometry(rows)[1], axis=1)),
     }
 
 
 def _point_columns(mesh: PolygonMesh) -> dict[str, Rowwise]:
     n = len(mesh.points)
     return {
-        "coordinates": ComputedColumn((n, 3), lambda rows: mesh.points[rows]),
-        "normals": ComputedColumn((n, 3), lambda rows: unit_vectors(mesh.vertex_areas[0][rows])),
-        "areas": ComputedColumn((n,), lambda rows: mesh.vertex_areas[1][rows]),
+        "coordinates": LazyArray((n, 3), lambda rows: mesh.points[rows]),
+        "normals": LazyArray((n, 3), lambda rows: unit_vectors(mesh.vertex_areas[0][rows])),
+        "areas": LazyArray((n,), lambda rows: mesh.vertex_areas[1][rows]),
     }
 
 
@@ -364,13 +373,6 @@ def _body_columns(
     if contents.body is None:
         return {}
     body = contents.body
-    # Distance and direction of one sample ask for the same rows object one after the other.
-    last: list = [None, None]
-
-    def measured(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        if last[0] is not rows:
-            last[:] = [rows, distance_to_body(points_of(rows), body)]
-        return last[1]
 
     def points_of(rows: Rows) -> np.ndarray:
         parts = [np.asarray(column[rows]) for column in coordinates.values()]
@@ -382,9 +384,10 @@ def _body_columns(
             )
         return points
 
+    measured = _for_same_rows(lambda rows: distance_to_body(points_of(rows), body))
     return {
-        "distance": ComputedColumn((n,), lambda rows: measured(rows)[0]),
-        "direction": ComputedColumn((n, 3), lambda rows: measured(rows)[1]),
+        "distance": LazyArray((n,), lambda rows: measured(rows)[0]),
+        "direction": LazyArray((n, 3), lambda rows: measured(rows)[1]),
     }
 
 
@@ -409,7 +412,7 @@ def _coordinates(
         scaled = [i / max(length - 1, 1) for i, length in zip(axes, grid, strict=True)]
         return np.stack(scaled, axis=1)
 
-    return {"grid": ComputedColumn((n, len(grid)), indices)}
+    return {"grid": LazyArray((n, len(grid)), indices)}
 
 
 def _globals(contents: Contents, picks: Mapping[str, Pick]) -> dict[str, np.ndarray]:

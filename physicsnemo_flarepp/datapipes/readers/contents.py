@@ -37,7 +37,7 @@ from ..specs import TABLE_AREAS, TABLE_NAMES
 from ..validation import check_range, check_shape, printable
 from .array_files import SUFFIXES as ARRAY_SUFFIXES
 from .array_files import lazy_zarr, open_arrays
-from .base import ComputedColumn, Rowwise
+from .base import LazyArray, Rowwise
 from .stores import check_chunks, domain_part, load_memory_maps, part_name
 
 STORE_SUFFIXES = (".pmsh", ".pdmsh", ".zarr")
@@ -129,16 +129,11 @@ class Contents:
         return found | {name: "value of the case" for name in self.values}
 
 
-def array_kind(array: Rowwise) -> str:
-    """Return the letter of NumPy for the type of an array; what is computed is real."""
-    return getattr(array, "dtype", np.dtype(float)).kind
-
-
 def is_connectivity(name: str, array: Rowwise) -> bool:
     """Return whether an array lists the points of triangles or quads: (cells, 3) or (cells, 4)."""
     shape = array.shape
     return (
-        array_kind(array) in "iu"
+        array.dtype.kind in "iu"
         and len(shape) == 2
         and shape[1] in (3, 4)
         and bool(_CONNECTIVITY.fullmatch(name))
@@ -287,17 +282,12 @@ def _open_table(path: Path, wanted: Wanted, name: str | None) -> Contents:
     if asked is not None:
         asked = {*asked, *(stored for stored, _ in others.values())}
         asked |= {TABLE_AREAS} if wanted.sizes else set()
-    found = open_arrays(
-        path,
-        name=name,
-        wanted=asked,
-        allow_missing_chunks=wanted.allow_missing_chunks,
-    )
-    arrays = dict(found.arrays)
+    allowed = wanted.allow_missing_chunks
+    arrays, found = open_arrays(path, name=name, wanted=asked, allow_missing_chunks=allowed)
     for alias, (stored, columns) in others.items():
         if alias not in arrays and stored in arrays:
             arrays[alias] = _table_columns(path, stored, arrays[stored], columns)
-    unreadable = {n: f"{path}: {printable(n)} is {why}" for n, why in found.unreadable.items()}
+    unreadable = {n: f"{path}: {printable(n)} is {why}" for n, why in found.items()}
     return Contents(path, arrays, unreadable=unreadable)
 
 
@@ -306,7 +296,7 @@ def _table_columns(path: Path, name: str, array: Rowwise, columns: slice | None)
         return array
     check_shape(path, name, array.shape, ("token", 4))
     shape = (array.shape[0], len(range(4)[columns]))
-    return ComputedColumn(shape, lambda rows: np.asarray(array[rows])[..., columns])
+    return LazyArray(shape, lambda rows: np.asarray(array[rows])[..., columns])
 
 
 def _check_present(path: Path) -> None:

@@ -14,7 +14,7 @@ from ...meshes import ASSOCIATIONS, PolygonMesh
 from ...meshes.measures import MEASURE_NAMES
 from .base import Rowwise
 from .case_tables import find_place, token_columns, token_shape
-from .contents import Contents, array_kind, is_connectivity
+from .contents import Contents, is_connectivity
 from .names import GRID, Names, Pick
 
 _COORDINATES = (
@@ -109,7 +109,7 @@ def _is_input(name: str, array: Rowwise) -> bool:
     """
     if _INPUT.fullmatch(name):
         return True
-    if array_kind(array) not in "iub" or _NUMBERS.fullmatch(name) or is_connectivity(name, array):
+    if array.dtype.kind not in "iub" or _NUMBERS.fullmatch(name) or is_connectivity(name, array):
         return False
     values = np.asarray(array[...])
     return bool((values != values.reshape(-1)[:1]).any())
@@ -157,9 +157,7 @@ def _guess_coordinates(contents: Contents, names: Names) -> dict[str, Pick]:
 
 def _coordinate_candidates(contents: Contents) -> list[dict[str, Pick]]:
     """Return arrays with usual names: those with all axes, then one per axis, then one alone."""
-    arrays = {
-        n: a for n, a in contents.arrays.items() if array_kind(a) != "b" and len(a.shape) >= 1
-    }
+    arrays = {n: a for n, a in contents.arrays.items() if a.dtype.kind != "b" and len(a.shape) >= 1}
     whole, lines, axes = [], [], []
     for usual in _COORDINATES:
         for name in (n for n in arrays if n.rpartition("/")[2].lower() == usual):

@@ -14,7 +14,7 @@ from .case_files import SPLIT_DIRECTORIES, CaseFiles
 from .contents import Contents, Wanted
 from .own import OwnReader
 from .parameters import REFERENCE_VALUES
-from .splits import CaseChoice, named_split
+from .splits import CaseChoice
 
 # Files of DrivAerML by layout; those with cell centres in tables, and no mesh, name them so.
 PATTERNS = {
@@ -24,7 +24,6 @@ PATTERNS = {
     "pmsh": ("run_*/*.pmsh", "run_*.pmsh"),
     "zarr": ("run_*.zarr", "*/run_*.zarr"),
 }
-_SUFFIXES = {Path(globs[0]).suffix: layout for layout, globs in PATTERNS.items()}
 _CENTRES = {"presampled": "surface_mesh_centers", "zarr": "surface_mesh_centers"}
 _PRESAMPLED = "drivaerml_surface_presampled_*"
 
@@ -55,9 +54,10 @@ def find_cases(root: Path, layout: str | None, pattern: str | None) -> tuple[str
         raise ValueError(f"layout is {layout!r}, expected one of {sorted(PATTERNS)}")
     globs = PATTERNS if layout is None else {layout: PATTERNS[layout]}
     if pattern is not None:
-        if Path(pattern).suffix not in _SUFFIXES:
-            raise ValueError(f"pattern {pattern!r} must end in one of {sorted(_SUFFIXES)}")
-        globs = {_SUFFIXES[Path(pattern).suffix]: (pattern,)}
+        suffixes = {Path(patterns[0]).suffix: name for name, patterns in PATTERNS.items()}
+        if Path(pattern).suffix not in suffixes:
+            raise ValueError(f"pattern {pattern!r} must end in one of {sorted(suffixes)}")
+        globs = {suffixes[Path(pattern).suffix]: (pattern,)}
 
     def matching(folder: Path) -> dict[str, list[Path]]:
         found = {n: {p for glob in some for p in folder.glob(glob)} for n, some in globs.items()}
@@ -124,6 +124,8 @@ class DrivAerMLReader(OwnReader):
     >>> reader = DrivAerMLReader("data/drivaerml_raw", fields=["pMeanTrim"])  # doctest: +SKIP
     """
 
+    _by_share = False
+
     def __init__(
         self,
         root: str | Path,
@@ -174,10 +176,6 @@ class DrivAerMLReader(OwnReader):
             options=options,
         )
         self.files = {case: files.cases[case][0] for case in self.case_ids}
-
-    @staticmethod
-    def _choose_cases(root, split, found, cases, manifest, n_cases) -> dict[str, Path]:
-        return named_split(root, split, found, cases=cases, manifest=manifest, n_cases=n_cases)
 
     def describe_names(self) -> list[str]:
         """Return nothing: the arrays of a published layout are known."""

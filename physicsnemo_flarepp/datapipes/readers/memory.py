@@ -19,7 +19,8 @@ from ..validation import check_unique
 from .base import ReaderOptions
 from .contents import Contents, Wanted, from_physicsnemo
 from .names import Names
-from .own import NamedReader, choose_cases
+from .own import NamedReader
+from .splits import named_split
 from .stores import domain_part
 
 # Entries of a sample of this package, for data sets that already have them.
@@ -317,7 +318,15 @@ class MemoryReader(NamedReader):
         counts = {"train": n_train, "val": n_val, "test": n_test}
         found = {case: Path("memory") for case in memory.case_ids}
         folder = Path("memory") if root is None else Path(root)
-        chosen = choose_cases(folder, split, found, cases, manifest, counts.get(split))
+        chosen = named_split(
+            folder,
+            split,
+            found,
+            cases=cases,
+            manifest=manifest,
+            n_cases=counts.get(split),
+            by_share=True,
+        )
         given = _given(coordinates, features, fields, globals, association)
         names = Names.parse(**{**memory.names, **given}, weights=options.weights)
         super().__init__(case_ids=list(chosen), names=names, options=options)

@@ -15,22 +15,17 @@ from physicsnemo.datapipes import register
 from ...meshes import PolygonMesh
 from ...meshes.polygons import Rows
 from ...meshes.vtk_calls import LISTS
-from .array_files import LazyArray
-from .base import MEASURE, CaseReader, ReaderOptions, Rowwise, TokenTable
+from .base import MEASURE, CaseReader, LazyArray, ReaderOptions, Rowwise, TokenTable
 from .case_files import CaseFiles, find_files, some
 from .case_tables import TO_BODY, make_table, token_shape
 from .contents import Contents, DecodedCases, Wanted, is_connectivity, open_body, open_files
 from .guesses import RESULT, complete, is_coordinates
 from .names import Names
 from .parameters import read_parameters
-from .splits import SPLITS, SplitFraction, SplitMissing, named_split, says_its_split
+from .splits import named_split
 
 # Cases that a guess looks at.
 _PROBED = 4
-# Shares of the splits where nothing says which cases they have; few cases are not validated on.
-SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
-FEW_SHARES = {"train": 0.8, "test": 0.2}
-_MANY = 20
 
 
 class NamedReader(CaseReader):
@@ -125,23 +120,6 @@ class NamedReader(CaseReader):
         return Wanted(names.stored(), self.options.weights == MEASURE or "volumes" in used)
 
 
-def choose_cases(
-    root: Path,
-    split: str,
-    found: Mapping[str, Path],
-    cases: Any,
-    manifest: str | Path | None,
-    n_cases: int | None,
-) -> dict[str, Path]:
-    """Return the cases of a split as :func:`named_split`; where nothing says it, a share of all."""
-    if cases is None and manifest is None and not says_its_split(root) and split in SPLITS:
-        shares = FEW_SHARES if len(found) < _MANY else SHARES
-        if split not in shares:
-            raise SplitMissing(f"{len(found)} cases of {root} are too few for a split {split!r}")
-        cases = SplitFraction(split, shares)
-    return named_split(root, split, found, cases=cases, manifest=manifest, n_cases=n_cases)
-
-
 @register()
 class OwnReader(NamedReader):
     """Cases in files of your own: meshes, or arrays per case or of all cases.
@@ -195,7 +173,8 @@ class OwnReader(NamedReader):
         Which tokens of a case are read; see :class:`ReaderOptions`.
     """
 
-    _choose_cases = staticmethod(choose_cases)
+    # Whether splits are shares of all cases where nothing says which they have.
+    _by_share = True
 
     def __init__(
         self,
@@ -241,7 +220,15 @@ class OwnReader(NamedReader):
             found = {f"case_{i:0{width}d}": root for i in range(self._n_cases)}
         self._positions = {case: i for i, case in enumerate(found)}
         counts = {"train": n_train, "val": n_val, "test": n_test}
-        chosen = self._choose_cases(root, split, found, cases, manifest, counts.get(split))
+        chosen = named_split(
+            root,
+            split,
+            found,
+            cases=cases,
+            manifest=manifest,
+            n_cases=counts.get(split),
+            by_share=self._by_share,
+        )
         names = Names.parse(
             coordinates=coordinates,
             features=features,
@@ -384,7 +371,7 @@ class OwnReader(NamedReader):
         def read(rows: Rows | int) -> np.ndarray:
             return np.asarray(array[kept[rows]])
 
-        return LazyArray((len(kept), *array.shape[1:]), array.dtype, read)
+        return LazyArray((len(kept), *array.shape[1:]), read, array.dtype)
 
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return the files, and the boundary, so that a mesh can be opened again."""
@@ -411,4 +398,4 @@ def _entry(array: Rowwise, position: int) -> LazyArray:
     def read(rows: Rows | int) -> np.ndarray:
         return np.asarray(array[position])[rows]
 
-    return LazyArray(tuple(array.shape[1:]), array.dtype, read)
+    return LazyArray(tuple(array.shape[1:]), read, array.dtype)

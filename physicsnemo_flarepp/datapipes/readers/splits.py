@@ -14,6 +14,10 @@ from ..validation import check_unique, printable
 SPLITS = ("train", "val", "test")
 # How owners of data call their validation split.
 _NAMES = {"val": ("val", "valid", "validation")}
+# Shares of the splits where nothing says which cases they have; few cases are not validated on.
+SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
+FEW_SHARES = {"train": 0.8, "test": 0.2}
+_MANY = 20
 
 
 class SplitMissing(FileNotFoundError):
@@ -275,13 +279,21 @@ def named_split(
     cases: CaseChoice | None = None,
     manifest: str | Path | None = None,
     n_cases: int | None = None,
+    by_share: bool = False,
 ) -> dict[str, Path]:
     """Return id -> file of the cases of `split`, in the order of the list that defines it.
 
     The list is, in this order: `cases`; the manifest (``manifest.json`` under `root` unless
     given); else a file belongs to the split if it lies in the directory ``<root>/<split>``. The
-    validation split may also be called ``valid`` or ``validation`` there.
+    validation split may also be called ``valid`` or ``validation`` there. If there is none of these
+    a split is, with `by_share`, a share of all cases.
     """
+    unsaid = cases is None and manifest is None and not says_its_split(root)
+    if by_share and unsaid and split in SPLITS:
+        shares = FEW_SHARES if len(found) < _MANY else SHARES
+        if split not in shares:
+            raise SplitMissing(f"{len(found)} cases of {root} are too few for a split {split!r}")
+        cases = SplitFraction(split, shares)
     if isinstance(cases, SplitFraction):
         where, ids = "data.splits", cases.choose(list(found))
     elif cases is not None and not isinstance(cases, SplitName):

@@ -12,7 +12,7 @@ from physicsnemo_flarepp.datapipes import OwnReader, from_meshes
 from physicsnemo_flarepp.datapipes.inspection import inspect_data
 from physicsnemo_flarepp.datapipes.readers.memory import MemoryReader
 from physicsnemo_flarepp.evaluation.forces import surface_areas
-from physicsnemo_flarepp.meshes import read_polygons
+from physicsnemo_flarepp.meshes import read_mesh, read_polygons
 from physicsnemo_flarepp.meshes.measures import stored_measure
 
 WEIGHTS = {"weights": "measure"}
@@ -90,5 +90,5 @@ def test_forces_integrate_over_what_drawn_cells_stand_for(tmp_path, box_surface)
     surface = surface_areas(read_polygons(tmp_path / "drawn.vtp"), "cell", "outward")
     np.testing.assert_allclose(surface.areas, expected, rtol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(surface.vectors, axis=1), expected, rtol=1e-6)
-    whole = read_polygons(tmp_path / "drawn.vtp", arrays=())
+    whole = read_mesh(tmp_path / "drawn.vtp", arrays=())
     assert stored_measure(whole, "cell") is None

@@ -1,0 +1,301 @@
+"""A surface changed by a lattice until a quantity is best, within limits and near the training set.
+
+SciPy's SLSQP works on exact gradients. Each shape that it tries is a line of ``history.jsonl`` with
+its derivatives: the same problem, started again, reads them instead of computing them, and goes on
+where it was stopped.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.optimize import minimize
+from torch import Tensor
+
+from ..evaluation.likeness import training_ranges
+from ..files import append_whole, reading, replace_text
+from ..meshes.geometry import surface_tensors
+from .lattice import Lattice
+from .quantities import check_quantity
+from .shape_model import ShapeModel
+
+HISTORY = "history.jsonl"
+# Sizes of a shape over those of the given one, and how much higher its lowest point is.
+MEASURES = ("volume", "length", "width", "height", "clearance")
+Limits = Mapping[str, tuple[float | None, float | None]]
+
+# Cells are not squeezed to less than this share of their volume of space.
+_FOLDED = 0.05
+_FEASIBLE = 1e-4
+_SHORTEST = 1e-3
+_FIRST_STEP = 0.25
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is minimised, and within which limits.
+
+    Parameters
+    ----------
+    shape : ShapeModel
+        The given shape, from :func:`open_shape`.
+    lattice : Lattice
+        What may move.
+    weights : Mapping[str, float]
+        The sum of quantities that is minimised; a negative weight maximises.
+    displacement : float
+        Largest displacement of a control point, and so of a vertex, along each axis.
+    limits : Mapping[str, tuple]
+        Lowest and highest value, or None, of quantities and of :data:`MEASURES`.
+    trust : float or None
+        How far inputs may leave the ranges of the training set, as a share of these; further only
+        where the given shape is. None: as far as they go.
+    """
+
+    shape: ShapeModel
+    lattice: Lattice
+    weights: Mapping[str, float]
+    displacement: float
+    limits: Limits = field(default_factory=dict)
+    trust: float | None = 0.05
+
+    def __post_init__(self) -> None:
+        for name in (*self.weights, *(name for name in self.limits if name not in MEASURES)):
+            check_quantity(name, self.shape.run, self.shape.settings)
+        if not self.weights or not self.displacement > 0:
+            raise ValueError("name a quantity to minimise, and a positive displacement")
+        if self.trust is not None and training_ranges(self.shape.run) is None:
+            raise ValueError(
+                f"run {self.shape.run.name} does not tell the ranges of its training set, so there "
+                "is no trust region; give --anywhere"
+            )
+
+    def describe(self) -> dict[str, object]:
+        """Return what makes this problem this one, as JSON holds it."""
+        lattice, digest = self.lattice, hashlib.sha256(self.shape.points.numpy().tobytes())
+        for parameter in self.shape.run.model.parameters():
+            digest.update(parameter.detach().cpu().numpy().tobytes())
+        return {
+            "surface and model": digest.hexdigest(),
+            "weights": dict(self.weights),
+            "displacement": self.displacement,
+            "limits": {name: list(ends) for name, ends in self.limits.items()},
+            "trust": self.trust,
+            "lattice": [*lattice.origin.tolist(), *lattice.extent.tolist()],
+            "free": lattice.free.flatten().int().tolist(),
+            "reference": [self.shape.reference_area, self.shape.moving_area],
+        }
+
+    def points(self, x: Float[np.ndarray, " n"] | Sequence[float]) -> Float[Tensor, "P 3"]:
+        """Return the vertices of a shape; variables are displacements over the largest one."""
+        control = self.lattice.displacements(
+            torch.as_tensor(x, dtype=torch.float64) * self.displacement
+        )
+        return self.lattice.deform(self.shape.points, control)
+
+    def evaluate(self, x: Float[np.ndarray, " n"]) -> dict[str, object]:
+        """Return what the history keeps of a shape: values, and derivatives by the variables."""
+        variables = torch.as_tensor(x).requires_grad_()
+        control = self.lattice.displacements(variables * self.displacement)
+        row: dict[str, object] = {"x": x.tolist()}
+        row["stretch"] = self.lattice.smallest_stretch(self.shape.points, control.detach())
+        if row["stretch"] < _FOLDED:
+            return row
+        points = self.lattice.deform(self.shape.points, control)
+
+        def slope(value: Tensor, above: Tensor | None = None) -> list[float]:
+            return torch.autograd.grad(value, variables, above, retain_graph=True)[0].tolist()
+
+        values, gradient = self.shape.gradient(points.detach(), self.weights)
+        row["values"] = {n: values[n] for n in dict.fromkeys((*self.weights, *self.limits))
+                         if n in values}  # fmt: skip
+        row["objective"] = sum(weight * values[name] for name, weight in self.weights.items())
+        row["gradient"] = slope(points, gradient)
+        measures = self._measures(points)
+        row["measures"] = {name: value.item() for name, value in measures.items()}
+        room: list[tuple[float, list[float]]] = []
+        for name, ends in self.limits.items():
+            if name in MEASURES:
+                value, by = measures[name].item(), np.array(slope(measures[name]))
+            else:
+                by = np.array(slope(points, self.shape.gradient(points.detach(), {name: 1.0})[1]))
+                value = values[name]
+            for end, sign in zip(ends, (1.0, -1.0), strict=True):
+                if end is not None:
+                    room.append((sign * (value - end), (sign * by).tolist()))
+        outside = self._outside(points)
+        row["distance"] = None if outside is None else outside.max().item()
+        if self.trust is not None:
+            start = self._outside(self.shape.points)
+            left = torch.clamp(start, min=self.trust) - outside
+            room += [(value.item(), slope(value)) for value in left]
+        row["room"], row["room_gradient"] = [list(x) for x in zip(*room, strict=True)] or [[], []]
+        return row
+
+    def _measures(self, points: Tensor) -> dict[str, Tensor]:
+        start = self.shape.points
+        sizes = [end.amax(0) - end.amin(0) for end in (points, start)]
+        volumes = [self._volume(vertices) for vertices in (points, start)]
+        ratios = [volumes[0] / volumes[1], *(sizes[0] / sizes[1])]
+        lowest = points[:, 2].amin() - start[:, 2].amin()
+        return dict(zip(MEASURES, [*ratios, lowest], strict=True))
+
+    def _volume(self, points: Tensor) -> Tensor:
+        mesh = self.shape.mesh
+        surface = surface_tensors(
+            points - self.shape.points.mean(0), mesh.connectivity, mesh.offsets
+        )
+        return (surface.positions * surface.vectors).sum() / 3
+
+    def _outside(self, points: Tensor) -> Tensor | None:
+        """Return how far tokens leave the training ranges, in these ranges; negative inside."""
+        if (known := training_ranges(self.shape.run)) is None:
+            return None
+        mesh, place = self.shape.mesh, self.shape.run.channels.association
+        tokens = surface_tensors(points, mesh.connectivity, mesh.offsets, place).positions
+        low, high = tokens.amin(0), tokens.amax(0)
+        ends = {
+            key: [torch.as_tensor(np.asarray(known[key][end], float)) for end in ("min", "max")]
+            for key in ("coordinates", "extent")
+        }
+        (floor, ceiling), (smallest, largest) = ends["coordinates"], ends["extent"]
+        span, size = ceiling - floor, high - low
+        return torch.cat([floor - low, high - ceiling, smallest - size, size - largest]) / (
+            span.repeat(4).clamp(min=1e-12)
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Every shape that was tried, in order, and the best of those within all limits."""
+
+    rows: list[dict]
+    best: dict
+    interrupted: bool
+
+    @property
+    def start(self) -> dict:
+        """The given shape."""
+        return self.rows[0]
+
+
+class _Folded(Exception):
+    pass
+
+
+class _Enough(Exception):
+    pass
+
+
+def optimize(
+    problem: Problem,
+    directory: str | Path,
+    *,
+    evaluations: int = 40,
+    report: Callable[[dict, int], None] | None = None,
+) -> Outcome:
+    """Return the shapes tried and the best; resumes from the history in `directory`.
+
+    Ctrl-C ends it with the best so far. A lattice that folds space ends the step: SLSQP starts
+    again from the best shape, with half the way to go.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is minimised.
+    directory : str or Path
+        Where the history is; another problem's is refused.
+    evaluations : int, optional
+        Shapes to try, those of the history included.
+    report : callable, optional
+        Called with the row of each new shape and its number.
+    """
+    path = Path(directory) / HISTORY
+    rows = _read_history(path, problem.describe())
+    known = {tuple(row["x"]): row for row in rows}
+    n = int(problem.lattice.free.sum())
+
+    def row_of(x: np.ndarray) -> dict:
+        if (row := known.get(tuple(x.tolist()))) is None:
+            if len(rows) >= evaluations:
+                raise _Enough
+            row = known[tuple(x.tolist())] = problem.evaluate(x)
+            append_whole(path, (json.dumps(row) + "\n").encode())
+            rows.append(row)
+            if report is not None:
+                report(row, len(rows))
+        if "objective" not in row:
+            raise _Folded
+        return row
+
+    interrupted, reach = False, 1.0
+    try:
+        start = row_of(np.zeros(n))
+        # The first step of SLSQP is as long as the gradient.
+        scale = max(max(map(abs, start["gradient"])), 1e-12) / _FIRST_STEP
+        middle = np.zeros(n)
+        while reach > _SHORTEST:
+            try:
+                minimize(
+                    lambda x: row_of(x)["objective"] / scale,
+                    middle,
+                    jac=lambda x: np.array(row_of(x)["gradient"]) / scale,
+                    bounds=[(max(-1.0, m - reach), min(1.0, m + reach)) for m in middle],
+                    constraints={
+                        "type": "ineq",
+                        "fun": lambda x: np.array(row_of(x)["room"]),
+                        "jac": lambda x: np.array(row_of(x)["room_gradient"]).reshape(-1, n),
+                    },
+                    method="SLSQP",
+                    options={"maxiter": evaluations, "ftol": 1e-5},
+                )
+                break
+            except _Folded:
+                reach, middle = reach / 2, np.array(best_row(rows)["x"])
+    except _Enough:
+        pass
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        interrupted = True
+    return Outcome(rows, best_row(rows), interrupted)
+
+
+def violation(row: Mapping) -> float:
+    """Return by how much a shape breaks its worst limit, 0 if it keeps all."""
+    return max(0.0, -min(row["room"], default=0.0))
+
+
+def best_row(rows: Sequence[Mapping]) -> dict:
+    """Return the lowest objective within the limits, or what breaks them least."""
+    tried = [row for row in rows if "objective" in row]
+    kept = [row for row in tried if violation(row) <= _FEASIBLE]
+    return min(kept, key=lambda r: r["objective"]) if kept else min(tried, key=violation)
+
+
+def _read_history(path: Path, problem: dict) -> list[dict]:
+    """Return the rows of a history of this problem, a new one without any."""
+    header = json.dumps(problem)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(path, header + "\n")
+        return []
+    with reading(path):
+        first, *lines = path.read_text().split("\n")
+        stored = json.loads(first)
+        whole = lines[:-1]  # a last line that a kill cut has no end
+        rows = [json.loads(line) for line in whole]
+    if stored != json.loads(header):
+        differ = [key for key in problem if stored.get(key) != json.loads(header)[key]]
+        raise ValueError(
+            f"{path} is the history of another problem ({', '.join(differ)} differ); choose "
+            "another --output, or remove it"
+        )
+    if lines[-1]:
+        replace_text(path, "\n".join([first, *whole, ""]))
+    return rows
