@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from ..runs.export import Exported, export_run
+from ..evaluation import Exported, export_run
 from ..texts import printable
 from .parsers import load_chosen_run
 

@@ -8,6 +8,7 @@ from typing import Any
 
 _NAMES = {
     "..runs.trained_run": ("Run", "load_run", "pretrained_run"),
+    ".export": ("Exported", "export_run"),
     ".figures": ("chosen_case", "draw_comparison", "draw_gallery", "draw_parity", "draw_run",
                  "draw_training", "export_case"),
     ".file_predictions": ("FilePrediction", "describe_prediction", "predict_file"),

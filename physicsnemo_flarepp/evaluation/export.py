@@ -16,7 +16,7 @@ from ..datapipes.readers.base import NO_WEIGHTS
 from ..files import whole_file
 from ..models.feeding import input_adapter
 from ..ops import plain_operators
-from .trained_run import Run
+from ..runs.trained_run import Run
 
 FORMATS = ("pt2", "onnx")
 OUTPUT = "fields"
@@ -141,7 +141,8 @@ def export_run(run: Run, path: str | Path, format: str = "pt2") -> Exported:
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as draft, torch.no_grad():
         write = _write_pt2 if format == "pt2" else _write_onnx
-        call = write(deployed, example, dynamic, about, Path(draft))
+        with plain_operators():  # the fused ones are this package's, which a reader lacks
+            call = write(deployed, example, dynamic, about, Path(draft))
         differences = {n: _difference(run, sample, call) for n, sample in samples.items()}
         worst = max(differences.values())
         if not worst <= _ALLOWED:
@@ -171,11 +172,10 @@ def _write_onnx(
 ) -> Call:
     import onnxruntime
 
-    with plain_operators():  # ONNX has no attention that returns its log-normaliser
-        program = torch.onnx.export(
-            module, (), kwargs=example, dynamic_shapes=dynamic, input_names=list(example),
-            output_names=[OUTPUT], dynamo=True, verbose=False,
-        )  # fmt: skip
+    program = torch.onnx.export(
+        module, (), kwargs=example, dynamic_shapes=dynamic, input_names=list(example),
+        output_names=[OUTPUT], dynamo=True, verbose=False,
+    )  # fmt: skip
     program.model.metadata_props["flarepp"] = json.dumps(about)
     program.save(path, external_data=False)
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from physicsnemo_flarepp.evaluation import load_run
-from physicsnemo_flarepp.runs import export
+from physicsnemo_flarepp.evaluation import export, load_run
 from tests.evaluation import making
 
 pytestmark = pytest.mark.slow
@@ -22,7 +21,10 @@ def run(tmp_path_factory):
     data = making.surface_data(making.write_surfaces(root / "set"), weights="measure")
     data["reader"] |= {"features": ["normals"], "global_names": ["aRef"]}
     data["normalization"] |= {"globals": "gaussian"}
-    return load_run(making.write_run(root / "run", data), device="cpu")
+    run = load_run(making.write_run(root / "run", data), device="cpu")
+    for parameter in run.model.parameters():
+        parameter.data.div_(3)  # as they are trained: larger ones make much of rounding
+    return run
 
 
 def snippet(format, folder, sample):
