@@ -1,9 +1,13 @@
 """Look into the training step: where its time goes, whether it waits for the device, or grows.
 
 python examples/scaling/train_step.py [experiment=...] [key=value ...]
+python examples/scaling/train_step.py --ratio quick/cars quick/elasticity quick/darcy
 
 Prints the share of each part of a step, how often Python reads a value from a tensor (a wait for
-the device on a GPU), and what tensors and memory remain after many steps.
+the device on a GPU), and what tensors and memory remain after many steps. With --ratio it prints,
+for each experiment, what a step of the recipe, reading included, costs over a bare step (forward,
+loss, backward, optimiser): processor time, both in turns, cases once in memory and once opened
+again for every sample.
 """
 
 import gc
@@ -11,11 +15,14 @@ import itertools
 import statistics
 import sys
 import tempfile
+import time
 from collections import Counter
+from collections.abc import Iterator
 
 import psutil
 import torch
-from measuring import timed
+from measuring import print_row, timed
+from tensordict import TensorDict
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from physicsnemo_flarepp.commands.configs import compose_config
@@ -24,6 +31,8 @@ from physicsnemo_flarepp.training.config import check_config
 
 STEPS = 60
 PROFILED = 10
+# Pairs of steps, the first of which warm up.
+PAIRS, WARM = 24, 4
 
 
 class Reads(TorchDispatchMode):
@@ -68,6 +77,51 @@ def shares(run: Assembly, batches: list) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def endless(run: Assembly) -> Iterator[TensorDict]:
+    """Yield training batches, epoch after epoch, as the trainer reads them."""
+    for epoch in itertools.count():
+        run.loaders.train.set_epoch(epoch)
+        yield from run.loaders.train
+
+
+def recipe_over_bare(experiment: str, memory: float) -> dict[str, str]:
+    """Return a row: processor time of a step of the recipe over that of a bare step."""
+    # Reading in this thread adds up all the work, which threads would do meanwhile.
+    overrides = [f"experiment={experiment}", f"data.memory={memory}", "data.num_workers=0"]
+    with tempfile.TemporaryDirectory() as directory:
+        run = assemble_run(overrides, directory)
+        times: dict[str, list[float]] = {"read": [], "recipe": [], "bare": []}
+        batches, step = endless(run), run.step
+        for _ in range(len(run.loaders.train)):  # an epoch, after which all cases were seen
+            next(batches)
+
+        def bare(batch: TensorDict) -> None:
+            step.loss(batch).backward()
+            step.optimizer.step()
+            step.optimizer.zero_grad(set_to_none=True)
+
+        def part(name: str, function, *arguments):
+            start = time.process_time()
+            result = function(*arguments)
+            times[name].append(time.process_time() - start)
+            return result
+
+        for pair in range(PAIRS):
+            batch = part("read", next, batches)
+            parts = [("recipe", step, [batch]), ("bare", bare, batch)]
+            for name, function, argument in parts[:: 1 if pair % 2 else -1]:
+                part(name, function, argument)
+    read, recipe, base = (statistics.median(values[WARM:]) for values in times.values())
+    return {
+        "experiment": experiment,
+        "data.memory": f"{memory:g}",
+        "bare step, ms": f"{1e3 * base:.1f}",
+        "reading, ms": f"{1e3 * read:.2f}",
+        "clipping, schedule, average, ms": f"{1e3 * (recipe - base):.2f}",
+        "recipe / bare": f"{(read + recipe) / base:.3f}",
+    }
+
+
 def live_tensors() -> tuple[int, int]:
     """Return the number of tensors that Python holds, and their bytes."""
     gc.collect()
@@ -77,6 +131,11 @@ def live_tensors() -> tuple[int, int]:
 
 def main() -> None:
     """Measure and print."""
+    if sys.argv[1:2] == ["--ratio"]:
+        jobs = itertools.product(sys.argv[2:], (0.25, 0.0))
+        for number, job in enumerate(jobs):
+            print_row(recipe_over_bare(*job), header=number == 0)
+        return
     with tempfile.TemporaryDirectory() as directory:
         run = assemble_run(sys.argv[1:], directory)
         batches = list(itertools.islice(run.loaders.train, PROFILED))

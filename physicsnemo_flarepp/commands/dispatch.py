@@ -108,6 +108,8 @@ VERBS = {
     "train": Verb("train a model, or resume a run that was stopped", entry="train"),
     "evaluate": Verb("errors and forces of runs on their test cases"),
     "predict": Verb("fields on a surface, at points, or of test cases, for ParaView"),
+    "calibrate": Verb("bounds of the errors of a run, from held-out cases"),
+    "delta": Verb("what changes between two surfaces, and whether it is settled"),
     "plot": Verb("figures of runs"),
     "report": Verb("everything about runs on one page, with a 3D view"),
     "sensitivity": Verb("how a force changes with every vertex of a surface"),
@@ -135,8 +137,7 @@ Surrogates for PDE fields on meshes with FLARE++, on NVIDIA PhysicsNeMo.
 {verbs}
 
 flarepp VERB --help explains a verb and shows examples. Exit codes: 2 wrong use,
-1 failure, 128 + n signal n. --debug or FLAREPP_DEBUG=1 shows where an error
-came from. flarepp --version prints {__version__}."""
+1 failure, 128 + n signal n. --debug: where an error came from; version {__version__}."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

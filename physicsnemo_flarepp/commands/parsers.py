@@ -57,6 +57,19 @@ def load_chosen_run(directory: Path, options: argparse.Namespace) -> "Run":
     )
 
 
+def split_runs(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return which of some paths are run directories, and the others."""
+    from ..runs.directory import CONFIG, MODEL
+
+    runs = [path for path in paths if (path / CONFIG).is_file() or (path / MODEL).is_file()]
+    return runs, [path for path in paths if path not in runs]
+
+
+def _add_level(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--level", type=float, metavar="SHARE",
+                        help="of bounds: 0.8, 0.9 (default) or 0.95")  # fmt: skip
+
+
 def add_force_options(parser: argparse.ArgumentParser) -> None:
     """Add the conventions of forces."""
     group = parser.add_argument_group("forces", "conventions; by default the data set's")
@@ -160,10 +173,13 @@ def predict(parser: argparse.ArgumentParser) -> None:
         flarepp predict --pretrained cars car.stl
         flarepp predict outputs/pipe-flarepp-seed0 mine.npz
         flarepp predict outputs/darcy-flarepp-seed0 --cases 0 darcy_test_0007
+        flarepp predict outputs/cars-flarepp-seed0 outputs/cars-flarepp-seed1 car.stl
 
     Surfaces (.vtp, .stl, .ply, .obj, .vtk, .vtu) are predicted at every cell by exact streaming.
     The current folder gets the same mesh, with its data and <field>_predicted, cells in their
-    original order. Forces are printed.
+    original order. Forces are printed, with the bounds of all errors if the run was calibrated and
+    the surface is like those of training; <field>_band are bounds at each cell. Of several runs on
+    the same data the mean is given, and <field>_spread.
 
     A model trained on your own files takes any file that training reads, under the same names, with
     or without the fields. Other models take points: .npz files with coordinates (N, d) and, as in
@@ -175,8 +191,9 @@ def predict(parser: argparse.ArgumentParser) -> None:
     """
     add = parser.add_argument
     add("run", nargs="?", type=Path, help="run directory")
-    add("files", nargs="*", type=Path, help="meshes, or arrays of points")
+    add("files", nargs="*", type=Path, help="more runs; meshes, or arrays of points")
     add("--pretrained", metavar="NAME", help="a run that comes with the package: cars")
+    _add_level(parser)
     add("--cases", nargs="+", default=[], help="ids or positions of test cases")
     add("--output", type=Path, help="file for a single surface, otherwise a directory")
     add("--scale", type=float, default=1.0, help="0.001 for millimetres")
@@ -184,6 +201,47 @@ def predict(parser: argparse.ArgumentParser) -> None:
     add("--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
         help="values of the whole case that the model takes")  # fmt: skip
     add("--body", type=Path, help="surface of the body, for a model of the flow around it")
+    add_run_options(parser)
+    add_force_options(parser)
+
+
+def calibrate(parser: argparse.ArgumentParser) -> None:
+    """Bounds of the errors of a run, from cases that it was not trained on.
+
+        flarepp calibrate outputs/cars-flarepp-seed0
+        flarepp calibrate outputs/cars-flarepp-seed0 data/more_cars
+        flarepp calibrate outputs/cars-flarepp-seed0 outputs/cars-flarepp-seed1
+
+    Predicts the validation cases, or the test cases of other data in the same layout, and stores
+    with the run how large errors are in 4 of 5, 9 of 10 and 19 of 20 cases. Training does this at
+    its end. Several runs are bounded as an ensemble. See docs/bounds.md for what is promised.
+    """
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="run directories, then a data folder")
+    add("--weights", type=Path, metavar="CSV",
+        help="columns case, weight: how much likelier a case is where bounds are used")  # fmt: skip
+    add_run_options(parser)
+
+
+def delta(parser: argparse.ArgumentParser) -> None:
+    """What changes from one surface to another, and whether the model can tell.
+
+        flarepp delta outputs/cars-flarepp-seed0 before.stl after.stl
+
+    Prints the change of drag and lift with a bound of its error, calibrated on pairs of held-out
+    cases, and whether its sign is settled. Writes the second surface with the change of each field,
+    where the surfaces coincide. The meshes may differ.
+    """
+    add = parser.add_argument
+    add("run", type=Path, help="run directory")
+    add("before", type=Path, help="a surface")
+    add("after", type=Path, help="a variant of it")
+    add("--output", type=Path, help="default: <after>_delta.vtp")
+    _add_level(parser)
+    add("--scale", type=float, default=1.0, help="0.001 for millimetres")
+    add("--flip", action="store_true", help="reverse the normals of the cells")
+    add("--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
+        help="values of the whole case that the model takes")  # fmt: skip
     add_run_options(parser)
     add_force_options(parser)
 

@@ -13,10 +13,11 @@ from ..evaluation import (
     predict_file,
     pretrained_run,
 )
+from ..evaluation.file_predictions import case_promise, promise_lines
 from ..meshes import save_mesh
 from ..meshes.export import export_mesh
 from ..texts import printable
-from .parsers import chosen_forces, load_chosen_run, named_numbers
+from .parsers import chosen_forces, load_chosen_run, named_numbers, split_runs
 
 # Files that hold no surface; the mesh files of VTK may.
 _OTHER = (*ARRAY_SUFFIXES, *STORE_SUFFIXES)
@@ -30,6 +31,7 @@ def run(options: argparse.Namespace) -> list[Path]:
         print(f"model card: {options.run / 'MODEL_CARD.md'}")
     if options.run is None:
         raise ValueError("no run to predict with; name a run directory, or --pretrained cars")
+    others, options.files = split_runs(options.files)
     if not options.files and not options.cases:
         raise ValueError("nothing to predict; name surfaces, files of points, or --cases")
     outputs = {
@@ -37,13 +39,15 @@ def run(options: argparse.Namespace) -> list[Path]:
         for path in options.files
         if path.suffix.lower() not in _OTHER
     }
-    trained = load_chosen_run(options.run, options)
+    runs = [load_chosen_run(path, options) for path in (options.run, *others)]
+    trained = runs[0]
     directory = options.output or (Path() if options.pretrained else options.run / "predictions")
     written = []
     for path in options.files:
         prediction = predict_file(
-            trained,
+            runs,
             path,
+            level=options.level,
             global_values=named_numbers(options.globals),
             body=options.body,
             scale=options.scale,
@@ -56,11 +60,15 @@ def run(options: argparse.Namespace) -> list[Path]:
             print(written[-1])
             for text in prediction.warnings:
                 print(f"warning: {printable(text)}")
+            print(*map(printable, promise_lines(prediction)), sep="\n")
+    if options.cases and others:
+        raise ValueError("--cases are of one run; predict files with several")
     for name in options.cases:
         is_position = name.lstrip("-").isdigit() and name not in trained.case_ids
         case = predict_case(trained, int(name) if is_position else name)
         written.append(export_mesh(case_mesh({trained.name: case}), directory, case.case_id))
         print(written[-1])
+        print(*map(printable, case_promise(trained, case, options.level)), sep="\n")
     return written
 
 

@@ -1,11 +1,15 @@
 """Train a config, then draw the run and write its page."""
 
 import sys
+from pathlib import Path
 
 from omegaconf import DictConfig
 from physicsnemo.distributed import DistributedManager
 
-from ..evaluation import draw_run
+from ..evaluation import calibrate, draw_run, load_run, store_bounds
+from ..evaluation.bounds import format_bounds
+from ..evaluation.figures import classifies
+from ..texts import printable
 from ..training import train
 from ..training.reporting import SPLIT_NAMES
 from .report import after_training
@@ -16,6 +20,7 @@ def run(cfg: DictConfig) -> dict[str, str] | None:
     trained = train(cfg)
     DistributedManager.cleanup()  # one process draws
     if trained.is_main and trained.stopped_by is None:
+        _bound_errors(trained.directory)
         after_training(trained.directory, draw_run(trained.directory))
     if code := trained.exit_code():  # not on success: it would end a sweep of hydra -m
         sys.exit(code)
@@ -26,3 +31,17 @@ def run(cfg: DictConfig) -> dict[str, str] | None:
         f"{SPLIT_NAMES[trained.split]} error, %": f"{100 * trained.error:.2f}",
         "parameters": f"{trained.parameters:,}",
     }
+
+
+def _bound_errors(directory: Path) -> None:
+    """Calibrate bounds on the validation cases, or say in a line why there are none."""
+    if classifies(directory):
+        return
+    try:
+        trained = load_run(directory, trust=True)  # what it names, the training has just imported
+        bounds = calibrate(trained)
+    except (OSError, ValueError) as reason:  # the results of the training stand
+        print(printable(f"no bounds: {reason}"))
+        return
+    store_bounds(bounds, trained)
+    print(f"bounds from {len(bounds.case_ids)} validation cases", format_bounds(bounds), sep="\n")

@@ -52,7 +52,7 @@ class Channels:
     @classmethod
     def of_reader(cls, reader: CaseReader, *, joint: bool = False) -> "Channels":
         """Return the channels of the cases of `reader`; opens the first one."""
-        table = reader.open_case(0)
+        table = reader.case(0)
         widths = table.widths()
         dimension = sum(widths["coordinates"].values())
         groups = {key: widths[key] for key in ("fields", "features", "globals")}

@@ -127,6 +127,11 @@ class DataConfig:
     )
     num_workers: int = setting(2, "Reading threads; 0 reads in the calling thread.")
     prefetch: int = setting(2, "Batches read ahead.")
+    memory: float = setting(
+        0.25,
+        "Share of the free memory in which decoded cases stay between epochs, those used last; 0 "
+        "keeps none. Prepared cases and stores are read by rows and not kept.",
+    )
     builtin_seed: int = setting(
         0, "Seed of the built-in set, so that runs that differ in seed train on the same data."
     )

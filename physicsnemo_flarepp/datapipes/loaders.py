@@ -185,7 +185,7 @@ def _make_normalizer(data: DataSource, train: CaseReader) -> Normalizer:
     if not kinds:
         return Normalizer()
     if choice == "paper" and spec.constants:
-        fields = train.open_case(0).channels()["fields"]
+        fields = train.case(0).channels()["fields"]
         if fields != list(spec.outputs):
             raise ValueError(
                 f"normalization 'paper' has constants for the fields {list(spec.outputs)} of "

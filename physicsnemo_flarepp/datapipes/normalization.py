@@ -375,7 +375,7 @@ def fit_baseline(reader: CaseReader, normalizer: Normalizer, kind: str) -> dict[
     if kind not in BASELINES:
         raise ValueError(f"data.baseline is {kind!r}; choose none, {' or '.join(BASELINES)}")
     whole = whole_cases(reader)
-    fields = whole.open_case(0).fields.values()
+    fields = whole.case(0).fields.values()
     fit = FieldFit([math.prod(column.shape[1:]) for column in fields])
     for index, case in enumerate(whole.case_ids):
         if not fit.see(normalizer(whole[index][0])):

@@ -142,6 +142,7 @@ class DataSource:
                 density=cfg.sampling_density if split == "train" else "cells",
                 seed=cfg.seed if split == "train" else TEST_SEED,
                 pin_memory=cfg.pin_memory,
+                memory=cfg.memory,
             ),
             **arguments,
         )

@@ -315,7 +315,7 @@ def _remedy(key: str, kind: str | None, word: str) -> str:
 
 def has_same_inputs(cases: Sequence[tuple[CaseReader, int]]) -> bool:
     """Return whether no input tells several cases, each a reader and a position, apart."""
-    tables = (reader.open_case(index) for reader, index in cases)
+    tables = (reader.case(index) for reader, index in cases)
     first = next(tables)
     return len(cases) > 1 and all(_same_inputs(first, table) for table in tables)
 
@@ -339,7 +339,7 @@ def surface_orientation(reader: CaseReader) -> str | None:
     None if cases differ, or have no normals, or do not enclose a volume.
     """
     chosen = {0, len(reader) // 2, len(reader) - 1}
-    found = {_orientation(reader.open_case(index)) for index in sorted(chosen)}
+    found = {_orientation(reader.case(index)) for index in sorted(chosen)}
     return found.pop() if len(found) == 1 else None
 
 

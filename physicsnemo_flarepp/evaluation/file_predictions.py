@@ -1,6 +1,6 @@
 """From a file of any kind to the fields that a run predicts there, and what they tell."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +15,13 @@ from ..meshes.export import add_arrays, prediction_arrays
 from ..meshes.measures import EFFECTIVE_MEASURE, stored_measure
 from ..runs.samples import SAMPLE, GlobalValues, input_sample, measures, whole_grid
 from ..runs.trained_run import Run
+from ..texts import printable
+from .bounds import Bounds, describe_coefficients, describe_errors
+from .calibration import check_members, stored_bounds
 from .force_conventions import ForceSettings, describe_settings, sign_doubt
 from .forces import Forces, field_forces, force_surface
 from .likeness import SizeComparison, compare_size, mesh_warnings, training_ranges
-from .predictions import relative_l2
+from .predictions import CasePrediction, predict_members, relative_l2
 
 WARNINGS = "warnings"
 
@@ -42,6 +45,14 @@ class FilePrediction:
         What makes the prediction doubtful.
     doubt : str or None
         Why forces from it mean little, None if the surface is like those of training.
+    bounds : Bounds or None
+        What is promised about the errors, at `level`; ``<field>_band`` of the mesh are the bands.
+    no_bounds : str or None
+        Why nothing is promised.
+    level : float or None
+        The share of cases that a promise holds for.
+    distance : float or None
+        How far the case is from those of training; None if the run was not calibrated.
     """
 
     mesh: pv.DataSet
@@ -50,12 +61,17 @@ class FilePrediction:
     polygons: PolygonMesh | None = None
     warnings: tuple[str, ...] = ()
     doubt: str | None = None
+    bounds: Bounds | None = None
+    no_bounds: str | None = None
+    level: float | None = None
+    distance: float | None = None
 
 
 def predict_file(
-    run: Run,
+    run: Run | Sequence[Run],
     path: str | Path,
     *,
+    level: float | None = None,
     global_values: GlobalValues | None = None,
     body: str | Path | None = None,
     scale: float = 1.0,
@@ -69,12 +85,15 @@ def predict_file(
 
     Parameters
     ----------
-    run : Run
-        From :func:`~physicsnemo_flarepp.evaluation.load_run`.
+    run : Run or sequence of Run
+        From :func:`~physicsnemo_flarepp.evaluation.load_run`. Of several runs on the same data the
+        mean is predicted, and their spread is ``<field>_spread``.
     path : str or Path
         A mesh, or arrays of any format that training reads. Any run takes points as ``.npz`` with
         ``coordinates`` (N, d) and, as in training, ``features`` (N, f), ``globals`` (g,) and
         ``weights`` (N,); a run whose arrays have no names also takes coordinates as ``.npy``.
+    level : float, optional
+        Of the bounds: 0.8, 0.9 or 0.95; by default 0.9, or what the calibration allows.
     global_values : Mapping[str, float or sequence of float], optional
         Values of the run's globals by name. Those not given are taken from the file, or from
         ``geo_ref_*.csv`` beside it.
@@ -90,6 +109,9 @@ def predict_file(
     progress : bool, optional
         Show a bar if stderr is a terminal.
     """
+    runs = [run] if isinstance(run, Run) else list(run)
+    check_members(runs)
+    run, known = runs[0], stored_bounds(runs)
     path, channels = Path(path), run.channels
     contents = open_for_run(run, path, scale=scale, flip=flip)
     if body is not None:
@@ -101,8 +123,16 @@ def predict_file(
     if isinstance(contents.mesh, PolygonMesh):
         polygons = contents.mesh
         warnings, size = surface_doubts(run, polygons, association, sample, scale)
-    warnings += [text] if (text := run.parameter_warning(sample)) else []
-    values = run.predict_sample(sample, progress=progress)
+    outside = run.parameter_warning(sample)
+    warnings += [outside] if outside else []
+    found = predict_members(runs, sample, progress=progress)
+    values, bounds, distance = found.values, None, None
+    refusal = known if isinstance(known, str) else None
+    if isinstance(known, Bounds):
+        level = known.choose_level(level)
+        distance = known.distance(found.features)
+        refusal = size.doubt or outside or known.doubt(distance)
+        bounds = None if refusal else known
     if contents.mesh is not None:
         mesh = to_pyvista(contents.mesh)
     else:
@@ -110,6 +140,11 @@ def predict_file(
         metadata = {"grid": whole_grid(run.channels, len(coordinates)), "files": [str(path)]}
         mesh = plot_mesh(metadata, coordinates)
     arrays = prediction_arrays(channels.fields, {run.name: values})
+    if found.spread is not None:
+        arrays |= spread_arrays(channels.fields, found.spread)
+    if bounds is not None:
+        points = original["coordinates"].numpy()
+        arrays |= bounds.bands(points, values, channels.fields, level, distance)
     if "weights" in original:
         arrays[EFFECTIVE_MEASURE] = original["weights"].numpy()
     add_arrays(mesh, arrays, association)
@@ -118,7 +153,25 @@ def predict_file(
         mesh.field_data[WARNINGS] = [
             text.encode("ascii", "backslashreplace").decode() for text in warnings
         ]
-    return FilePrediction(mesh, association, values, polygons, tuple(warnings), size.doubt)
+    return FilePrediction(
+        mesh,
+        association,
+        values,
+        polygons,
+        tuple(warnings),
+        size.doubt,
+        bounds,
+        refusal,
+        level,
+        distance,
+    )
+
+
+def spread_arrays(widths: Mapping[str, int], spread: np.ndarray) -> dict[str, np.ndarray]:
+    """Return how far the members of an ensemble are apart, one number per token and field."""
+    columns = np.split(spread, np.cumsum(list(widths.values()))[:-1], axis=1)
+    pairs = zip(widths, columns, strict=True)
+    return {f"{printable(name)}_spread": np.linalg.norm(part, axis=1) for name, part in pairs}
 
 
 def surface_doubts(
@@ -206,7 +259,7 @@ def describe_prediction(
     target_settings : ForceSettings, optional
         Those of the fields in the file, `settings` by default.
     """
-    lines = [f"warning: {text}" for text in prediction.warnings]
+    lines = [f"warning: {text}" for text in prediction.warnings] + promise_lines(prediction)
     truth = _stored_fields(run, prediction)
     if truth is not None:
         for norm, weights in {"": None, ", as an integral": _areas(prediction)}.items():
@@ -221,6 +274,24 @@ def describe_prediction(
         return [*lines, f"no forces: {reason}"]
 
 
+def promise_lines(prediction: FilePrediction) -> list[str]:
+    """Return what is promised about the errors of a prediction, or why nothing is."""
+    if prediction.bounds is None:
+        return [f"no bounds: {prediction.no_bounds}"]
+    return describe_errors(prediction.bounds, prediction.level, prediction.distance)
+
+
+def case_promise(run: Run, case: CasePrediction, level: float | None = None) -> list[str]:
+    """Return what is promised about the errors of a test case, or why nothing is."""
+    known = stored_bounds([run])
+    if isinstance(known, str):
+        return [f"no bounds: {known}"]
+    distance = known.distance(case.pooled_state)
+    if (doubt := known.doubt(distance)) is not None:
+        return [f"no bounds: {doubt}"]
+    return describe_errors(known, known.choose_level(level), distance)
+
+
 def _force_lines(
     run: Run,
     prediction: FilePrediction,
@@ -233,6 +304,9 @@ def _force_lines(
     doubt = f" (doubtful: {prediction.doubt})" if prediction.doubt else ""
     forces = field_forces(surface, prediction.values, run.channels, settings)
     lines.append(f"forces predicted{doubt}: {_format(forces)}")
+    if prediction.bounds is not None:
+        known = (prediction.bounds, prediction.level, prediction.distance)
+        lines.append(describe_coefficients(*known, forces.coefficients, settings))
     area = f"; reference area {surface.reference_area:.6g} ({surface.area_source})"
     conventions = [describe_settings(settings) + area]
     if truth is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyvista as pv
@@ -18,6 +18,7 @@ from ..ops.errors import field_errors
 from ..runs.trained_run import Run
 from ..texts import read_csv
 from ..training.reporting import SPLIT_NAMES
+from .bounds import state_features
 
 CHOICES = ("median", "worst", "best")
 
@@ -223,9 +224,12 @@ class CasePrediction(Case):
     ----------
     prediction : numpy.ndarray
         (N, O).
+    pooled_state : numpy.ndarray or None
+        What the case is compared with training by, (D,).
     """
 
     prediction: np.ndarray
+    pooled_state: np.ndarray | None = None
 
     @property
     def errors(self) -> dict[str, float]:
@@ -269,7 +273,7 @@ def read_case(run: Run, case: int | str) -> Case:
         Position in the test split, or id.
     """
     index = find_case(run, case)
-    return Case(**_contents(run, index, *run.test_set[index]))
+    return Case(**case_contents(run, index, *run.test_set[index]))
 
 
 def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePrediction:
@@ -284,11 +288,37 @@ def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePre
     """
     index = find_case(run, case)
     sample, metadata = run.test_set[index]
-    prediction = run.predict_sample(sample, progress=progress)
-    return CasePrediction(**_contents(run, index, sample, metadata), prediction=prediction)
+    found = predict_members([run], sample, progress=progress)
+    contents = case_contents(run, index, sample, metadata)
+    return CasePrediction(**contents, prediction=found.values, pooled_state=found.features)
 
 
-def _contents(
+class MemberPrediction(NamedTuple):
+    """Mean of the predictions of runs, their spread, and the features of the case.
+
+    `values` and `spread` are (N, O); there is no spread of one run. `features` are (D,), those of
+    the first run; None if its model has no latent state.
+    """
+
+    values: np.ndarray
+    spread: np.ndarray | None
+    features: np.ndarray | None
+
+
+def predict_members(
+    runs: Sequence[Run], sample: Mapping[str, torch.Tensor], *, progress: bool = True
+) -> MemberPrediction:
+    """Return the mean prediction of runs with the same inputs and fields, and their spread."""
+    values, state = runs[0].predict_with_state(sample, progress=progress)
+    features = None if state is None else state_features(state)
+    if len(runs) == 1:
+        return MemberPrediction(values, None, features)
+    others = [run.predict_sample(sample, progress=progress) for run in runs[1:]]
+    every = np.stack([values, *others])
+    return MemberPrediction(every.mean(axis=0), every.std(axis=0, ddof=1), features)
+
+
+def case_contents(
     run: Run, index: int, sample: TensorDict, metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of a :class:`Case`."""

@@ -37,7 +37,8 @@ def predict(
     token_mask: ArrayLike | None = None,
     token_weights: ArrayLike | None = None,
     stream_dtype: torch.dtype | None = None,
-) -> Tensor | ArrayLike:
+    return_state: bool = False,
+) -> Tensor | ArrayLike | tuple[Tensor | ArrayLike, LatentState]:
     r"""Return what the model's ``forward`` gives, for clouds of any length.
 
     The tokens are worked on chunk by chunk: the gathers of each block merge exactly, so the
@@ -74,12 +75,14 @@ def predict(
     stream_dtype : torch.dtype, optional
         Store the hidden states in this dtype, e.g. ``torch.bfloat16`` for half the memory at the
         price of exactness. Default: as the plain forward has them.
+    return_state : bool, optional
+        Also return the state that :func:`encode_state` would give, at no further cost.
 
     Returns
     -------
     torch.Tensor or ArrayLike
         Shape :math:`(B, N, \mathrm{out\_dim})`, or on the grid as the plain forward; the array
-        ``out`` itself; for a path a read-only memory map.
+        ``out`` itself; for a path a read-only memory map. With `return_state` a pair.
 
     Raises
     ------
@@ -104,10 +107,11 @@ def predict(
     device = inputs.device if place == "device" else torch.device("cpu")
     output = Output(out, shape, grid, inputs.dtype, device, passes.transfers)
     with output, progress_bar("predict", total + len(passes.ranges), progress) as passes.advance:
-        for rows, y in passes.read_out(passes.gather()):
+        latents = passes.gather()
+        for rows, y in passes.read_out(latents):
             output.write(rows, y)
         output.finish()
-    return output.result()
+    return (output.result(), _state(model, inputs, latents)) if return_state else output.result()
 
 
 @torch.no_grad()
@@ -149,7 +153,15 @@ def encode_state(
     inputs = TokenInputs(model, fx, embedding, time, token_mask, token_weights)
     passes, total = plan_passes(model, inputs, chunk_size, storage_place(offload), stream_dtype)
     with progress_bar("encode", total, progress) as passes.advance:
-        latents, fingerprint = passes.gather(), model_fingerprint(model)
+        latents = passes.gather()
+    return _state(model, inputs, latents)
+
+
+def _state(
+    model: TokenModel, inputs: TokenInputs, latents: tuple[tuple[Tensor, ...], ...]
+) -> LatentState:
+    """Return the state of a cloud from the latents that were gathered."""
+    fingerprint = model_fingerprint(model)
     # Copies: the caller's time may change, and what inference_mode makes has no derivatives.
     with torch.inference_mode(False):
         if latents[0][0].is_inference():

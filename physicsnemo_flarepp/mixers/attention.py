@@ -31,5 +31,6 @@ class AttentionMixer(Mixer):
     def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Let every token attend to every real token."""
         q, k, v = self.project_heads(x, self.project, 3)
-        weighting = {"key_weights": token_weights, "dropout": self.dropout}
-        return self.out(self.merge_heads(encode(self.place(q), self.place(k), v, **weighting)))
+        q, k = self.place(q), self.place(k)
+        y = encode(q, k, v, key_weights=token_weights, dropout=self.dropout)
+        return self.out(self.merge_heads(y))

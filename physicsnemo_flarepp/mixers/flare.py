@@ -70,9 +70,8 @@ class FlareMixer(SoftmaxMixer):
     ) -> None:
         super().__init__(dim, heads)
         self.set_options(attention_dropout, rotary)
-        self.query_norm = self.key_norm = nn.Identity()
-        if query_key_norm:
-            self.query_norm, self.key_norm = (make_norm(norm, self.head_dim) for _ in range(2))
+        norms = [make_norm(norm, self.head_dim) if query_key_norm else nn.Identity() for _ in "qk"]
+        self.query_norm, self.key_norm = norms
         self.residual_projections = residual_projections
         self.scale = 1.0 if unit_scale else self.head_dim**-0.5
         self.queries = nn.Parameter(torch.empty(heads, slice_num, self.head_dim))
@@ -94,9 +93,9 @@ class FlareMixer(SoftmaxMixer):
     def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Gather the tokens into M latents per head and return them."""
         q, k, v = self.attention_inputs(x, ())
-        options = {"scale": self.scale, "dropout": self.dropout}
-        z = encode(q, k, v, key_weights=token_weights, group=self.context_group, **options)
-        return self.out(self.merge_heads(decode(k, q, z, **options)))
+        scale, dropout, group = self.scale, self.dropout, self.context_group
+        z = encode(q, k, v, scale=scale, key_weights=token_weights, group=group, dropout=dropout)
+        return self.out(self.merge_heads(decode(k, q, z, scale=scale, dropout=dropout)))
 
     def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:
         """Return the learned queries, and keys and values of the tokens."""

@@ -1,6 +1,7 @@
 """FLARE++: routing through queries synthesised from the input."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -162,10 +163,11 @@ class FlarePPMixer(SoftmaxMixer):
     def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
         """Synthesise the queries, gather the tokens into M latents per head, return them."""
         source_key, source_value, k, v = self.project_tokens(x)
-        seeds, group = self.seed_queries(source_key), self.context_group
-        gathering = {"key_weights": token_weights, "group": group, "dropout": self.dropout}
-        q = self.anchor(encode(seeds, source_key, source_value, **gathering))
-        z = encode(q, k, v, **gathering)
+        gather = partial(
+            encode, key_weights=token_weights, group=self.context_group, dropout=self.dropout
+        )
+        q = self.anchor(gather(self.seed_queries(source_key), source_key, source_value))
+        z = gather(q, k, v)
         return self.out(self.merge_heads(decode(k, q, z, dropout=self.dropout)))
 
     def attention_inputs(self, x: Float[Tensor, "B N C"], latents: Latents) -> AttentionInputs:

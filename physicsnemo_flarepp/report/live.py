@@ -96,6 +96,10 @@ class Predictor:
             values = found.values[:, self.run.channels.columns(name)]
             scalars = values[:, 0] if values.shape[1] == 1 else np.linalg.norm(values, axis=1)
             layers[name] = [Layer("prediction", scalars, field_limits(scalars))]
+            arrays = found.mesh.cell_data if found.association == "cell" else found.mesh.point_data
+            if (band := arrays.get(f"{printable(name)}_band")) is not None:
+                limits = (0.0, error_limits({"": np.asarray(band)})[1])
+                layers[name].append(Layer(f"band, {100 * found.level:g} %", band, limits))
         return layers
 
 

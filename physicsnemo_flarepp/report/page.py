@@ -20,6 +20,7 @@ from .. import __version__
 from ..datapipes.config import load_yaml
 from ..design import open_shape, shape_sensitivity
 from ..evaluation import (
+    Bounds,
     ForceSettings,
     Report,
     chosen_case,
@@ -31,10 +32,13 @@ from ..evaluation import (
     evaluate_run,
     predict_with_all,
     read_case,
+    stored_bounds,
     stored_errors,
     write_report,
 )
+from ..evaluation.bounds import format_bounds
 from ..evaluation.figures import classifies, file_name, preset_of
+from ..evaluation.file_predictions import case_promise
 from ..evaluation.predictions import CHOICES
 from ..evaluation.reports import case_rows, comparison_rows, error_rows, force_rows
 from ..evaluation.routing_figures import has_routes
@@ -216,7 +220,16 @@ class _Content:
         case_id = chosen_case(run, "median", self.reports[0].errors)
         found = predict_with_all(self.runs[:count], self.names[:count], case_id)
         one = next(iter(found.values()))
-        layers, notes = case_layers(found, preset_of(run, one)), []
+        layers, notes = case_layers(found, preset_of(run, one)), case_promise(run, one)
+        if isinstance(known := stored_bounds([run]), Bounds):
+            level, distance = known.choose_level(), known.distance(one.pooled_state)
+            bands = {}
+            if known.doubt(distance) is None:
+                values = (one.coordinates, one.prediction, one.channels.fields)
+                bands = known.bands(*values, level, distance)
+            for several, band in zip(layers.values(), bands.values(), strict=False):
+                limits = (0.0, error_limits({"": band})[1])
+                several.append(Layer(f"band, {100 * level:g} %", band, limits))
         settings = self.forces(run)[0]
         try:
             if settings is not None and not self._is_large:
@@ -325,8 +338,10 @@ class _Content:
         if command.is_file():
             rows.append(["command", command.read_text().strip()])
         known = json.loads(versions.read_text()) if versions.is_file() else {}
+        bounds = "no fields" if classifies(directory) else stored_bounds([run])
         return {
             "name": name,
+            "bounds": format_bounds(bounds) if isinstance(bounds, Bounds) else None,
             "about": rows,
             "config": OmegaConf.to_yaml(config),
             "versions": [["package", "version"], *([k, str(v)] for k, v in known.items())],

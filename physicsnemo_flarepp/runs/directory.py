@@ -5,7 +5,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +18,7 @@ from physicsnemo.core import Module
 from ..datapipes.channels import FILE_NAME as CHANNELS
 from ..datapipes.channels import Channels
 from ..datapipes.normalization import Normalizer
-from ..files import exclusive, make_folder, replace_text, temporaries
+from ..files import Fingerprint, exclusive, make_folder, replace_text, temporaries
 from ..texts import csv_text
 from .checkpoints import CheckpointStore
 from .manifest import Manifest
@@ -30,20 +30,15 @@ from .training_set import FILE_NAME as TRAINING_SET
 MANIFEST = "run_manifest.json"
 CONFIG, NORMALIZER, MODEL = "config.yaml", "normalizer.safetensors", "model.mdlus"
 SELECTED = "selected.json"
+# Bounds of the errors of a run, and of an ensemble of which it is the first.
+BOUNDS, ENSEMBLE_BOUNDS = "bounds.safetensors", "ensemble_bounds.safetensors"
 # What a run that is complete writes again when it is called again.
-RESULT = (MODEL, SELECTED)
+RESULT = (MODEL, SELECTED, BOUNDS, ENSEMBLE_BOUNDS)
 # What a resumed run and predictions depend on, besides the weights.
 SETTINGS = (CONFIG, CHANNELS, NORMALIZER, TRAINING_SET)
-_RESULTS = (
-    *RESULT,
-    "errors.csv",
-    "table.md",
-    "evaluation.csv",
-    "report.html",
-    "figures",
-    "predictions",
-)
-_FILES = (*SETTINGS, METRICS, *_RESULTS[:6], "command.txt", "versions.json")
+_TABLES = ("errors.csv", "table.md", "evaluation.csv", "report.html")
+_RESULTS = (*RESULT, *_TABLES, "figures", "predictions")
+_FILES = (*SETTINGS, METRICS, *RESULT, *_TABLES, "command.txt", "versions.json")
 _FOLDERS = ("checkpoints", "figures", "predictions", BOARD)
 _PACKAGES = (
     "physicsnemo-flarepp",
@@ -94,6 +89,17 @@ def record_written(directory: Path, paths: Iterable[Path]) -> None:
     if manifest is not None and not set(names) <= set(manifest.facts["written"]):
         written = dict.fromkeys([*manifest.facts["written"], *names])
         manifest.with_facts({"written": list(written)}).write()
+
+
+def add_result(directory: Path, name: str, write: Callable[[Path], Fingerprint]) -> None:
+    """Write a file of ``RESULT`` under the manifest, which names the new file, the old or none."""
+    manifest = read_run_manifest(directory)
+    if manifest is not None:
+        manifest = manifest.with_files({}, without=[name]).write()
+    written = write(directory / name)
+    if manifest is not None:
+        manifest.with_files({name: written}).write()
+        record_written(directory, [directory / name])
 
 
 class RunDirectoryLost(RuntimeError):

@@ -27,7 +27,7 @@ from ..datapipes.readers.base import NO_WEIGHTS
 from ..datapipes.readers.names import Names
 from ..datapipes.sources import data_elsewhere, make_transform, open_source
 from ..files import reading
-from ..inference import predict
+from ..inference import LatentState, predict
 from ..inference.prediction import unwrap
 from ..models.feeding import input_adapter
 from ..parallel.launch import find_device
@@ -131,6 +131,15 @@ class Run:
         data = self.data if here else self.config.data
         return open_source(data, self.trust, self.memory).reader("train")
 
+    def cases(self, split: str, *, n_points: int | None = None) -> CaseReader | None:
+        """Return the cases of a split of the run's data, None if it has no such split.
+
+        They are in physical units, with all their tokens or at most `n_points` of each.
+        """
+        data = self.data if self.data_root is None or self.moved else self.config.data
+        whole = OmegaConf.merge(data, {"n_points": n_points, "n_points_test": n_points})
+        return open_source(whole, self.trust, self.memory).find_reader(split)
+
     @property
     def case_ids(self) -> list[str]:
         """Ids of the test cases."""
@@ -228,16 +237,25 @@ class Run:
         self, sample: Mapping[str, Tensor], *, progress: bool = True
     ) -> Float[np.ndarray, "N O"]:
         """Return the fields of a complete sample in physical units, as :meth:`predict`."""
+        return self.predict_with_state(sample, progress=progress)[0]
+
+    @torch.no_grad()
+    def predict_with_state(
+        self, sample: Mapping[str, Tensor], *, progress: bool = True
+    ) -> tuple[Float[np.ndarray, "N O"], LatentState | None]:
+        """Return the fields of a sample and its latent state, None of a model without one."""
         self._check_places(sample)
         arguments = self.inputs(sample)
+        state = None
         if can_stream(self.model):
-            result = predict(self.model, **arguments, progress=progress)
+            result, state = predict(self.model, **arguments, progress=progress, return_state=True)
         else:
             placed = {name: value.to(self.device) for name, value in arguments.items()}
             result = self.model(**placed)
         result = result.reshape(len(sample["coordinates"]), -1).float().cpu()
         given = self._normalised(sample).get("globals", None)
-        return self.normalizer.inverse(result, sample.get("tokens", None), given=given).numpy()
+        result = self.normalizer.inverse(result, sample.get("tokens", None), given=given)
+        return result.numpy(), state
 
     def _check_places(self, sample: Mapping[str, Tensor]) -> None:
         """Raise if rows are not where a baseline, which was fitted row by row, has them."""

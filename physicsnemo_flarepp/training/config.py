@@ -35,6 +35,7 @@ FREE = frozenset(
         "device",
         "data.device",
         "data.num_workers",
+        "data.memory",
         "data.pin_memory",
         "data.prefetch",
         "training.checkpoint_every",

@@ -263,6 +263,8 @@ def test_every_recipe_is_for_an_experiment_and_a_model():
     assert {*table} == {
         "study",
         "attention",
+        "flare",  # on sequences
+        "transolver",
         *COMPLETE,
         *(f"physicsnemo_{name}" for name in THEIRS),
     }

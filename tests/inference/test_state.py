@@ -31,6 +31,16 @@ def test_decoding_the_encoded_points_is_the_plain_forward(name):
     assert relative_error(decode_state(model, *cloud, state, 10), model(*cloud)) < 1e-11
 
 
+def test_a_prediction_can_bring_its_state():
+    model, cloud = make_model(), make_cloud()
+    values, state = predict(model, *cloud, chunk_size=9, return_state=True)
+    assert relative_error(values, model(*cloud)) < 1e-11
+    expected = encode_state(model, *cloud)
+    assert state.fingerprint == expected.fingerprint
+    for found, latents in zip(state.latents, expected.latents, strict=True):
+        assert all(relative_error(a, b) < 1e-11 for a, b in zip(found, latents, strict=True))
+
+
 def test_any_order_or_subset_gives_the_same_rows():
     model, (fx, embedding) = make_model(), make_cloud()
     state = encode_state(model, fx, embedding)

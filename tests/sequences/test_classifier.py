@@ -180,3 +180,26 @@ def test_attention_dropout_is_not_sharded(monkeypatch):
     q = torch.randn(1, 1, 2, 4)
     with pytest.raises(ValueError, match="attention dropout is 0.1, but the tokens are spread"):
         encode(q, q, q, dropout=0.1, group="anything")
+
+
+@pytest.mark.parametrize("options", MIXERS.values(), ids=MIXERS)
+def test_half_precision_follows_full_precision(options, padded):
+    (tokens, mask), rotary = padded, options.get("mixer") != "transolver"
+    model = make(pooling="cls", positions="rotary" if rotary else "learned", **options).float()
+    with torch.no_grad():
+        whole = model(tokens, mask)
+    model.train().requires_grad_(True)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = model(tokens, mask)
+        dropped = SequenceClassifier(16, 10, 12, attention_dropout=0.1, **(SIZES | options))
+        dropped(tokens, mask).sum().backward()
+    half.float().sum().backward()
+    assert (half - whole).norm() < 0.05 * whole.norm()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.slow
+def test_the_classifier_is_one_graph(padded):
+    model = make(pooling="cls", positions="rotary", attention_dropout=0.1)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*padded), model(*padded))

@@ -83,6 +83,7 @@ def test_what_would_change_the_run_is_shown_and_refused(name, value, line):
         "training.evaluate_every",
         "training.checkpoint_every",
         "data.num_workers",
+        "data.memory",
         "data.prefetch",
         "data.pin_memory",
         "data.device",

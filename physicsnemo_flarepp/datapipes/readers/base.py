@@ -3,8 +3,8 @@
 import math
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -19,6 +19,7 @@ from ...meshes.measures import cloud_areas, grid_areas
 from ...parallel.tokens import split_bounds
 from ..sampling import TOKEN_KEYS, Rows, check_shard, token_rows, weighted_rows
 from ..validation import check_finite, check_range, check_unique, check_weights, missing_name
+from .kept_cases import KeptCases
 
 SAMPLING_MODES = ("fixed", "epoch")
 DENSITIES = ("cells", "area")
@@ -30,6 +31,8 @@ Part = Rows | int | EllipsisType
 _POINTWISE = {"BroadcastGlobalFeatures", "Normalize", "Purge", "Rename", "Scale", "Translate"}
 # Of cells without area: they are tokens like others, and 0 would remove them.
 _TINY = float(np.finfo(np.float32).tiny)
+# Tokens up to which all columns of a case are computed at once, to keep them.
+_WHOLE_TOKENS = 1 << 20
 
 
 def _is_pointwise(transform: Transform) -> bool:
@@ -134,6 +137,10 @@ class TokenTable:
     weights: Mapping[str, Rowwise] = field(default_factory=dict)
     shuffled: bool = False
     checked: bool = False
+    # Whether all columns are in memory or computed from what is, and are worth keeping; and the
+    # bytes of decoded files behind them.
+    decoded: bool = False
+    held: int = 0
 
     def __post_init__(self) -> None:
         n = self.n_tokens
@@ -166,6 +173,38 @@ class TokenTable:
         widths = self.widths()
         named = {key: channel_names(widths[key]) for key in ("fields", "features")}
         return named | {"globals": parameter_names(widths["globals"])}
+
+    def to_keep(self, weights: str) -> tuple["TokenTable", int]:
+        """Return the case as it is kept in memory, and its bytes; 0 if it is to stay lazy.
+
+        Columns become arrays of the type that samples have, and so does the column of `weights`. Of
+        a case with very many tokens the decoded files are kept instead.
+        """
+        if not self.decoded or self.n_tokens > _WHOLE_TOKENS:
+            return self, self.held
+        rows = slice(0, self.n_tokens)
+        size = 0
+
+        def whole(column: Rowwise, dtype: type) -> np.ndarray:
+            nonlocal size
+            values = column[rows]
+            mapped = isinstance(values, np.memmap)
+            with np.errstate(over="ignore"):
+                values = np.asarray(values).astype(dtype, "C", "same_kind", copy=mapped)
+            size += values.nbytes
+            return values
+
+        with reading(self.source):
+            groups = {
+                key: {
+                    name: whole(column, np.float32) for name, column in getattr(self, key).items()
+                }
+                for key in _COLUMN_GROUPS
+            }
+            used = {n: whole(c, np.float64) for n, c in self.weights.items() if n == weights}
+        others = self.weights.keys() - used.keys()
+        kept = replace(self, **groups, weights={**self.weights, **used})
+        return kept, size + (self.held if others else 0)
 
     def read(self, name: str, rows: Rows) -> np.ndarray:
         """Return the rows of column group `name` as float32, (n, channels)."""
@@ -224,6 +263,8 @@ class ReaderOptions:
         then divided by that; see :func:`~..sampling.weighted_rows`.
     pin_memory : bool
         Pin the tensors for asynchronous copies to a GPU.
+    memory : float
+        Share of the free memory in which decoded cases stay between epochs; 0 keeps none.
 
     Examples
     --------
@@ -239,6 +280,7 @@ class ReaderOptions:
     weights: str = NO_WEIGHTS
     density: str = "cells"
     pin_memory: bool = False
+    memory: float = 0.25
 
     def __post_init__(self) -> None:
         if self.density not in DENSITIES:
@@ -252,6 +294,10 @@ class ReaderOptions:
             raise ValueError(f"sampling is {self.sampling!r}, expected one of {SAMPLING_MODES}")
         if self.n_points is not None and self.n_points < 1:
             raise ValueError(f"n_points is {self.n_points}, expected None or at least 1")
+        if not 0 <= self.memory <= 1:
+            raise ValueError(
+                f"data.memory is {self.memory}, expected a share of the free memory, 0 to 1"
+            )
         object.__setattr__(self, "shard", check_shard("context", self.shard))
 
 
@@ -306,10 +352,27 @@ class CaseReader(Reader):
         self._transforming = threading.Lock()
         # Cases that were read whole once, and found without values out of proportion.
         self._in_range: set[int] = set()
+        self._kept_cases = KeptCases(options.memory)
 
     @abstractmethod
     def open_case(self, index: int) -> TokenTable:
         """Return case `index` as lazy columns."""
+
+    def case_state(self, index: int) -> Hashable:
+        """Return what changes when the files of case `index` do, of which a case may be kept."""
+        return None
+
+    def case(self, index: int) -> TokenTable:
+        """Return case `index` from memory, or opened and then kept if it was decoded."""
+        case_id, state = self.case_ids[index], self.case_state(index)
+        table = self._kept_cases.find(case_id, state)
+        return self._keep(index, state, self.open_case(index)) if table is None else table
+
+    def _keep(self, index: int, state: Hashable, table: TokenTable) -> TokenTable:
+        if self.options.memory > 0 and (table.decoded or table.held):
+            table, size = table.to_keep(self.options.weights)
+            self._kept_cases.keep(self.case_ids[index], state, table, size)
+        return table
 
     def __len__(self) -> int:
         return len(self.case_ids)
@@ -354,7 +417,7 @@ class CaseReader(Reader):
                 )
 
     def _load_sample(self, index: int) -> dict[str, torch.Tensor]:
-        table = self.open_case(index)
+        table = self.case(index)
         self._check_common(table)
         channels = table.channels()
         whole = not all(map(_is_pointwise, self.transforms))
@@ -449,7 +512,7 @@ class CaseReader(Reader):
 
         None where no area is known.
         """
-        table = self.open_case(index)
+        table = self.case(index)
         name = MEASURE if self.options.weights == NO_WEIGHTS else self.options.weights
         if name not in table.weights:
             return None

@@ -176,7 +176,9 @@ class GeoFNOReader(CaseReader):
         if self._weights is not None:
             stored = self._weights[:, case] if self.grid is None else self._weights[case]
             weights[self.options.weights] = stored.reshape(-1)
-        return TokenTable(self._source, n_tokens, coordinates, fields, weights=weights)
+        return TokenTable(
+            self._source, n_tokens, coordinates, fields, weights=weights, decoded=True
+        )
 
     def _plasticity_case(self, case: int, time: int) -> TokenTable:
         nx, ny = self.spec.grid
@@ -343,6 +345,7 @@ class DarcyReader(CaseReader):
             {self.spec.outputs[0]: loaded["sol"][index]},
             features={self.spec.inputs[2]: loaded["coeff"][index]},
             weights=weights,
+            decoded=True,
         )
 
     def describe_case(self, index: int) -> dict[str, Any]:

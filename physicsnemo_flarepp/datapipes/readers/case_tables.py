@@ -243,6 +243,9 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         association=place,
         weights=weights,
         checked=contents.checked,
+        # Distances to a body are too costly to compute at all tokens for a draw of some.
+        decoded=contents.decoded and contents.body is None,
+        held=contents.held,
     )
 
 

@@ -19,8 +19,8 @@ files                     what is found                                what a dr
 Of legacy .vtk, .stl, .ply and .obj files all arrays are read.
 """
 
+import math
 import re
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,8 +50,8 @@ _CONNECTIVITY = re.compile(
     r"(.*[_/])?(triangles?|tris?|faces?|cells?|elements?|elems?|quads?|connectivity|simplices)",
     re.IGNORECASE,
 )
-# Bytes of decoded meshes that a reader keeps, so that small sets are parsed once.
-_KEPT_BYTES = 1 << 28
+# Files that are decoded whole, whatever is asked of them.
+_DECODED = (*MESH_SUFFIXES, ".csv", ".npz")
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,9 @@ class Contents:
     unreadable: Mapping[str, str] = field(default_factory=dict)
     checked: bool = False
     origins: Mapping[str, Path | str] = field(default_factory=dict)
+    # Whether the files are decoded whole, and the bytes of what is.
+    decoded: bool = False
+    held: int = 0
 
     def source_of(self, name: str) -> Path | str:
         """Return the file to blame for an array."""
@@ -98,6 +101,8 @@ class Contents:
             {**self.unreadable, **other.unreadable},
             self.checked and other.checked,
             {name: part.source_of(name) for part in (self, other) for name in part.arrays},
+            self.decoded and other.decoded,
+            self.held + other.held,
         )
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> "Contents":
@@ -190,37 +195,21 @@ def _joined_mesh(
     return replace(mesh, data=data, present=present)
 
 
-class DecodedCases:
-    """Opens the files of cases, and keeps the meshes that VTK decoded as long as they are small.
+def open_case_files(
+    case: str, paths: Sequence[Path], wanted: Wanted, names: Mapping[Path, str]
+) -> Contents:
+    """Return the contents of the files of one case, and what of them is decoded.
 
-    A file that was changed is decoded again. Stores and arrays are lazy, so they are not kept.
+    See :func:`open_files`. The values of meshes are checked here, for they are read whole.
     """
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple, Contents] = {}
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def open(
-        self, case: str, paths: Sequence[Path], wanted: Wanted, names: Mapping[Path, str]
-    ) -> Contents:
-        """Return the contents of the files of one case; see :func:`open_files`."""
-        if any(path.suffix.lower() not in MESH_SUFFIXES for path in paths):
-            return open_files(paths, wanted, names)
-        used = None if wanted.arrays is None else frozenset(wanted.arrays)
-        key = (used, wanted.sizes, *map(_state, paths))
-        if (kept := self._kept.get(key)) is not None:
-            return kept
-        contents = open_files(paths, wanted, names)
-        if used is not None:
-            _check_ranges(case, contents, used)
-            contents = replace(contents, checked=True)
-        with self._lock:
-            size = _decoded_bytes(contents.mesh)
-            if key not in self._kept and self._bytes + size <= _KEPT_BYTES:
-                self._bytes += size
-                self._kept[key] = contents
+    contents = open_files(paths, wanted, names)
+    suffixes = {path.suffix.lower() for path in paths}
+    if not suffixes <= set(_DECODED):
         return contents
+    checked = suffixes <= set(MESH_SUFFIXES) and wanted.arrays is not None
+    if checked:
+        _check_ranges(case, contents, wanted.arrays)
+    return replace(contents, checked=checked, decoded=True, held=_decoded_bytes(contents))
 
 
 def _check_ranges(case: str, contents: Contents, used: Collection[str]) -> None:
@@ -233,17 +222,20 @@ def _check_ranges(case: str, contents: Contents, used: Collection[str]) -> None:
             check_range(contents.source, case, name, values.reshape(len(values), -1))
 
 
-def _state(path: Path) -> tuple:
+def file_state(path: Path) -> tuple:
+    """Return what changes when a file does."""
     if not path.exists():
         return path, None
     found = path.stat()
     return path, found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _decoded_bytes(mesh: PolygonMesh | CellMesh) -> int:
-    arrays = [mesh.points, mesh.connectivity, mesh.offsets]
-    arrays += [array for place in mesh.data.values() for array in place.values()]
-    return sum(array.nbytes for array in arrays)
+def _decoded_bytes(contents: Contents) -> int:
+    mesh, arrays = contents.mesh, list(contents.arrays.values())
+    if mesh is not None:
+        arrays += [mesh.points, mesh.connectivity, mesh.offsets]
+        arrays += [array for place in mesh.data.values() for array in place.values()]
+    return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
 
 
 def open_files(paths: Sequence[Path], wanted: Wanted, names: Mapping[Path, str]) -> Contents:

@@ -3,7 +3,7 @@
 import glob
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,15 @@ from ...meshes.vtk_calls import LISTS
 from .base import MEASURE, CaseReader, LazyArray, ReaderOptions, Rowwise, TokenTable
 from .case_files import CaseFiles, find_files, some
 from .case_tables import TO_BODY, make_table, token_shape
-from .contents import Contents, DecodedCases, Wanted, is_connectivity, open_body, open_files
+from .contents import (
+    Contents,
+    Wanted,
+    file_state,
+    is_connectivity,
+    open_body,
+    open_case_files,
+    open_files,
+)
 from .guesses import RESULT, complete, is_coordinates
 from .names import Names
 from .parameters import read_parameters
@@ -94,6 +102,7 @@ class NamedReader(CaseReader):
     def describe_names(self) -> list[str]:
         """Return what is read as what, and what is there but not used."""
         contents, table = self._open(0)
+        self._keep(0, self.case_state(0), table)
         told = [f"{key} {' '.join(names) or 'none'}" for key, names in table.channels().items()]
         lines = [f"data: at {table.association}s: {', '.join(told)}"]
         if unused := self.names.unused(contents):
@@ -209,7 +218,6 @@ class OwnReader(NamedReader):
         if not isinstance(files, CaseFiles):
             files = find_files(root, [files] if isinstance(files, str) else files, layout)
         self._files = files
-        self._decoded = DecodedCases()
         self._shared_names = tuple(shared)
         self._opening = {"boundary": boundary, "allow_missing_chunks": tuple(allow_missing_chunks)}
         self._rows = dict(rows or {})
@@ -308,7 +316,7 @@ class OwnReader(NamedReader):
             contents = self._case_of_set(self._positions[case])
         else:
             chosen = Wanted(wanted.arrays, wanted.sizes, **self._opening)
-            contents = self._decoded.open(case, files.cases[case], chosen, files.array_names)
+            contents = open_case_files(case, files.cases[case], chosen, files.array_names)
             if self._shared is not None:
                 contents = contents.join(self._shared)
         contents = contents.with_values(self._case_values(case))
@@ -323,6 +331,10 @@ class OwnReader(NamedReader):
             return contents
         arrays = {n: self._kept(contents, n, a) for n, a in contents.arrays.items()}
         return replace(contents, arrays=arrays)
+
+    def case_state(self, index: int) -> Hashable:
+        """Return the state of the files of case `index`."""
+        return tuple(map(file_state, self._files.cases.get(self.case_ids[index], ())))
 
     def _case_values(self, case: str) -> Mapping[str, np.ndarray]:
         """Return the values of a case in CSV files, if they are used."""
