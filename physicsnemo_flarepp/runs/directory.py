@@ -4,6 +4,8 @@ import json
 import os
 import platform
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -325,7 +327,17 @@ def _package_versions() -> dict[str, str | None]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = None
+    versions["commit"] = _commit()
     versions["cuda"] = torch.version.cuda
     versions["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     versions["platform"] = platform.platform()
     return versions
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout that this package runs from; None if it is installed."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return None
+    asked = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True).stdout.strip() or None
