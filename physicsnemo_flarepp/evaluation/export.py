@@ -1,5 +1,6 @@
 """A trained run as one file for other programs: ``torch.export`` or ONNX, units included."""
 
+import copy
 import importlib.util
 import json
 from collections.abc import Callable, Mapping
@@ -48,9 +49,10 @@ class Deployed(nn.Module):
 
     def __init__(self, run: Run) -> None:
         super().__init__()
-        self.model = run.model
+        # What a file gives is a result, not the start of a backward pass.
+        self.model = copy.deepcopy(run.model).requires_grad_(False)
         self.affine = run.normalizer.affine
-        self.adapter = input_adapter(run.model)
+        self.adapter = input_adapter(self.model)
 
     def forward(
         self,
