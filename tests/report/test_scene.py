@@ -4,10 +4,12 @@ import base64
 import zlib
 
 import numpy as np
+import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.report import Layer, make_scene, scene
 
+pytestmark = pytest.mark.slow
 LIMITS = (-1.0, 1.0)
 
 
