@@ -136,8 +136,8 @@ Surrogates for PDE fields on meshes with FLARE++, on NVIDIA PhysicsNeMo.
 
 {verbs}
 
-flarepp VERB --help explains a verb and shows examples. Exit codes: 2 wrong use,
-1 failure, 128 + n signal n. --debug: where an error came from; version {__version__}."""
+flarepp VERB --help explains a verb. Exit codes: 2 wrong use, 1 failure, 128 + n
+signal n. --debug shows where an error came from. Version {__version__}."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
