@@ -136,9 +136,8 @@ Surrogates for PDE fields on meshes with FLARE++, on NVIDIA PhysicsNeMo.
   flarepp train experiment=quick/darcy model=flare
   flarepp predict outputs/cars-flarepp-seed0 car.stl
 
-flarepp VERB --help explains the arguments of a verb. Exit codes: 2 wrong use,
-1 failure, 128 + n signal n. --debug or FLAREPP_DEBUG=1 shows where an error
-came from. flarepp --version prints {__version__}."""
+flarepp VERB --help explains a verb. Exit codes: 2 wrong use, 1 failure, 128 + n
+signal n. --debug shows where an error came from. Version {__version__}."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -192,6 +192,7 @@ def predict(parser: argparse.ArgumentParser) -> None:
     add("run", type=Path, help="run directory")
     add("files", nargs="*", type=Path, help="more runs; meshes, or arrays of points")
     _add_level(parser)
+    add("--figure", action="store_true", help="draw the bounds at each cell of surfaces")
     add("--cases", nargs="+", default=[], help="ids or positions of test cases")
     add("--output", type=Path, help="file for a single surface, otherwise a directory")
     add("--scale", type=float, default=1.0, help="0.001 for millimetres")

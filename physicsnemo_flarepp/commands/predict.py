@@ -12,6 +12,7 @@ from ..evaluation import (
     predict_case,
     predict_file,
 )
+from ..evaluation.figures import file_name
 from ..evaluation.file_predictions import case_promise, promise_lines
 from ..meshes import save_mesh
 from ..meshes.export import export_mesh
@@ -84,4 +85,27 @@ def _write_surface(
     save_mesh(prediction.mesh, output)
     print(f"{output}: {len(prediction.values)} {prediction.association}s")
     print(*map(printable, describe_prediction(run, prediction, *settings)), sep="\n")
+    if options.figure and prediction.bounds is not None:
+        _draw_bands(run, prediction, output)
     return output
+
+
+def _draw_bands(run: Run, prediction: FilePrediction, output: Path) -> None:
+    """Draw the band of each field, and say where; or why nothing can be rendered."""
+    from ..visualization import RenderingUnavailable, plot_surfaces
+
+    share = f"{100 * prediction.level:g} %"
+    for name in run.channels.fields:
+        band = f"{printable(name)}_band"
+        path = output.with_name(f"{output.stem}_{file_name(band)}.png")
+        try:
+            plot_surfaces(
+                {output.stem: (prediction.mesh, prediction.mesh[band])},
+                f"band of {printable(name)}",
+                note=f"holds on {share} of the area\nfor {share} of cases like the training set",
+                path=path,
+            )
+        except RenderingUnavailable as reason:
+            print(f"no figure: {reason}")
+            return
+        print(path)
