@@ -29,7 +29,7 @@ from ..training import streamed_gradients
 from .quantities import FORCES, Quantities
 
 # Cells whose geometry is differentiated at a time.
-_CHUNK = 2**18
+_CHUNK = 2**16
 # Inputs computed here and by the readers may differ by rounding in single precision.
 _SAME = 1e-5
 # Cells below this share of the mean area have no normal to speak of.
@@ -138,15 +138,17 @@ class ShapeModel:
     @torch.no_grad()
     def _gathered(self, points: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return the arguments of the model and what quantities know, of all tokens."""
-        parts = [self._inputs(points, rows) for rows in self.parts()]
-        arguments = {
-            # One row of globals is the same for all tokens.
-            name: value
-            if name == "fx" and self._shares_fx
-            else torch.cat([part[name] for part, _ in parts], 1)
-            for name, value in parts[0][0].items()
-        }
-        return arguments, torch.cat([target for _, target in parts], 1)
+        found: dict[str, Tensor] = {}
+        for rows in self.parts():
+            inputs, target = self._inputs(points, rows)
+            for name, value in (*inputs.items(), ("target", target)):
+                if name == "fx" and self._shares_fx:  # one row of globals for all tokens
+                    found[name] = value
+                    continue
+                shape = (1, len(self.inside), *value.shape[2:])
+                found.setdefault(name, value.new_empty(shape))[:, rows] = value
+        target = found.pop("target")
+        return found, target
 
     @property
     def _shares_fx(self) -> bool:
