@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from physicsnemo_flarepp import evaluation
 from physicsnemo_flarepp.commands import main, train
 from physicsnemo_flarepp.training.run import TrainingResult
 
@@ -65,7 +66,7 @@ def test_training_on_two_ranks_leaves_model_table_and_figures(tmp_path):
 def test_a_signal_that_stops_a_run_is_the_exit_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     drawn = []
-    monkeypatch.setattr(train, "draw_run", drawn.append)
+    monkeypatch.setattr(evaluation, "draw_run", drawn.append)
     for stopped_by, code in (("SIGTERM", 143), ("SIGINT", 130), ("SIGUSR1", 138)):
         left = TrainingResult(tmp_path, True, (), None, None, 1, stopped_by)
         monkeypatch.setattr(train, "train", lambda cfg, left=left: left)
