@@ -70,6 +70,6 @@ def test_baselines_are_compared_on_cubes(tmp_path, capsys):
     elastic_blocks.make_set(tmp_path / "cubes", 10, one_shape=True)
     cube = pv.read(tmp_path / "cubes/block_003.vtu")
     assert cube.n_points == 343 and cube.bounds[1::2] == (1, 1, 1)
-    elastic_blocks.compare_baselines(tmp_path / "cubes", tmp_path / "runs", [2], True)
+    elastic_blocks.compare_baselines(tmp_path / "cubes", tmp_path / "runs", [3], True)
     lines = capsys.readouterr().out.splitlines()
     assert lines[-3].split("|")[1:-1] == [" steps ", " none ", " mean_field ", " linear "]
