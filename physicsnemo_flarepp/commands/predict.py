@@ -11,6 +11,7 @@ from ..evaluation import (
     describe_prediction,
     predict_case,
     predict_file,
+    pretrained_run,
 )
 from ..evaluation.figures import file_name
 from ..evaluation.file_predictions import case_promise, promise_lines
@@ -25,6 +26,12 @@ _OTHER = (*ARRAY_SUFFIXES, *STORE_SUFFIXES)
 
 def run(options: argparse.Namespace) -> list[Path]:
     """Predict what the options name and return the files written."""
+    if options.pretrained is not None:  # the first argument is a file
+        options.files = [*filter(None, [options.run]), *options.files]
+        options.run = pretrained_run(options.pretrained)
+        print(f"model card: {options.run / 'MODEL_CARD.md'}")
+    if options.run is None:
+        raise ValueError("no run to predict with; name a run directory, or --pretrained cars")
     others, options.files = split_runs(options.files)
     if not options.files and not options.cases:
         raise ValueError("nothing to predict; name surfaces, files of points, or --cases")
@@ -35,7 +42,7 @@ def run(options: argparse.Namespace) -> list[Path]:
     }
     runs = [load_chosen_run(path, options) for path in (options.run, *others)]
     trained = runs[0]
-    directory = options.output or options.run / "predictions"
+    directory = options.output or (Path() if options.pretrained else options.run / "predictions")
     written = []
     for path in options.files:
         prediction = predict_file(

@@ -1,4 +1,4 @@
-"""Train a config, then draw the run."""
+"""Train a config, then draw the run and write its page."""
 
 import sys
 from pathlib import Path
@@ -19,7 +19,9 @@ def run(cfg: DictConfig) -> dict[str, str] | None:
     DistributedManager.cleanup()  # one process draws
     if trained.is_main and trained.stopped_by is None:
         _bound_errors(trained.directory)
-        evaluation.draw_run(trained.directory)
+        from .report import after_training  # as above
+
+        after_training(trained.directory, evaluation.draw_run(trained.directory))
     if code := trained.exit_code():  # not on success: it would end a sweep of hydra -m
         sys.exit(code)
     if not trained.is_main or trained.errors is None:
