@@ -33,6 +33,7 @@ ALLOWED = {
 ALLOWED["checks"] = {*ALLOWED} - {"meshes"}
 ALLOWED["evaluation"] = {*ALLOWED} - {"checks"}
 ALLOWED["design"] = {*ALLOWED} - {"checks"}
+ALLOWED["report"] = {*ALLOWED} - {"checks"}
 ALLOWED["commands"] = {*ALLOWED}
 
 

@@ -22,14 +22,17 @@ import numpy as np
 import pyvista as pv
 from learning_curves import DEFAULTS, MODELS, evaluations, mean_curve
 from measuring import print_table, read_csv, slug, write_csv
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
 from scipy.stats import qmc
 
 from physicsnemo_flarepp.commands.configs import compose_config
+from physicsnemo_flarepp.datapipes import build_dataloaders
+from physicsnemo_flarepp.datapipes.normalization import BASELINES
 from physicsnemo_flarepp.progress import progress_bar
 from physicsnemo_flarepp.training import train
+from physicsnemo_flarepp.training.baselines import baseline_errors
 from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
 
 # Lowest and highest value of each parameter.
@@ -158,18 +161,6 @@ def make_set(folder: Path, n_cases: int = N_TRAIN + N_TEST, *, one_shape: bool =
     write_csv([{"case": name} | row for name, row in zip(names, rows, strict=True)], table)
 
 
-def linear_error(folder: Path) -> float:
-    """Return the test error of a regression from the parameters to all displacements."""
-    rows = read_csv(folder / "parameters.csv")
-    inputs = np.array([[1.0] + [float(row[name]) for name in RANGES] for row in rows])
-    fields = np.stack(
-        [pv.read(folder / f"{row['case']}.vtu").point_data["displacement"].ravel() for row in rows]
-    )
-    weights = np.linalg.lstsq(inputs[:N_TRAIN], fields[:N_TRAIN], rcond=None)[0]
-    error = np.linalg.norm(inputs[N_TRAIN:] @ weights - fields[N_TRAIN:], axis=1)
-    return float(np.mean(error / np.linalg.norm(fields[N_TRAIN:], axis=1)))
-
-
 def compare_baselines(folder: Path, runs: Path, steps: Sequence[int], one_shape: bool) -> None:
     """Train the default of own data on what each baseline leaves over, and print the errors."""
     named = [name for name in RANGES if not (one_shape and name.startswith("length"))]
@@ -224,6 +215,15 @@ def config(folder: Path, model: str, defaults: str, seed: int, runs: Path) -> Di
             "training.keep_checkpoints=1",
         ],
     )
+
+
+def linear_error(folder: Path) -> float:
+    """Return the test error of linear regression on the parameters, as runs report it."""
+    data = config(folder, "FLARE++", "new", 0, folder).data
+    loaders = build_dataloaders(OmegaConf.to_container(data, resolve=True))
+    readers = (loader.dataset.reader for loader in (loaders.train, loaders.test))
+    errors = baseline_errors(*readers, loaders.normalizer, widths=(3,), norm="measure")
+    return float(errors[BASELINES["linear"]].mean())
 
 
 def curve(folder: Path, model: str, defaults: str, seed: int, runs: Path) -> list[dict]:

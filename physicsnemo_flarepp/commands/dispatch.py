@@ -111,8 +111,11 @@ VERBS = {
     "calibrate": Verb("bounds of the errors of a run, from held-out cases"),
     "delta": Verb("what changes between two surfaces, and whether it is settled"),
     "plot": Verb("figures of runs"),
+    "report": Verb("everything about runs on one page, with a 3D view"),
     "sensitivity": Verb("how a force changes with every vertex of a surface"),
     "optimize": Verb("change a surface until a predicted force is best"),
+    "view": Verb("look at a run or a mesh in a browser, and predict surfaces there"),
+    "export": Verb("a run as one file for other programs: torch.export or ONNX"),
     "compare": Verb("train several models at equal settings and tabulate them", "compare",
                     "compare.directory"),
     "plan": Verb("memory and time of training on whole meshes, and what fits"),
@@ -133,12 +136,8 @@ Surrogates for PDE fields on meshes with FLARE++, on NVIDIA PhysicsNeMo.
 
 {verbs}
 
-  flarepp train experiment=quick/darcy model=flare
-  flarepp predict outputs/cars-flarepp-seed0 car.stl
-
-flarepp VERB --help explains the arguments of a verb. Exit codes: 2 wrong use,
-1 failure, 128 + n signal n. --debug or FLAREPP_DEBUG=1 shows where an error
-came from. flarepp --version prints {__version__}."""
+flarepp VERB --help explains a verb. Exit codes: 2 wrong use, 1 failure, 128 + n
+signal n. --debug shows where an error came from. Version {__version__}."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

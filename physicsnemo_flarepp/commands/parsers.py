@@ -170,6 +170,7 @@ def predict(parser: argparse.ArgumentParser) -> None:
     """Predicted fields on surfaces, at points, or of test cases, for ParaView.
 
         flarepp predict outputs/cars-flarepp-seed0 car.stl --output car.vtp
+        flarepp predict --pretrained cars car.stl
         flarepp predict outputs/pipe-flarepp-seed0 mine.npz
         flarepp predict outputs/darcy-flarepp-seed0 --cases 0 darcy_test_0007
         flarepp predict outputs/cars-flarepp-seed0 outputs/cars-flarepp-seed1 car.stl
@@ -189,9 +190,11 @@ def predict(parser: argparse.ArgumentParser) -> None:
     training data set.
     """
     add = parser.add_argument
-    add("run", type=Path, help="run directory")
+    add("run", nargs="?", type=Path, help="run directory")
     add("files", nargs="*", type=Path, help="more runs; meshes, or arrays of points")
+    add("--pretrained", metavar="NAME", help="a run that comes with the package: cars")
     _add_level(parser)
+    add("--figure", action="store_true", help="draw the bounds at each cell of surfaces")
     add("--cases", nargs="+", default=[], help="ids or positions of test cases")
     add("--output", type=Path, help="file for a single surface, otherwise a directory")
     add("--scale", type=float, default=1.0, help="0.001 for millimetres")
@@ -267,6 +270,65 @@ def plot(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, help="default: figures/ of the first run")
     add_run_options(parser)
     add_force_options(parser)
+
+
+def report(parser: argparse.ArgumentParser) -> None:
+    """Everything about trained runs on one page.
+
+        flarepp report outputs/cars-flarepp-seed0
+        flarepp report outputs/cars-flarepp-seed0 outputs/cars-flare-seed0 --output both.html
+
+    One HTML file that opens without a network: what was trained on what, errors of every case,
+    forces, figures of the median, worst and best case, routes, curves, and a 3D view of the median
+    case, which turns and shows reference, prediction, error and sensitivity. Training writes it as
+    report.html; run this for several runs, or for other data.
+    """
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, help="run directories")
+    add("--output", type=Path, help="file (default: report.html of the first run)")
+    add_run_options(parser)
+    add_force_options(parser)
+
+
+def view(parser: argparse.ArgumentParser) -> None:
+    """Look at a run or a mesh file in a browser, and predict surfaces that are dropped there.
+
+        flarepp view outputs/cars-flarepp-seed0
+        flarepp view --pretrained cars car.stl
+        flarepp view car_predicted.vtp
+
+    Prints an address on this machine (127.0.0.1) with a token, without which nothing is answered,
+    and opens it. Of a run it shows the median test case, or the surface that is named. Over SSH
+    forward the port: ssh -L 8080:127.0.0.1:8080 HOST, with --port 8080 --no-browser.
+    """
+    add = parser.add_argument
+    add("path", nargs="?", type=Path, help="run directory, or mesh file")
+    add("file", nargs="?", type=Path, help="surface to predict first")
+    add("--pretrained", metavar="NAME", help="a run that comes with the package: cars")
+    add("--port", type=int, default=0, help="default: a free one")
+    add("--no-browser", action="store_true", help="only print the address")
+    add_run_options(parser)
+    add_force_options(parser)
+
+
+def export(parser: argparse.ArgumentParser) -> None:
+    """A trained run as one file for other programs, without this package.
+
+        flarepp export outputs/cars-flarepp-seed0
+        flarepp export outputs/cars-flarepp-seed0 --format onnx --output car.onnx
+
+    The file takes coordinates, features and weights of any number of points, as the run was
+    trained with them, and returns fields, all in physical units. It is compared with the run on
+    three sizes before it is kept. See docs/export.md for how to load it.
+    """
+    add = parser.add_argument
+    add("run", type=Path, help="run directory")
+    add("--format", choices=("pt2", "onnx"), default="pt2",
+        help="pt2: torch.export.load (default); onnx: needs the extra 'onnx'")  # fmt: skip
+    add("--output", type=Path, help="file (default: <run>.pt2 or .onnx in the current folder)")
+    add("--checkpoint", default="final", metavar="WHICH", help="final (default), best or latest")
+    add("--trust", action="store_true", help="as in flarepp predict; see SECURITY.md")
+    parser.set_defaults(device="cpu", data_root=None)
 
 
 def _add_views(parser: argparse.ArgumentParser, usual: str) -> None:

@@ -11,7 +11,9 @@ from ..evaluation import (
     describe_prediction,
     predict_case,
     predict_file,
+    pretrained_run,
 )
+from ..evaluation.figures import file_name
 from ..evaluation.file_predictions import case_promise, promise_lines
 from ..meshes import save_mesh
 from ..meshes.export import export_mesh
@@ -24,6 +26,12 @@ _OTHER = (*ARRAY_SUFFIXES, *STORE_SUFFIXES)
 
 def run(options: argparse.Namespace) -> list[Path]:
     """Predict what the options name and return the files written."""
+    if options.pretrained is not None:  # the first argument is a file
+        options.files = [*filter(None, [options.run]), *options.files]
+        options.run = pretrained_run(options.pretrained)
+        print(f"model card: {options.run / 'MODEL_CARD.md'}")
+    if options.run is None:
+        raise ValueError("no run to predict with; name a run directory, or --pretrained cars")
     others, options.files = split_runs(options.files)
     if not options.files and not options.cases:
         raise ValueError("nothing to predict; name surfaces, files of points, or --cases")
@@ -34,7 +42,7 @@ def run(options: argparse.Namespace) -> list[Path]:
     }
     runs = [load_chosen_run(path, options) for path in (options.run, *others)]
     trained = runs[0]
-    directory = options.output or options.run / "predictions"
+    directory = options.output or (Path() if options.pretrained else options.run / "predictions")
     written = []
     for path in options.files:
         prediction = predict_file(
@@ -84,4 +92,27 @@ def _write_surface(
     save_mesh(prediction.mesh, output)
     print(f"{output}: {len(prediction.values)} {prediction.association}s")
     print(*map(printable, describe_prediction(run, prediction, *settings)), sep="\n")
+    if options.figure and prediction.bounds is not None:
+        _draw_bands(run, prediction, output)
     return output
+
+
+def _draw_bands(run: Run, prediction: FilePrediction, output: Path) -> None:
+    """Draw the band of each field, and say where; or why nothing can be rendered."""
+    from ..visualization import RenderingUnavailable, plot_surfaces
+
+    share = f"{100 * prediction.level:g} %"
+    for name in run.channels.fields:
+        band = f"{printable(name)}_band"
+        path = output.with_name(f"{output.stem}_{file_name(band)}.png")
+        try:
+            plot_surfaces(
+                {output.stem: (prediction.mesh, prediction.mesh[band])},
+                f"band of {printable(name)}",
+                note=f"holds on {share} of the area\nfor {share} of cases like the training set",
+                path=path,
+            )
+        except RenderingUnavailable as reason:
+            print(f"no figure: {reason}")
+            return
+        print(path)

@@ -1,4 +1,4 @@
-"""Train a config, then draw the run."""
+"""Train a config, then draw the run and write its page."""
 
 import sys
 from pathlib import Path
@@ -6,9 +6,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 from physicsnemo.distributed import DistributedManager
 
-from ..evaluation import calibrate, draw_run, load_run, store_bounds
-from ..evaluation.bounds import format_bounds
-from ..evaluation.figures import classifies
+# Its names are imported when they are used: matplotlib would delay the first step.
+from .. import evaluation
 from ..texts import printable
 from ..training import train
 from ..training.reporting import SPLIT_NAMES
@@ -20,7 +19,9 @@ def run(cfg: DictConfig) -> dict[str, str] | None:
     DistributedManager.cleanup()  # one process draws
     if trained.is_main and trained.stopped_by is None:
         _bound_errors(trained.directory)
-        draw_run(trained.directory)
+        from .report import after_training  # as above
+
+        after_training(trained.directory, evaluation.draw_run(trained.directory))
     if code := trained.exit_code():  # not on success: it would end a sweep of hydra -m
         sys.exit(code)
     if not trained.is_main or trained.errors is None:
@@ -34,13 +35,17 @@ def run(cfg: DictConfig) -> dict[str, str] | None:
 
 def _bound_errors(directory: Path) -> None:
     """Calibrate bounds on the validation cases, or say in a line why there are none."""
+    from ..evaluation.bounds import format_bounds
+    from ..evaluation.figures import classifies
+
     if classifies(directory):
         return
     try:
-        trained = load_run(directory, trust=True)  # what it names, the training has just imported
-        bounds = calibrate(trained)
+        # What it names, the training has just imported.
+        trained = evaluation.load_run(directory, trust=True)
+        bounds = evaluation.calibrate(trained)
     except (OSError, ValueError) as reason:  # the results of the training stand
         print(printable(f"no bounds: {reason}"))
         return
-    store_bounds(bounds, trained)
+    evaluation.store_bounds(bounds, trained)
     print(f"bounds from {len(bounds.case_ids)} validation cases", format_bounds(bounds), sep="\n")

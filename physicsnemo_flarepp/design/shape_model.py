@@ -11,29 +11,26 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..datapipes.readers.base import MEASURE, NO_WEIGHTS
-from ..datapipes.readers.case_tables import TO_BODY
+from ..datapipes.readers.base import MEASURE
 from ..datapipes.readers.contents import MESH_FILES
 from ..datapipes.readers.names import Pick
 from ..evaluation import ForceSettings, Run
 from ..evaluation.file_predictions import open_for_run, surface_doubts
 from ..evaluation.forces import force_surface
 from ..inference import predict
-from ..inference.prediction import unwrap
 from ..meshes import PolygonMesh
 from ..meshes.geometry import SurfaceTensors, frontal_area, surface_tensors
-from ..meshes.measures import clashing_edges, facing, open_edges
+from ..meshes.measures import facing
 from ..meshes.polygons import select_polygons
 from ..runs.samples import GlobalValues, input_sample
 from ..training import streamed_gradients
 from .quantities import FORCES, Quantities
+from .requirements import check_run, check_surface
 
 # Cells whose geometry is differentiated at a time.
-_CHUNK = 2**18
+_CHUNK = 2**16
 # Inputs computed here and by the readers may differ by rounding in single precision.
 _SAME = 1e-5
-# Cells below this share of the mean area have no normal to speak of.
-_NO_AREA = 1e-9
 
 Box = tuple[float, float, float, float, float, float]
 
@@ -138,15 +135,17 @@ class ShapeModel:
     @torch.no_grad()
     def _gathered(self, points: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return the arguments of the model and what quantities know, of all tokens."""
-        parts = [self._inputs(points, rows) for rows in self.parts()]
-        arguments = {
-            # One row of globals is the same for all tokens.
-            name: value
-            if name == "fx" and self._shares_fx
-            else torch.cat([part[name] for part, _ in parts], 1)
-            for name, value in parts[0][0].items()
-        }
-        return arguments, torch.cat([target for _, target in parts], 1)
+        found: dict[str, Tensor] = {}
+        for rows in self.parts():
+            inputs, target = self._inputs(points, rows)
+            for name, value in (*inputs.items(), ("target", target)):
+                if name == "fx" and self._shares_fx:  # one row of globals for all tokens
+                    found[name] = value
+                    continue
+                shape = (1, len(self.inside), *value.shape[2:])
+                found.setdefault(name, value.new_empty(shape))[:, rows] = value
+        target = found.pop("target")
+        return found, target
 
     @property
     def _shares_fx(self) -> bool:
@@ -235,14 +234,14 @@ def open_shape(
         Show bars if stderr is a terminal.
     """
     path = Path(path)
-    _check_run(run)
+    check_run(run)
     if path.suffix.lower() not in MESH_FILES:
         raise ValueError(f"{path} must be a surface in one of {', '.join(MESH_FILES)}")
     contents = open_for_run(run, path, scale=scale, flip=flip)
     mesh, place = contents.mesh, run.channels.association
     if not isinstance(mesh, PolygonMesh):
         raise ValueError(f"{path} is not a surface; extract it with pyvista's extract_surface()")
-    warnings = _check_surface(mesh, allow_open)
+    warnings = check_surface(mesh, allow_open)
     sample = input_sample(run, contents, place, global_values)
     warnings += surface_doubts(run, mesh, place, run.transform(sample), scale)[0]
     warnings += [text] if (text := run.parameter_warning(sample)) else []
@@ -273,58 +272,6 @@ def open_shape(
     shape = ShapeModel(run, mesh, sample, settings, area, moving_area, outward, inside, **options)
     _check_inputs(shape)
     return shape
-
-
-def _check_run(run: Run) -> None:
-    """Raise unless a run sees a shape through what is differentiated."""
-    picks = {} if run.names is None else run.names.features or {}
-    arrays = [picks.get(name, Pick(name)).array for name in run.channels.features]
-    missing = [
-        hint
-        for hint, there in (
-            ("normals (data.features=[normals])", "normals" in arrays),
-            ("weights of its tokens (data.weights=measure)", run.channels.weights != NO_WEIGHTS),
-        )
-        if not there
-    ]
-    if missing:
-        raise ValueError(
-            f"run {run.name} has no {' and no '.join(missing)}: what it predicts depends on the "
-            "mesh more than on the shape. Train a run with them"
-        )
-    if found := [name for name in arrays if name in TO_BODY]:
-        raise ValueError(f"run {run.name} takes {found[0]}, which is not differentiated")
-    if any(affine.shift.ndim != 1 for affine in run.normalizer.affine.values()):
-        raise ValueError(
-            f"run {run.name} has statistics or a baseline for each row of one mesh; train with "
-            "data.baseline=none and another normalisation for shapes that change"
-        )
-    unwrap(run.model)  # raises if it does not stream
-
-
-def _check_surface(mesh: PolygonMesh, allow_open: bool) -> list[str]:
-    """Return warnings about a surface, or raise where it has no derivative or no inside."""
-    areas = np.linalg.norm(mesh.cell_geometry()[1], axis=1)
-    if flat := int(np.count_nonzero(areas <= _NO_AREA * areas.mean())):
-        raise ValueError(
-            f"{mesh.source}: {flat} of {len(areas)} cells have no area, so their normals have no "
-            "derivative; remove them, for example with pyvista's clean()"
-        )
-    if clashes := clashing_edges(mesh):
-        raise ValueError(
-            f"{mesh.source}: {clashes} edges have neighbours that face opposite sides, or more "
-            "than two cells; orient them, for example with pyvista's "
-            "compute_normals(consistent_normals=True)"
-        )
-    if not (rims := open_edges(mesh)):
-        return []
-    text = (
-        f"{mesh.source} is open: {rims} edges have a cell on one side only. Vertices that are "
-        "stored once per cell are merged by pyvista's clean(), holes are closed by fill_holes()"
-    )
-    if not allow_open:
-        raise ValueError(f"{text}; give --allow-open to go on with them")
-    return [text]
 
 
 def _check_inputs(shape: ShapeModel) -> None:

@@ -7,10 +7,11 @@ from importlib import import_module
 from typing import Any
 
 _NAMES = {
-    "..runs.trained_run": ("Run", "load_run"),
+    "..runs.trained_run": ("Run", "load_run", "pretrained_run"),
     ".bounds": ("Bounds", "conformal_quantile"),
     ".calibration": ("calibrate", "store_bounds", "stored_bounds"),
     ".differences": ("Difference", "describe_difference", "predict_difference"),
+    ".export": ("Exported", "export_run"),
     ".figures": ("chosen_case", "draw_comparison", "draw_gallery", "draw_parity", "draw_run",
                  "draw_training", "export_case"),
     ".file_predictions": ("FilePrediction", "describe_prediction", "predict_file"),

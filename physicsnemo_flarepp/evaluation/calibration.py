@@ -22,6 +22,7 @@ from .bounds import (
     area_quantile,
     difficulty,
     highest_level,
+    mesh_grain,
 )
 from .force_conventions import ForceSettings, force_settings, target_settings
 from .forces import field_forces, force_surface
@@ -96,20 +97,24 @@ def _measure(
 ) -> Bounds:
     """Predict the training and the held-out cases, and check what these are."""
     run, n = runs[0], len(reader.case_ids)
-    settings = _forces(run)
+    settings = case_forces(run)
     kept = np.unique(np.linspace(0, len(train) - 1, min(len(train), _REFERENCES)).astype(int))
-    references, features, rows = [], [], []
+    references, features, rows, grains = [], [], [], []
     with progress_bar(f"calibrate {run.name}", len(kept) + n, progress) as advance:
         for index in kept:
             sample, _ = train[int(index)]
             references.append(predict_members([run], sample, progress=False).features)
             advance()
         for index in range(n):
-            row, found = _case_scores(runs, reader, index, settings)
-            if COEFFICIENT not in row:
+            sample, metadata = reader[index]
+            found = predict_members(runs, sample, progress=False)
+            contents = case_contents(run, index, sample, metadata)
+            case = CasePrediction(**contents, prediction=found.values)
+            rows.append(case_scores(case, token_areas(reader, index, len(case.target)), settings))
+            if COEFFICIENT not in rows[-1]:
                 settings = None  # of no case, then
-            rows.append(row)
-            features.append(found)
+            features.append(found.features)
+            grains.append(mesh_grain(sample.get("weights", None)))
             advance()
     scores: dict[str, dict[str, np.ndarray]] = {ERROR: {}, BAND: {}, COEFFICIENT: {}}
     for kind in (ERROR, BAND, *([] if settings is None else [COEFFICIENT])):
@@ -121,6 +126,7 @@ def _measure(
         scores=scores,
         references=np.array(references).astype(np.float32).astype(np.float64),
         distances=np.zeros(n),
+        grains=np.array(grains),
         fingerprints=fingerprints(runs),
         forces=None if settings is None else json.loads(json.dumps(asdict(settings[0]))),
         remarks=tuple(_remarks(run, reader)),
@@ -130,7 +136,7 @@ def _measure(
     return bounds
 
 
-def _forces(run: Run) -> tuple[ForceSettings, ForceSettings] | None:
+def case_forces(run: Run) -> tuple[ForceSettings, ForceSettings] | None:
     """Return the conventions of predictions and targets, None where none are known."""
     if run.channels.coordinates != 3 or run.channels.grid is not None:
         return None
@@ -140,18 +146,20 @@ def _forces(run: Run) -> tuple[ForceSettings, ForceSettings] | None:
         return None
 
 
-def _case_scores(
-    runs: Sequence[Run],
-    reader: CaseReader,
-    index: int,
-    settings: tuple[ForceSettings, ForceSettings] | None,
-) -> tuple[dict[str, dict[str, object]], np.ndarray]:
-    """Return the scores of a held-out case by kind and name, and its features."""
-    run = runs[0]
-    sample, metadata = reader[index]
-    found = predict_members(runs, sample, progress=False)
-    contents = case_contents(run, index, sample, metadata)
-    case = CasePrediction(**contents, prediction=found.values)
+def case_scores(
+    case: CasePrediction, areas: np.ndarray, settings: tuple[ForceSettings, ForceSettings] | None
+) -> dict[str, dict[str, object]]:
+    """Return the scores of a case by kind and name, as rows of ``Bounds.scores``.
+
+    Parameters
+    ----------
+    case : CasePrediction
+        With its target.
+    areas : numpy.ndarray
+        What its tokens stand for, (N,).
+    settings : tuple of ForceSettings or None
+        Conventions of prediction and target; None integrates no forces.
+    """
     for what, values in (("fields", case.target), ("prediction", case.prediction)):
         if not np.isfinite(values).all():
             column = int(np.argmax(~np.isfinite(values).all(axis=0)))
@@ -159,28 +167,27 @@ def _case_scores(
                 f"case {case.case_id} has {case.field_names[column]} that is not finite in its "
                 f"{what}; repair the case, or leave it out"
             )
-    areas = _areas(reader, index, len(case.target))
-    relative = relative_l2(case.prediction, case.target, case.channels.norms, areas)
     bands = {}
     for name in case.channels.fields:
         columns = case.channels.columns(name)
         off = np.linalg.norm((case.prediction - case.target)[:, columns].astype(float), axis=1)
         off /= difficulty(case.coordinates, case.prediction[:, columns])
         bands[name] = [area_quantile(off, level, areas) for level in LEVELS]
+    relative = relative_l2(case.prediction, case.target, case.channels.norms, areas)
     row: dict[str, dict[str, object]] = {ERROR: relative, BAND: bands}
     if settings is not None:
         try:
             surface = force_surface(case.polygons, case.association, settings[0])
         except ValueError:  # points without a surface
-            return row, found.features
+            return row
         predicted = field_forces(surface, case.prediction, case.channels, settings[0])
         true = field_forces(surface, case.target, case.channels, settings[1])
         off = predicted.total - true.total
         row[COEFFICIENT] = dict(zip(predicted.coefficients, off.tolist(), strict=True))
-    return row, found.features
+    return row
 
 
-def _areas(reader: CaseReader, index: int, n_tokens: int) -> np.ndarray:
+def token_areas(reader: CaseReader, index: int, n_tokens: int) -> np.ndarray:
     """Return what the tokens of a case stand for; equal shares where that is not known."""
     measure = reader.read_measure(index)
     return np.ones(n_tokens) if measure is None or len(measure) != n_tokens else measure
@@ -210,8 +217,8 @@ def _remarks(run: Run, reader: CaseReader) -> list[str]:
         )
     if run.channels.weights == NO_WEIGHTS:
         remarks.append(
-            "this run does not weigh its tokens: bounds hold on meshes like those of training "
-            "only; data.weights=measure makes them hold on any"
+            "this run does not weigh its tokens, so that meshes are not compared: bounds hold on "
+            "meshes like those of training only"
         )
     if reader.read_measure(0) is None:
         remarks.append("areas are unknown, so errors are sums over tokens, not integrals")

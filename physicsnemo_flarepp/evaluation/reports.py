@@ -189,7 +189,7 @@ def report_runs(
         print(format_report(report), f"cases: {path}", "", sep="\n")
         reports.append(report)
     if len(reports) > 1:
-        print(format_comparison(reports))
+        print(format_table(comparison_rows(reports)))
     return reports
 
 
@@ -237,8 +237,8 @@ def _force_notes(
     return notes
 
 
-def format_report(report: Report) -> str:
-    """Return a report as text: errors in percent per field, then forces, then notes."""
+def error_rows(report: Report) -> list[list[str]]:
+    """Return the table of errors in percent, a row per field."""
     errors = report.errors
     rows = [["relative L2 error, %", "mean", "median", "worst", "(case)"]]
     for name, values in _columns(errors).items():
@@ -250,13 +250,19 @@ def format_report(report: Report) -> str:
         if other is not None:
             column = [header, *(_percent(v.mean()) for v in _columns(other).values())]
             rows = [[*row, text] for row, text in zip(rows, column, strict=True)]
+    return rows
+
+
+def format_report(report: Report) -> str:
+    """Return a report as text: errors in percent per field, then forces, then notes."""
+    errors = report.errors
     head = f"{report.name}: {len(errors.case_ids)} {SPLIT_NAMES[report.split]} cases"
     lost = [] if report.verdict is None else [report.verdict]
-    blocks = [*lost, head, format_table(rows)]
+    blocks = [*lost, head, format_table(error_rows(report))]
     if report.baselines:
         blocks.append(describe_baselines(report.baselines))
     if report.forces is not None:
-        blocks.append(format_table(_force_rows(report)))
+        blocks.append(format_table(force_rows(report)))
     return "\n".join([*blocks, *(f"note: {printable(note)}" for note in report.notes)])
 
 
@@ -270,7 +276,8 @@ def _columns(errors: CaseErrors) -> dict[str, np.ndarray]:
     return columns if len(columns) == 1 else {**columns, "all fields": errors.per_case}
 
 
-def _force_rows(report: Report) -> list[list[str]]:
+def force_rows(report: Report) -> list[list[str]]:
+    """Return the table of force coefficients."""
     rows = [["coefficient", "R^2", "mean true", "mean |error|", "worst", "(case)"]]
     for name in _REPORTED:
         column = COEFFICIENTS.index(name)
@@ -288,8 +295,8 @@ def _score(value: float) -> str:
     return "-" if np.isnan(value) else f"{value:.4g}"
 
 
-def format_comparison(reports: Sequence[Report]) -> str:
-    """Return one line per run; columns without numbers are left out."""
+def comparison_rows(reports: Sequence[Report]) -> list[list[str]]:
+    """Return the table of runs; columns without numbers are left out."""
     columns = {"cases": [f"{len(r.errors.case_ids)} {SPLIT_NAMES[r.split]}" for r in reports]}
     columns["mean error, %"] = [_percent(report.errors.mean) for report in reports]
     columns["training mean, %"] = [
@@ -301,11 +308,11 @@ def format_comparison(reports: Sequence[Report]) -> str:
         ]
     shown = {name: texts for name, texts in columns.items() if set(texts) != {"-"}}
     names = [report.name for report in reports]
-    return format_table([["run", *shown], *zip(names, *shown.values(), strict=True)])
+    return [["run", *shown], *map(list, zip(names, *shown.values(), strict=True))]
 
 
-def write_report(report: Report, path: str | Path) -> None:
-    """Write one line per case as CSV: errors as fractions, forces from both fields."""
+def case_rows(report: Report) -> list[Sequence[object]]:
+    """Return the table of cases: errors as fractions, forces from both fields."""
     columns = [("case", report.errors.case_ids)]
     columns += zip(report.errors.fields, report.errors.values.T, strict=True)
     if (integrals := report.integral_errors) is not None:
@@ -317,4 +324,9 @@ def write_report(report: Report, path: str | Path) -> None:
             columns.append((f"{name}_true", report.forces.true[:, i]))
         columns.append(("reference_area", report.forces.reference_areas))
     header, values = zip(*columns, strict=True)
-    replace_text(Path(path), csv_text([header, *zip(*values, strict=True)]))
+    return [header, *zip(*values, strict=True)]
+
+
+def write_report(report: Report, path: str | Path) -> None:
+    """Write one line per case as CSV: errors as fractions, forces from both fields."""
+    replace_text(Path(path), csv_text(case_rows(report)))

@@ -155,6 +155,14 @@ def balance_outputs(blocks: Sequence[AnyBlock], out_projection: nn.Module) -> No
         cast(nn.Linear, last).weight *= _FIRST_PREDICTION
 
 
+def start_at_zero(model: nn.Module, out_dim: int) -> None:
+    """Let a new model predict zero: its last layer starts with zeros, and learns as any other."""
+    layers = [part for part in model.modules() if isinstance(part, nn.Linear)]
+    if layers and layers[-1].out_features == out_dim:
+        for parameter in layers[-1].parameters():
+            nn.init.zeros_(parameter)
+
+
 def stack_blocks(blocks: Iterable[AnyBlock]) -> Sequence[AnyBlock]:
     """Hold blocks in an ``nn.ModuleList``, by the type of its members."""
     return cast(Sequence[AnyBlock], nn.ModuleList(blocks))

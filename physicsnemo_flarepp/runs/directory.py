@@ -4,6 +4,8 @@ import json
 import os
 import platform
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -36,7 +38,7 @@ BOUNDS, ENSEMBLE_BOUNDS = "bounds.safetensors", "ensemble_bounds.safetensors"
 RESULT = (MODEL, SELECTED, BOUNDS, ENSEMBLE_BOUNDS)
 # What a resumed run and predictions depend on, besides the weights.
 SETTINGS = (CONFIG, CHANNELS, NORMALIZER, TRAINING_SET)
-_TABLES = ("errors.csv", "table.md", "evaluation.csv")
+_TABLES = ("errors.csv", "table.md", "evaluation.csv", "report.html")
 _RESULTS = (*RESULT, *_TABLES, "figures", "predictions")
 _FILES = (*SETTINGS, METRICS, *RESULT, *_TABLES, "command.txt", "versions.json")
 _FOLDERS = ("checkpoints", "figures", "predictions", BOARD)
@@ -325,7 +327,17 @@ def _package_versions() -> dict[str, str | None]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = None
+    versions["commit"] = _commit()
     versions["cuda"] = torch.version.cuda
     versions["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     versions["platform"] = platform.platform()
     return versions
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout that this package runs from; None if it is installed."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return None
+    asked = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True).stdout.strip() or None

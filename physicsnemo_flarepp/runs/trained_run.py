@@ -341,6 +341,21 @@ def load_run(
     )
 
 
+def pretrained_run(name: str) -> Path:
+    """Return the directory of a run that comes with the package; its model card is in it.
+
+    Examples
+    --------
+    >>> load_run(pretrained_run("cars"), device="cpu").channels.field_names[0]
+    'pMeanTrim'
+    """
+    folder = Path(__file__).parents[1] / "pretrained"
+    known = sorted(path.name for path in folder.iterdir() if (path / CONFIG).is_file())
+    if name not in known:
+        raise ValueError(f"there is no pretrained {name!r}; choose one of {', '.join(known)}")
+    return folder / name
+
+
 def _check_manifest(directory: Path, checkpoint: str) -> None:
     """Compare what predictions depend on with the run's manifest, before any of it is used."""
     manifest = read_run_manifest(directory)

@@ -3,6 +3,7 @@
 import itertools
 import os
 import shutil
+import statistics
 import sysconfig
 import time
 import warnings
@@ -26,6 +27,9 @@ from .optimizers import make_average, make_optimizer, make_schedule
 from .planning import StreamChoice
 from .step import Objective, TrainStep
 from .tasks import Measure, task_of
+
+# Steps that each number of threads is tried for, after one to warm up.
+_TRIED_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def start_ranks(cfg: DictConfig) -> Ranks:
     manager = initialize(device=None if cfg.device == "auto" else cfg.device)
     mesh = make_mesh(cfg.parallel.context)
     device = _choose_device(cfg.device, manager.device, manager.world_size)
-    if cfg.threads is not None:
+    if isinstance(cfg.threads, int):
         torch.set_num_threads(cfg.threads)
     torch.backends.cuda.matmul.allow_tf32 = cfg.training.tf32
     torch.backends.cudnn.allow_tf32 = cfg.training.tf32
@@ -161,6 +165,31 @@ def steps_in_time(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int:
             start = start or now
             if done >= 3 and now - start > min(5.0, 0.05 * budget) or done >= 200:
                 return max(3, int(budget * done / (now - start)))
+
+
+def fastest_threads(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int | None:
+    """Return how many CPU threads train fastest now, tried on a model that is thrown away.
+
+    Candidates are 1, 8 and as many as torch would take, in turns, because other programs come and
+    go. None on a GPU, where it is left to torch.
+    """
+    if ranks.device.type != "cpu":
+        return None
+    cores = torch.get_num_threads()
+    choices = sorted({1, min(8, cores), cores})
+    if len(choices) == 1:
+        return choices[0]
+    assembly = assemble(OmegaConf.merge(cfg, {"training": {"steps": 1000}}), ranks, loaders)
+    loaders.train.set_epoch(0)
+    batches = (next(iter(loaders.train)),) * cfg.training.accumulate
+    seconds: dict[int, list[float]] = {threads: [] for threads in choices}
+    # Ranks take their steps together, so it is their number that is fixed, not their time.
+    for threads in choices * (1 + _TRIED_STEPS):
+        torch.set_num_threads(threads)
+        start = time.perf_counter()
+        assembly.step(batches).item()
+        seconds[threads].append(time.perf_counter() - start)
+    return min(choices, key=lambda threads: statistics.median(seconds[threads][1:]))
 
 
 def _seed_rank(seed: int, rank: int) -> None:

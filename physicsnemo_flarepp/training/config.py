@@ -57,7 +57,7 @@ _CHOICES = {
 _RANGES = (
     ("at least 1", lambda x: x >= 1, "training.epochs training.steps training.accumulate "
      "training.evaluate_every training.checkpoint_every training.keep_checkpoints "
-     "training.log_every threads parallel.context"),
+     "training.log_every parallel.context"),
     ("at least 0", lambda x: x >= 0,
      "training.weight_decay training.derivative_weight training.warmup_steps"),
     ("a positive rate", lambda x: x > 0, "training.learning_rate training.muon_learning_rate"),
@@ -190,10 +190,11 @@ class RunConfig:
     parallel: ParallelSettings = field(default_factory=ParallelSettings)
     seed: int = setting(0, "Seed of the weights, the order of the cases and the tokens drawn.")
     device: str = setting("auto", "auto, cpu, cuda or cuda:<i>.")
-    threads: int | None = setting(
+    threads: Any = setting(
         None,
-        "CPU threads of a process; null leaves it to torch. Where other programs use the cores, a "
-        "small model is fastest with 1: threads that wait for each other wait for those programs.",
+        "CPU threads of a process; null leaves it to torch. auto tries 1, 8 and all cores on the "
+        "first steps and keeps the fastest. Where other programs use the cores, a small model is "
+        "fastest with 1: threads that wait for each other wait for those programs.",
     )
     label: str = setting("", "Name of the run in tables and figures.")
     restart: bool = setting(False, "Delete this run's files and start over.")
@@ -227,6 +228,9 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
             value = OmegaConf.select(cfg, name)
             if value is not None and not fits(value):
                 raise ValueError(f"{name} is {value}, expected {expected}")
+    threads = cfg.threads
+    if threads not in (None, "auto") and (type(threads) is not int or threads < 1):
+        raise ValueError(f"threads is {threads!r}, expected at least 1, 'auto' or null")
     _check_budget(training)
     _check_stream(training)
     return cfg

@@ -276,13 +276,18 @@ class ExponentialAverage(AveragedModel):
     device; an exponential average does not use the counter, so only the first update needs it.
     """
 
+    # The model averaged in and the parameters of both: walking over the modules to find them takes
+    # longer than averaging.
+    _found: tuple[nn.Module, list[Tensor], list[Tensor]] | None = None
+
     def update_parameters(self, model: nn.Module) -> None:
         """Average the weights of `model` in; the first call copies them."""
         if self.n_averaged == 0:
             super().update_parameters(model)
             return
-        pairs = [[p.detach() for p in module.parameters()] for module in (self.module, model)]
-        self.multi_avg_fn(*pairs, None)
+        if self._found is None or self._found[0] is not model:
+            self._found = (model, list(self.module.parameters()), list(model.parameters()))
+        self.multi_avg_fn(*self._found[1:], None)
         for averaged, current in zip(self.module.buffers(), model.buffers(), strict=True):
             averaged.copy_(current)
         self.n_averaged += 1

@@ -22,7 +22,14 @@ from ..runs.training_set import (
     data_files,
     read_training_set,
 )
-from .assembly import Assembly, assemble, load_data, start_ranks, steps_in_time
+from .assembly import (
+    Assembly,
+    assemble,
+    fastest_threads,
+    load_data,
+    start_ranks,
+    steps_in_time,
+)
 from .config import check_config, check_same_config, compose, folder_name, one_budget
 from .reporting import Reporter
 from .tasks import task_of
@@ -132,6 +139,11 @@ def _train_in(
     loaders = load_data(cfg, ranks, stored if state is not None else None, data)
     if state is not None:
         on_first_rank(lambda: _check_data(directory, loaders, cfg), "checking the data")
+    if cfg.threads == "auto":
+        fastest = fastest_threads(cfg, ranks, loaders)
+        cfg.threads = on_first_rank(lambda: fastest, "trying numbers of threads")
+    if cfg.threads is not None:
+        torch.set_num_threads(cfg.threads)
     if cfg.training.minutes is not None and cfg.training.steps is None:
         found = steps_in_time(cfg, ranks, loaders)
         cfg.training.steps = on_first_rank(lambda: found, "timing the first steps")
@@ -221,6 +233,8 @@ def _find_state(
     saved = state["config"]["training"]
     if cfg.training.steps is None and cfg.training.minutes == saved.get("minutes") is not None:
         cfg.training.steps = saved["steps"]
+    if cfg.threads == "auto":  # what it was found to be when the run began
+        cfg.threads = state["config"].get("threads")
     check_same_config(state["config"], OmegaConf.to_container(cfg))
     reporter.say(f"resuming from {checkpoint.path}")
     return state

@@ -198,6 +198,8 @@ class TrainStep:
     ) -> None:
         self.loss = loss
         self.model = model
+        # Walking over the modules takes as long as computing the norm.
+        self._parameters = list(model.parameters())
         self.optimizer = optimizer
         self.schedule = schedule
         self.scaler = scaler
@@ -217,7 +219,7 @@ class TrainStep:
         sync_gradients(self.model, self.mesh)
         self.scaler.unscale_(self.optimizer)
         if self.clip_norm is not None:
-            clip_grad_norm_(self.model.parameters(), self.clip_norm)
+            clip_grad_norm_(self._parameters, self.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         with warnings.catch_warnings():

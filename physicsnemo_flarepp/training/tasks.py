@@ -24,6 +24,7 @@ from ..datapipes.readers.base import NO_WEIGHTS
 from ..datapipes.readers.memory import MemoryCases
 from ..datapipes.sources import complete_names
 from ..models.feeding import InputLayout, build_model, input_adapter, takes_weights
+from ..models.layers import start_at_zero
 from ..parallel.ranks import Ranks, on_first_rank
 from ..runs.training_set import describe_doubts, describe_training_set
 from ..texts import format_table
@@ -135,8 +136,10 @@ class FieldTask(Task):
         settings, reader = cfg.training, loaders.train.dataset.reader
         channels = Channels.of_reader(reader, joint=settings.field_norms == "joint")
         grid = reader.grid if reader.options.n_points is None else None
-        model = build_model(cfg.model, _input_layout(channels, grid), settings.precision)
-        model = model.to(ranks.device)
+        layout = _input_layout(channels, grid)
+        model = build_model(cfg.model, layout, settings.precision).to(ranks.device)
+        if cfg.data.get("baseline", "none") != "none":
+            start_at_zero(model, layout.fields)  # a random residual would be worse than none
         if channels.weights != NO_WEIGHTS and not takes_weights(model):
             warnings.warn(
                 f"{type(model).__name__} takes no token weights, so its gathers count tokens; "

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from physicsnemo_flarepp.commands import main, train
+from physicsnemo_flarepp import evaluation
+from physicsnemo_flarepp.commands import main, report, train
 from physicsnemo_flarepp.training.run import TrainingResult
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,7 @@ def test_training_on_two_ranks_leaves_model_table_and_figures(tmp_path):
         "training.png",
         "comparison_median_pMeanTrim.png",
     }
+    assert (tmp_path / "run" / "report.html").is_file(), done.stdout
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["kind"] == "result" and last["epoch"] == 2
 
@@ -65,7 +67,7 @@ def test_training_on_two_ranks_leaves_model_table_and_figures(tmp_path):
 def test_a_signal_that_stops_a_run_is_the_exit_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     drawn = []
-    monkeypatch.setattr(train, "draw_run", drawn.append)
+    monkeypatch.setattr(evaluation, "draw_run", drawn.append)
     for stopped_by, code in (("SIGTERM", 143), ("SIGINT", 130), ("SIGUSR1", 138)):
         left = TrainingResult(tmp_path, True, (), None, None, 1, stopped_by)
         monkeypatch.setattr(train, "train", lambda cfg, left=left: left)
@@ -76,7 +78,8 @@ def test_a_signal_that_stops_a_run_is_the_exit_code(tmp_path, monkeypatch):
     monkeypatch.setattr(
         train, "train", lambda cfg: TrainingResult(tmp_path, True, (), None, None, 1)
     )
-    assert main(["train"]) == 0 and drawn == [tmp_path]
+    monkeypatch.setattr(report, "after_training", lambda directory, figures: drawn.append(figures))
+    assert main(["train"]) == 0 and drawn == [tmp_path, None]
 
 
 @pytest.mark.slow

@@ -17,7 +17,8 @@ from physicsnemo_flarepp.evaluation import (
     report_runs,
     write_report,
 )
-from physicsnemo_flarepp.evaluation.reports import format_comparison
+from physicsnemo_flarepp.evaluation.reports import comparison_rows
+from physicsnemo_flarepp.texts import format_table
 from tests.evaluation import making
 
 
@@ -178,8 +179,8 @@ def test_only_a_fitted_mean_is_called_the_training_mean(
     report = evaluate_run(run)
     assert (report.mean_errors is not None) == has_mean
     assert ("training mean" in format_report(report)) == has_mean
-    assert ("training mean" in format_comparison([report, report])) == has_mean
-    both = format_comparison([report, replace(report, split="val")]).splitlines()
+    assert ("training mean" in format_table(comparison_rows([report, report]))) == has_mean
+    both = format_table(comparison_rows([report, replace(report, split="val")])).splitlines()
     count = len(report.errors.case_ids)
     assert f" {count} test " in both[1] and f" {count} validation " in both[2]
     if has_mean:

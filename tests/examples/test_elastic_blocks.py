@@ -52,10 +52,10 @@ def test_rigid_motions_cost_no_energy_and_stretching_does():
 
 
 def test_a_small_set_is_written_as_files_and_trains_as_own_data(tmp_path, monkeypatch):
-    for name, value in {"N_TRAIN": 6, "N_TEST": 2, "CELLS": 3, "STEPS": 6, "BATCH": 2}.items():
+    for name, value in {"N_TRAIN": 12, "N_TEST": 2, "CELLS": 3, "STEPS": 6, "BATCH": 2}.items():
         monkeypatch.setattr(elastic_blocks, name, value)
     monkeypatch.setattr(elastic_blocks, "POINTS", 32)
-    elastic_blocks.make_set(tmp_path / "set", 8)
+    elastic_blocks.make_set(tmp_path / "set", 14)
     block = pv.read(tmp_path / "set/block_003.vtu")
     bottom = block.points[:, 2] == 0
     moved = np.linalg.norm(block.point_data["displacement"], axis=1)
@@ -70,6 +70,6 @@ def test_baselines_are_compared_on_cubes(tmp_path, capsys):
     elastic_blocks.make_set(tmp_path / "cubes", 10, one_shape=True)
     cube = pv.read(tmp_path / "cubes/block_003.vtu")
     assert cube.n_points == 343 and cube.bounds[1::2] == (1, 1, 1)
-    elastic_blocks.compare_baselines(tmp_path / "cubes", tmp_path / "runs", [2], True)
+    elastic_blocks.compare_baselines(tmp_path / "cubes", tmp_path / "runs", [3], True)
     lines = capsys.readouterr().out.splitlines()
     assert lines[-3].split("|")[1:-1] == [" steps ", " none ", " mean_field ", " linear "]

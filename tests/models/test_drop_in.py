@@ -174,7 +174,8 @@ def test_swapped_inputs_run_in_flare_with_other_columns_and_are_refused_here():
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("mixer", [*MIXERS, "gnot", "lno", "perceiver_io", "set_transformer"])
 def test_what_is_said_to_export_to_onnx_does(mixer):
-    pytest.importorskip("onnxscript", reason="torch exports with it: pip install onnxscript")
+    reason = "exhaustive, so not in the extra 'test': seconds per model; pip install onnxscript"
+    pytest.importorskip("onnxscript", reason=reason)
     from onnx.reference import ReferenceEvaluator
 
     complete = {"gnot": GNOT, "lno": LNO, "perceiver_io": PerceiverIO}

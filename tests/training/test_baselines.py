@@ -3,9 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from physicsnemo.models.flare import FLARE
+from physicsnemo.models.geotransolver import GeoTransolver
+from physicsnemo.models.transolver import Transolver
 
+from physicsnemo_flarepp import GNOT, LNO, FlarePP, PerceiverIO, SetTransformer
 from physicsnemo_flarepp.datapipes import Normalizer, build_dataloaders, from_arrays
+from physicsnemo_flarepp.datapipes.normalization import BASELINES
 from physicsnemo_flarepp.evaluation import evaluate_run, format_report, load_run
+from physicsnemo_flarepp.models.layers import start_at_zero
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.baselines import baseline_errors, verdict
 
@@ -125,10 +131,27 @@ def test_an_output_of_zero_is_the_baseline_everywhere(kind, stream, tmp_path):
     for moved in (sample["coordinates"].flip(0), 100 * sample["coordinates"]):
         with pytest.raises(ValueError, match="row 0 is not where .* data.baseline=none"):
             run.predict({**whole, "coordinates": moved})
-    # Training itself saw the sum: its error is that of the baseline plus a random residual.
-    name = {"mean_field": "mean field", "linear": "linear regression on the parameters"}[kind]
-    assert result.error < 6 * result.baselines[name]
-    assert result.error < 0.5 * result.baselines["constant"] or kind == "mean_field"
+    # Training itself saw the sum, and began with a residual of zero.
+    assert result.error == pytest.approx(result.baselines[BASELINES[kind]], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "cls", [FlarePP, GNOT, LNO, PerceiverIO, SetTransformer, FLARE, Transolver, GeoTransolver]
+)
+def test_every_model_can_start_at_zero_and_learns_from_there(cls):
+    sizes = {"n_layers": 1, "n_hidden": 16, "n_head": 2}
+    inputs = {"fx": torch.randn(1, 9, 3), "embedding": torch.randn(1, 9, 4)}
+    if cls is GeoTransolver:
+        model = cls(3, 2, **sizes, geometry_dim=4, use_te=False)
+        inputs = {"local_embedding": inputs["fx"], "geometry": inputs["embedding"]}
+    else:
+        options = {"use_te": False} if cls is Transolver else {}
+        model = cls(functional_dim=3, out_dim=2, embedding_dim=4, **sizes, **options)
+    start_at_zero(model, 2)
+    y = model(**inputs)
+    assert y.shape[-1] == 2 and not y.any()
+    (y - 1).square().sum().backward()
+    assert sum(p.grad is not None and bool(p.grad.any()) for p in model.parameters()) == 2
 
 
 def test_a_network_on_a_linear_baseline_beats_it(tmp_path, capsys):

@@ -12,7 +12,7 @@ import physicsnemo_flarepp.training.run as run_module
 from physicsnemo_flarepp.commands.configs import compose_config
 from physicsnemo_flarepp.datapipes import from_arrays
 from physicsnemo_flarepp.runs.model_files import load_model
-from physicsnemo_flarepp.training import train
+from physicsnemo_flarepp.training import assembly, train
 from physicsnemo_flarepp.training.config import check_config
 from physicsnemo_flarepp.training.run import with_defaults
 
@@ -47,6 +47,41 @@ def test_minutes_become_steps_once(make_config, monkeypatch):
     assert (stored.minutes, stored.steps, stored.epochs) == (0.5, 7, None)
     train(make_config(training__epochs=None, training__minutes=0.5))  # the same command again
     assert asked == [1] and rows(first.directory, "step")[-1]["step"] == 7
+
+
+def test_threads_that_were_found_fastest_are_kept(make_config, monkeypatch):
+    found = []
+    monkeypatch.setattr(run_module, "fastest_threads", lambda *_: found.append(1) or 2)
+    first = train(make_config(threads="auto", training__epochs=1))
+    assert OmegaConf.load(first.directory / "config.yaml").threads == 2
+    torch.set_num_threads(1)
+    train(make_config(threads="auto", training__epochs=1))  # resumes as it began
+    assert found == [1] and torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("fastest", [1, 3])
+def test_the_fastest_number_of_threads_is_found(fastest, make_config, monkeypatch):
+    now, tried = [0.0], set()
+
+    def clock():
+        threads = torch.get_num_threads()
+        tried.add(threads)
+        now[0] += 1.0 if threads == fastest else 2.0
+        return now[0]
+
+    torch.set_num_threads(3)
+    cfg = check_config(make_config(threads="auto"))
+    ranks = assembly.start_ranks(cfg)
+    loaders = assembly.load_data(cfg, ranks)
+    monkeypatch.setattr(assembly.time, "perf_counter", clock)
+    assert assembly.fastest_threads(cfg, ranks, loaders) == fastest
+    assert tried == {1, 3}
+
+
+@pytest.mark.parametrize("threads", [0, "many", 1.5, True])
+def test_threads_are_a_number_or_auto(threads, make_config):
+    with pytest.raises(ValueError, match=f"threads is {threads!r}, expected at least 1, 'auto'"):
+        check_config(make_config(threads=threads))
 
 
 def test_steps_are_timed_without_a_trace(make_config):

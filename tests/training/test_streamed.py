@@ -277,14 +277,12 @@ def test_slices_that_next_to_no_token_of_a_chunk_belongs_to(name):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["transolver", "transolver_plus", "transolver3"])
 def test_every_sharpness_and_chunk_has_finite_exact_gradients(name):
-    case = sorted_points(2048)
+    case = sorted_points(256)
     for sharpness, temperature in itertools.product((1, 4, 16, 64, 256), (0.1, 0.1001, 0.5, 5.0)):
         model = sharp_transolver(name, sharpness, temperature)
         double = sharp_transolver(name, sharpness, temperature).double()
         loss, reference = gradients_of(double, in_double(case))
-        for chunk_size in (1, 7, 64, 511, 2048) if sharpness in (1, 256) else (7, 64, 511):
-            if chunk_size == 1 and temperature != 0.1:
-                continue
+        for chunk_size in (7, 64, 255) if temperature != 0.1 else (1, 7, 64, 255, 256):
             gradients_of(double, in_double(case), chunk_size)
             assert worst_difference(double, reference) < 1e-9
             found, single = gradients_of(model, case, chunk_size)

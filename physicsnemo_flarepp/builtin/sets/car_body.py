@@ -181,12 +181,15 @@ def split_quads(points: np.ndarray, quads: np.ndarray) -> np.ndarray:
     return turned[:, [0, 1, 2, 0, 2, 3]].reshape(-1, 3)
 
 
-def half_surface(shape: CarShape) -> tuple[np.ndarray, np.ndarray]:
+def half_surface(
+    shape: CarShape, axes: list[np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Nodes (P, 3) and triangles (F, 3) of the half of a car with y >= 0.
 
-    Triangles are counter-clockwise from outside; y = 0 exactly on the plane of symmetry.
+    Triangles are counter-clockwise from outside; y = 0 exactly on the plane of symmetry. Other
+    `axes` than those of :func:`box_lattice` mesh the same car differently.
     """
-    axes = box_lattice(shape)
+    axes = box_lattice(shape) if axes is None else axes
     lattice = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
     outer = np.zeros(lattice.shape[:3], dtype=bool)
     outer[[0, -1]] = outer[:, -1] = outer[:, :, [0, -1]] = True

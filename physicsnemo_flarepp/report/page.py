@@ -1,0 +1,416 @@
+"""One page per run: what was trained, its errors and figures, and a 3D view, in a single file."""
+
+import base64
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment
+from omegaconf import OmegaConf
+
+from .. import __version__
+from ..datapipes.config import load_yaml
+from ..design import open_shape, shape_sensitivity
+from ..evaluation import (
+    Bounds,
+    ForceSettings,
+    Report,
+    chosen_case,
+    draw_comparison,
+    draw_parity,
+    draw_routing,
+    draw_spectrum,
+    draw_training,
+    evaluate_run,
+    predict_with_all,
+    read_case,
+    stored_bounds,
+    stored_errors,
+    write_report,
+)
+from ..evaluation.bounds import format_bounds
+from ..evaluation.figures import classifies, file_name, preset_of
+from ..evaluation.file_predictions import case_promise
+from ..evaluation.predictions import CHOICES
+from ..evaluation.reports import case_rows, comparison_rows, error_rows, force_rows
+from ..evaluation.routing_figures import has_routes
+from ..files import replace_text
+from ..progress import progress_bar
+from ..runs.directory import CONFIG, record_written
+from ..runs.metrics import read_metrics
+from ..runs.trained_run import Run, distinct_names
+from ..texts import printable
+from ..training.baselines import describe_baselines
+from ..training.reporting import SPLIT_NAMES
+from ..visualization import RenderingUnavailable, require_rendering
+from ..visualization.canvases import error_limits
+from ..visualization.views import ALL_AROUND
+from .scene import Layer, case_layers, make_scene
+
+PAGE = "report.html"
+# Tokens of all held-out cases that the end of a training predicts and draws again: about a minute
+# on a CPU.
+AFTER_TRAINING = 5_000_000
+Forces = tuple[ForceSettings | None, ForceSettings | None]
+
+
+def write_page(
+    directories: Sequence[Path],
+    open_run: Callable[[Path], Run],
+    output: Path | None = None,
+    *,
+    forces: Callable[[Run], Forces] = lambda run: (None, None),
+    drawn: Sequence[Path] = (),
+    largest: float = float("inf"),
+) -> Path:
+    """Write everything about some runs to one HTML file, which needs no network; return it.
+
+    Writes ``evaluation.csv`` of each run as well.
+
+    Parameters
+    ----------
+    directories : sequence of Path
+        Run directories; the first one chooses the cases that are shown.
+    open_run : Callable
+        Opens a run.
+    output : Path, optional
+        The file; by default ``report.html`` of the first run.
+    forces : Callable, optional
+        Returns the conventions of a run's forces and of its targets.
+    drawn : sequence of Path
+        Figures of these runs that exist already, by the names that ``flarepp plot`` gives them.
+    largest : float
+        With more tokens in all cases, show the errors that training measured and the median case
+        only, and say so.
+    """
+    output = Path(output or directories[0] / PAGE)
+    with tempfile.TemporaryDirectory() as folder:
+        existing = {path.stem: path for path in drawn if path.suffix == ".png"}
+        content = _Content(list(directories), open_run, forces, Path(folder), existing, largest)
+        text = render_page(**content.gather())
+    output.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(output, text)
+    for directory in directories:
+        record_written(directory, {directory / "evaluation.csv", output} & set(directory.iterdir()))
+    return output
+
+
+def render_page(**content: Any) -> str:
+    """Return the page with this content; all of it is text to the browser, whatever it says."""
+    here = files(__package__)
+    script = (here / "viewer.js").read_text()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = Environment(autoescape=True, trim_blocks=True)
+    template = environment.from_string((here / "page.html").read_text())
+    empty = {"live": False, "scene": None, "warnings": [], "runs": [], "links": {}, "drops": False}
+    return template.render(empty | content, script=script, digest=digest, version=__version__)
+
+
+@dataclass
+class _Content:
+    """What a page shows of some runs; what cannot be shown is a warning on it."""
+
+    directories: list[Path]
+    open_run: Callable[[Path], Run]
+    forces: Callable[[Run], Forces]
+    folder: Path
+    drawn: Mapping[str, Path]
+    largest: float
+    warnings: list[str] = field(default_factory=list)
+
+    def gather(self) -> dict[str, Any]:
+        """Return the content of the template."""
+        self.names = distinct_names(self.directories)
+        of_fields = not any(map(classifies, self.directories))
+        steps = [self._curves]
+        if of_fields:
+            steps += [self._reports, self._scene, self._cases]
+            steps += [] if self._is_large else [self._parity, self._routes]
+        found: dict[str, Any] = {}
+        with progress_bar("report", len(steps), True) as advance:
+            for step in steps:
+                try:
+                    found |= step()
+                except RenderingUnavailable as reason:
+                    self._warn(f"Some figures are missing: {reason}")
+                advance()
+        reports: list[Report | None] = found.pop("reports", [None] * len(self.names))
+        runs = [
+            self._about(directory, name) | (_tables(report, self._is_large) if report else {})
+            for directory, name, report in zip(self.directories, self.names, reports, strict=True)
+        ]
+        title = ", ".join(self.names)
+        return {
+            "title": f"Run {title}" if len(runs) == 1 else f"Runs {title}",
+            "subtitle": f"written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+            "runs": runs,
+            "warnings": self.warnings,
+            "links": {case["id"]: case["anchor"] for case in found.get("cases", [])},
+            **found,
+        }
+
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The runs, opened when they are first needed."""
+        return [self.open_run(directory) for directory in self.directories]
+
+    @cached_property
+    def _is_large(self) -> bool:
+        run = self.runs[0]
+        if np.isinf(self.largest) or stored_errors(run) is None:
+            return False
+        tokens = len(run.case_ids) * len(read_case(run, 0).coordinates)
+        if tokens > self.largest:
+            self._warn(
+                f"The held-out cases have about {tokens:,} points, so this page shows the errors "
+                f"that training measured, and one case. flarepp report {run.directory} adds forces "
+                "and errors at full resolution, further cases, routes and sensitivities."
+            )
+        return tokens > self.largest
+
+    @cached_property
+    def _comparable(self) -> int:
+        """How many runs, from the first, can be shown side by side: all, or one."""
+        try:
+            predict_with_all(self.runs, self.names, self.runs[0].case_ids[0])
+        except ValueError as reason:
+            self._warn(f"Figures show {self.names[0]} only: {reason}")
+            return 1
+        return len(self.runs)
+
+    def _reports(self) -> dict[str, Any]:
+        self.reports = []
+        for run, name in zip(self.runs, self.names, strict=True):
+            if self._is_large:
+                self.reports.append(Report(name, stored_errors(run), None, None, None, ()))
+                continue
+            report = evaluate_run(run, *self.forces(run), progress=False)
+            write_report(report, run.directory / "evaluation.csv")
+            self.reports.append(report)
+            if report.verdict:
+                self._warn(f"{name}: {report.verdict}")
+        first = self.reports[0]
+        facts = [("mean relative L2 error", f"{100 * first.errors.mean:.2f} %")]
+        if first.mean_errors is not None:
+            facts.append(("predicting the mean", f"{100 * first.mean_errors.mean:.1f} %"))
+        facts.append((f"{SPLIT_NAMES[first.split]} cases", f"{len(first.errors.case_ids)}"))
+        if first.forces is not None and len(first.errors.case_ids) > 1:
+            facts.append(("R² of drag", f"{first.forces.r_squared('Cd'):.4f}"))
+        return {
+            "reports": self.reports,
+            "facts": facts,
+            "comparison": comparison_rows(self.reports) if len(self.runs) > 1 else None,
+        }
+
+    def _scene(self) -> dict[str, Any]:
+        """Return the median case with all that is known at its tokens."""
+        run, count = self.runs[0], self._comparable
+        case_id = chosen_case(run, "median", self.reports[0].errors)
+        found = predict_with_all(self.runs[:count], self.names[:count], case_id)
+        one = next(iter(found.values()))
+        layers, notes = case_layers(found, preset_of(run, one)), case_promise(run, one)
+        if isinstance(known := stored_bounds([run]), Bounds):
+            level, distance = known.choose_level(), known.distance(one.pooled_state)
+            bands = {}
+            if known.doubt(distance) is None:
+                values = (one.coordinates, one.prediction, one.channels.fields)
+                bands = known.bands(*values, level, distance)
+            for several, band in zip(layers.values(), bands.values(), strict=False):
+                limits = (0.0, error_limits({"": band})[1])
+                several.append(Layer(f"band, {100 * level:g} %", band, limits))
+        settings = self.forces(run)[0]
+        try:
+            if settings is not None and not self._is_large:
+                layers |= _sensitivities(run, one.metadata["source"], one.association, settings)
+        except (OSError, ValueError) as reason:  # it is one quantity of many
+            notes.append(f"No sensitivities: {reason}")
+        settings = settings or ForceSettings("", None, 1, 1.0)
+        up = "xyz"[int(np.argmax(np.abs(settings.lift_axis)))]
+        title = f"case {case_id}, the median error of {self.names[0]}"
+        scene = make_scene(title, one.mesh, one.association, layers, up=up, notes=notes)
+        return {"scene": scene}
+
+    def _cases(self) -> dict[str, Any]:
+        """Return figures of the median, worst and best case of the first run."""
+        require_rendering()
+        run, count, shown = self.runs[0], self._comparable, {}
+        errors = self.reports[0].errors
+        for choice in CHOICES[:1] if self._is_large else CHOICES:
+            case_id = chosen_case(run, choice, errors)
+            if case_id in shown:  # of very few cases
+                continue
+            fields = list(run.channels.fields)
+            stems = {name: file_name(f"comparison_{choice}_{name}") for name in fields}
+            missing = [name for name in fields if stems[name] not in self.drawn]
+            if missing:
+                draw_comparison(
+                    self.runs[:count], choice, self.folder, fields=missing,
+                    labels=self.names[:count], errors=errors,
+                )  # fmt: skip
+            shown[case_id] = {
+                "id": case_id,
+                "anchor": f"{choice}-case",
+                "title": f"{choice.capitalize()} case: {case_id}",
+                "pictures": [
+                    self._picture(
+                        stems[name],
+                        f"{name} of case {case_id}, the {choice} of {self.names[0]}: reference, "
+                        f"prediction and error, with the relative L2 error above each panel.",
+                    )
+                    for name in fields
+                ],
+            }
+        return {"cases": list(shown.values())}
+
+    def _parity(self) -> dict[str, Any]:
+        having = [(n, r) for n, r in zip(self.names, self.reports, strict=True) if r.forces]
+        same = [(n, r) for n, r in having if r.errors.case_ids == having[0][1].errors.case_ids]
+        if not same:
+            return {"parity": []}
+        names, reports = zip(*same, strict=True)
+        draw_parity(reports, self.folder, labels=names)
+        alt = "Drag and lift from predicted fields over those from the reference, a dot per case."
+        return {"parity": [self._picture("parity", alt)]}
+
+    def _routes(self) -> dict[str, Any]:
+        pairs = [(r, n) for r, n in zip(self.runs, self.names, strict=True) if has_routes(r)]
+        if not pairs:
+            return {"routes": []}
+        runs, names = zip(*pairs, strict=True)
+        case = chosen_case(self.runs[0], "median", self.reports[0].errors)
+        pairs = [pair for pair in pairs if case in pair[0].case_ids]
+        draw_spectrum(runs[: len(pairs)], case, self.folder, labels=names[: len(pairs)])
+        spectrum = "Singular values of the routing matrices of each block, mean over heads."
+        shown = [self._picture("spectrum", f"{spectrum} Case {case}.")]
+        require_rendering()
+        draw_routing(runs[0], case, self.folder, cameras=ALL_AROUND, label=names[0])
+        alt = f"Where the heaviest routes of {names[0]} draw from and return to on case {case}."
+        return {"routes": [self._picture("routing", alt), *shown]}
+
+    def _curves(self) -> dict[str, Any]:
+        if "training" not in self.drawn:
+            try:
+                draw_training(self.directories, self.folder)
+            except (OSError, ValueError) as reason:
+                self._warn(f"No training curves: {reason}")
+                return {}
+        alt = "Loss and validation error over the steps of training."
+        return {"curves": [self._picture("training", alt)]}
+
+    def _picture(self, stem: str, alt: str) -> dict[str, str]:
+        path = self.drawn.get(stem, self.folder / f"{stem}.png")
+        return {"data": base64.b64encode(path.read_bytes()).decode(), "alt": printable(alt)}
+
+    def _about(self, directory: Path, name: str) -> dict[str, Any]:
+        """Return config, data, versions, time and memory of a run."""
+        config = load_yaml(directory / CONFIG)
+        rows: list[list[object]] = [["what", "value"]]
+        model = OmegaConf.select(config, "model._target_") or "?"
+        rows.append(["model", str(model).rpartition(".")[2]])
+        if not classifies(directory):
+            run = self.runs[self.names.index(name)]
+            count = sum(parameter.numel() for parameter in run.model.parameters())
+            rows.append(["parameters", f"{count:,}"])
+            rows.append(["fields", ", ".join(run.channels.fields)])
+            inputs = [*run.channels.features, *run.channels.globals]
+            rows.append(["inputs", ", ".join(["coordinates", *inputs])])
+            cases = (run.training_set or {}).get("cases")
+            rows.append(["training cases", "?" if cases is None else f"{cases:,}"])
+        source = next((config.data.get(k) for k in ("builtin", "benchmark", "root", "sequences")
+                       if config.data.get(k)), "memory")  # fmt: skip
+        rows.append(["data", str(source)])
+        rows += [[key.replace("n_", "configured cases, "), str(config.data[key])]
+                 for key in ("n_train", "n_val", "n_test") if config.data.get(key)]  # fmt: skip
+        rows += _costs(directory)
+        versions, command = directory / "versions.json", directory / "command.txt"
+        if command.is_file():
+            rows.append(["command", command.read_text().strip()])
+        known = json.loads(versions.read_text()) if versions.is_file() else {}
+        bounds = "no fields" if classifies(directory) else stored_bounds([run])
+        return {
+            "name": name,
+            "bounds": format_bounds(bounds) if isinstance(bounds, Bounds) else None,
+            "about": rows,
+            "config": OmegaConf.to_yaml(config),
+            "versions": [["package", "version"], *([k, str(v)] for k, v in known.items())],
+        }
+
+
+def _costs(directory: Path) -> list[list[object]]:
+    """Return the length of a training, its speed and its memory."""
+    try:
+        rows = read_metrics(directory)
+    except FileNotFoundError:
+        return []
+    found = [["steps", f"{max((row['step'] for row in rows), default=0):,}"]]
+    for key, name, unit in (("seconds_per_step", "median time of a step", "s"),
+                            ("tokens_per_second", "median tokens per second", ""),
+                            ("memory_mb", "peak memory", "MB")):  # fmt: skip
+        values = [float(row[key]) for row in rows if row.get(key) is not None]
+        if values:
+            value = max(values) if key == "memory_mb" else float(np.median(values))
+            found.append([name, f"{value:,.4g} {unit}".strip()])
+    return found
+
+
+def _tables(report: Report, is_large: bool) -> dict[str, Any]:
+    """Return the tables of a report, the worst case first."""
+    errors, header, *rows = report.errors, *case_rows(report)
+    order = np.argsort(-errors.per_case, kind="stable")
+    counts, edges = np.histogram(errors.per_case, bins=min(24, max(4, len(rows) // 4)))
+    wide, tall = 390 / len(counts), 95 / max(counts.max(), 1)
+    percent = [f"{100 * edge:.3g} %" for edge in edges]
+    bars = [
+        {"x": f"{5 + i * wide + 0.5:.2f}", "width": f"{wide - 1:.2f}", "height": float(n * tall),
+         "title": f"{n} cases from {percent[i]} to {percent[i + 1]}"}
+        for i, n in enumerate(counts)
+    ]  # fmt: skip
+    return {
+        "errors": error_rows(report),
+        "errors_caption": f"Relative L2 error in percent over {len(rows)} "
+        f"{SPLIT_NAMES[report.split]} cases",
+        "baselines": describe_baselines(report.baselines) if report.baselines else None,
+        "notes": report.notes,
+        "cases": [header, *(rows[i] for i in order)],
+        "csv": "errors.csv" if is_large else "evaluation.csv",
+        "worst": errors.case_ids[order[0]],
+        "worst_error": f"{100 * errors.per_case[order[0]]:.2f} %",
+        "forces": force_rows(report) if report.forces is not None else None,
+        "histogram": {
+            "bars": bars,
+            "low": percent[0],
+            "high": percent[-1],
+            "alt": f"Histogram of the errors of {len(rows)} cases, {percent[0]} to {percent[-1]}, "
+            f"median {100 * errors.median:.3g} %",
+        },
+    }
+
+
+def _sensitivities(
+    run: Run, path: str, association: str, settings: ForceSettings
+) -> dict[str, list[Layer]]:
+    """Return how drag and lift change with the shape, at the tokens of a surface."""
+    shape = open_shape(run, path, settings=settings, progress=False)
+    layers = []
+    for quantity in ("drag", "lift"):
+        values = shape_sensitivity(shape, quantity).per_area
+        if association == "cell":
+            mesh = shape.mesh
+            sums = np.add.reduceat(values[mesh.connectivity], mesh.offsets[:-1])
+            values = sums / np.diff(mesh.offsets)
+        limits = error_limits({quantity: values})
+        layers.append(Layer(f"of {quantity}, per outward displacement and area", values, limits,
+                            "errors"))  # fmt: skip
+    return {"sensitivity": layers}
