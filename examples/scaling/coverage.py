@@ -33,6 +33,7 @@ from physicsnemo_flarepp.evaluation import (
     predict_difference,
     predict_file,
     relative_l2,
+    store_bounds,
     stored_bounds,
 )
 from physicsnemo_flarepp.evaluation.bounds import (
@@ -41,6 +42,7 @@ from physicsnemo_flarepp.evaluation.bounds import (
     ERROR,
     LEVELS,
     difficulty,
+    mesh_grain,
     state_features,
 )
 from physicsnemo_flarepp.evaluation.calibration import case_forces, case_scores, token_areas
@@ -186,7 +188,9 @@ def report_meshes(run: Run, bounds: Bounds, n_cases: int) -> None:
         for name, change in CHANGES.items():
             mesh = change(case.mesh.triangulate())
             mesh.clear_data()
-            values, state = run.predict_with_state(sample_of(run, mesh, {}), progress=False)
+            given = sample_of(run, mesh, {})
+            grain = mesh_grain(given.get("weights", None))
+            values, state = run.predict_with_state(given, progress=False)
             moved = decode_state(run.model, inputs["fx"], inputs.get("embedding"), state)
             moved = run.normalizer.inverse(moved[0].float(), key="fields").numpy()
             errors = relative_l2(moved, case.target, run.channels.norms, areas)
@@ -194,20 +198,23 @@ def report_meshes(run: Run, bounds: Bounds, n_cases: int) -> None:
             forces = field_forces(there, values, run.channels, settings).coefficients
             row = {f"{ERROR}/{key}": value for key, value in errors.items()}
             row |= {f"{COEFFICIENT}/{key}": abs(forces[key] - true[key]) for key in ("Cd", "Cl")}
-            rows[name].append(row | {"distance": bounds.distance(state_features(state))})
+            rows[name].append(
+                row | {"distance": bounds.distance(state_features(state)), "grain": grain}
+            )
     table = []
     for name, found in rows.items():
         far = np.array([row["distance"] for row in found])
-        line = {
-            "mesh": name,
-            "inside the gate": interval(int((far <= bounds.distances.max()).sum()), len(far)),
-        }
+        inside = int((far <= bounds.distances.max()).sum())
+        bound = sum(bounds.doubt(row["distance"], row["grain"]) is None for row in found)
+        line = {"mesh": name, "shape inside": interval(inside, len(far))}
+        line["given a bound"] = interval(bound, len(far))
         for key in (key for key in found[0] if "/" in key):
             kind, quantity = key.split("/")
-            for level in (0.9,):
-                limits = [getattr(bounds, kind)(quantity, level, d) for d in far]
-                hits = int(sum(row[key] <= limit for row, limit in zip(found, limits, strict=True)))
-                line[f"{quantity}, held at {100 * level:g} %"] = interval(hits, len(far))
+            limits = [getattr(bounds, kind)(quantity, 0.9, d) for d in far]
+            hits = int(sum(row[key] <= limit for row, limit in zip(found, limits, strict=True)))
+            mean = np.mean([row[key] for row in found])
+            line[f"{quantity}: would hold at 90 %"] = interval(hits, len(far))
+            line[f"{quantity}: mean error"] = f"{mean:.2g}"
         table.append(line)
     print_table(table)
     print(flush=True)
@@ -396,6 +403,7 @@ def main() -> None:
     bounds = stored_bounds(runs)
     if isinstance(bounds, str):
         bounds = calibrate(runs)
+        store_bounds(bounds, runs[0])
     asked = [arguments.meshes, arguments.gate, arguments.outside, arguments.pairs]
     with TemporaryDirectory() as folder:
         if arguments.meshes:

@@ -1,8 +1,8 @@
 """A surface changed by a lattice until a quantity is best, within limits and near the training set.
 
 SciPy's SLSQP works on exact gradients. Each shape that it tries is a line of ``history.jsonl`` with
-its derivatives: the same problem, started again, reads them instead of computing them, and goes on
-where it was stopped.
+its derivatives: the same problem, started again, reads them instead of computing them, and
+resumes where it was stopped.
 """
 
 import hashlib

@@ -62,5 +62,5 @@ def check_surface(mesh: PolygonMesh, allow_open: bool) -> list[str]:
         "stored once per cell are merged by pyvista's clean(), holes are closed by fill_holes()"
     )
     if not allow_open:
-        raise ValueError(f"{text}; give --allow-open to go on with them")
+        raise ValueError(f"{text}; give --allow-open to take it as it is")
     return [text]

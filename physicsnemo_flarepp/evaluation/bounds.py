@@ -3,12 +3,12 @@
 A case that training never saw is scored by its error over its distance from the training cases. If
 a new case and n such cases are exchangeable, its score is at most the k-th smallest of theirs,
 k = ceil(level (n + 1)), with probability `level` or more, whatever the model and the distribution;
-no level above n / (n + 1) can be promised. Errors are integrals over the geometry, so a bound does
-not depend on the mesh.
+no level above n / (n + 1) can be promised. Errors are integrals over the geometry.
 
 The distance is that of latent states, which have one size on every mesh, as PhysicsNeMo's
 ``OODGuard`` measures it. A case that is farther from training than all held-out cases gets no
-bound.
+bound, nor does one whose mesh is finer, coarser or graded otherwise than theirs: an accurate model
+errs less than its answers differ between meshes.
 """
 
 import json
@@ -35,10 +35,13 @@ from .force_conventions import ForceSettings
 LEVELS = (0.8, 0.9, 0.95)
 USUAL_LEVEL = 0.9
 ERROR, BAND, COEFFICIENT = "error", "band", "coefficient"
-_FORMAT = "flarepp-bounds-1"
+_FORMAT = "flarepp-bounds-2"
+_ARRAYS = ("weights", "references", "distances", "grains")
 _NEIGHBOURS = 10
 _RING = 8
 _FAR = 10.0
+# Logarithms of shares may differ so much from those of held-out meshes.
+_SAME_GRAIN = 0.1
 
 
 def highest_level(weights: Float[np.ndarray, " n"]) -> float:
@@ -119,6 +122,22 @@ def state_features(state: LatentState) -> Float[np.ndarray, " D"]:
     return torch.cat(pooled).double().cpu().numpy()
 
 
+def mesh_grain(weights: Float[np.ndarray, " N"] | None) -> Float[np.ndarray, " 2"]:
+    """Return how fine and how graded a mesh is: mean and deviation of its tokens' log shares.
+
+    Both are averages over the area. Zeros where tokens have no weights.
+
+    >>> mesh_grain(np.ones(4)).round(3).tolist() == [round(-float(np.log(4)), 3), 0.0]
+    True
+    """
+    if weights is None:
+        return np.zeros(2)
+    shares = np.asarray(weights, np.float64)
+    shares = shares[shares > 0] / shares.sum()
+    mean = (shares * np.log(shares)).sum()
+    return np.array([mean, np.sqrt((shares * (np.log(shares) - mean) ** 2).sum())])
+
+
 @dataclass(frozen=True)
 class Bounds:
     """What held-out cases tell about the errors of a run, or of an ensemble of runs.
@@ -137,6 +156,8 @@ class Bounds:
         :func:`state_features` of training cases, (r, D).
     distances : numpy.ndarray
         How far the held-out cases are from them, (n,).
+    grains : numpy.ndarray
+        :func:`mesh_grain` of their meshes, (n, 2).
     fingerprints : tuple[str, ...]
         Of the models.
     forces : Mapping or None
@@ -150,6 +171,7 @@ class Bounds:
     scores: Mapping[str, Mapping[str, np.ndarray]]
     references: np.ndarray
     distances: np.ndarray
+    grains: np.ndarray
     fingerprints: tuple[str, ...]
     forces: Mapping[str, object] | None = None
     remarks: tuple[str, ...] = ()
@@ -259,11 +281,19 @@ class Bounds:
         """Return how far a case is from those of training."""
         return float(self.guard.score_geometry(self._directions(features[None]))[0])
 
-    def doubt(self, distance: float) -> str | None:
-        """Return why a case is not like those of training, None if it is."""
+    def doubt(self, distance: float, grain: Float[np.ndarray, " 2"]) -> str | None:
+        """Return why a case is not like those of training, or its mesh; None if both are."""
         farthest = float(self.distances.max())
+        low, high = self.grains.min(axis=0) - _SAME_GRAIN, self.grains.max(axis=0) + _SAME_GRAIN
         if distance <= farthest:
-            return None
+            if (low <= grain).all() and (grain <= high).all():
+                return None
+            return (
+                f"its mesh is not like those of the held-out cases: about {np.exp(-grain[0]):.0f} "
+                f"tokens by area, theirs {np.exp(-high[0]):.0f} to {np.exp(-low[0]):.0f}; their "
+                f"sizes vary by {grain[1]:.2g}, there {low[1]:.2g} to {high[1]:.2g}. Give such a "
+                "mesh, or calibrate with cases on meshes like this one"
+            )
         return (
             f"it is not like the training cases: its latent state is {distance:.3g} away from "
             f"theirs, those of the {len(self.case_ids)} held-out cases at most {farthest:.3g}"
@@ -272,7 +302,7 @@ class Bounds:
     def save(self, path: Path) -> Fingerprint:
         """Write the bounds as safetensors."""
         tensors = {"weights": self.weights, "references": self.references.astype(np.float32)}
-        tensors["distances"] = self.distances
+        tensors |= {"distances": self.distances, "grains": self.grains}
         tensors |= {
             f"{kind}/{name}": values
             for kind, scores in self.scores.items()
@@ -293,7 +323,7 @@ class Bounds:
             if told.get("format") != _FORMAT:
                 raise ValueError(f"its format is {told.get('format')!r}, expected {_FORMAT!r}")
             content = json.loads(told["content"])
-            known = {key: tensors.pop(key) for key in ("weights", "references", "distances")}
+            known = {key: tensors.pop(key) for key in _ARRAYS}
             scores: dict[str, dict[str, np.ndarray]] = {ERROR: {}, BAND: {}, COEFFICIENT: {}}
             for name, values in tensors.items():
                 kind, _, rest = name.partition("/")

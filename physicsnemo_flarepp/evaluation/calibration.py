@@ -22,6 +22,7 @@ from .bounds import (
     area_quantile,
     difficulty,
     highest_level,
+    mesh_grain,
 )
 from .force_conventions import ForceSettings, force_settings, target_settings
 from .forces import field_forces, force_surface
@@ -98,7 +99,7 @@ def _measure(
     run, n = runs[0], len(reader.case_ids)
     settings = case_forces(run)
     kept = np.unique(np.linspace(0, len(train) - 1, min(len(train), _REFERENCES)).astype(int))
-    references, features, rows = [], [], []
+    references, features, rows, grains = [], [], [], []
     with progress_bar(f"calibrate {run.name}", len(kept) + n, progress) as advance:
         for index in kept:
             sample, _ = train[int(index)]
@@ -113,6 +114,7 @@ def _measure(
             if COEFFICIENT not in rows[-1]:
                 settings = None  # of no case, then
             features.append(found.features)
+            grains.append(mesh_grain(sample.get("weights", None)))
             advance()
     scores: dict[str, dict[str, np.ndarray]] = {ERROR: {}, BAND: {}, COEFFICIENT: {}}
     for kind in (ERROR, BAND, *([] if settings is None else [COEFFICIENT])):
@@ -124,6 +126,7 @@ def _measure(
         scores=scores,
         references=np.array(references).astype(np.float32).astype(np.float64),
         distances=np.zeros(n),
+        grains=np.array(grains),
         fingerprints=fingerprints(runs),
         forces=None if settings is None else json.loads(json.dumps(asdict(settings[0]))),
         remarks=tuple(_remarks(run, reader)),
@@ -214,8 +217,8 @@ def _remarks(run: Run, reader: CaseReader) -> list[str]:
         )
     if run.channels.weights == NO_WEIGHTS:
         remarks.append(
-            "this run does not weigh its tokens: bounds hold on meshes like those of training "
-            "only; data.weights=measure makes them hold on any"
+            "this run does not weigh its tokens, so that meshes are not compared: bounds hold on "
+            "meshes like those of training only"
         )
     if reader.read_measure(0) is None:
         remarks.append("areas are unknown, so errors are sums over tokens, not integrals")

@@ -16,7 +16,7 @@ from ..runs.trained_run import Run
 from ..texts import printable
 from .bounds import ERROR, Bounds, state_features
 from .calibration import stored_bounds
-from .file_predictions import open_for_run, surface_doubts
+from .file_predictions import open_for_run, sample_grain, surface_doubts
 from .force_conventions import ForceSettings
 from .forces import field_forces, force_surface, surface_areas
 
@@ -147,7 +147,7 @@ def _predict(
     refusal = size.doubt or run.parameter_warning(sample)
     distance = None if bounds is None else bounds.distance(state_features(state))
     if refusal is None and bounds is not None:
-        refusal = bounds.doubt(distance)
+        refusal = bounds.doubt(distance, sample_grain(sample))
     refusal = refusal and f"{path}: {refusal}"
     coefficients = {}
     if settings is not None:

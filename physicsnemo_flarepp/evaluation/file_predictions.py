@@ -16,7 +16,7 @@ from ..meshes.measures import EFFECTIVE_MEASURE, stored_measure
 from ..runs.samples import SAMPLE, GlobalValues, input_sample, measures, whole_grid
 from ..runs.trained_run import Run
 from ..texts import printable
-from .bounds import Bounds, describe_coefficients, describe_errors
+from .bounds import Bounds, describe_coefficients, describe_errors, mesh_grain
 from .calibration import check_members, stored_bounds
 from .force_conventions import ForceSettings, describe_settings, sign_doubt
 from .forces import Forces, field_forces, force_surface
@@ -131,7 +131,7 @@ def predict_file(
     if isinstance(known, Bounds):
         level = known.choose_level(level)
         distance = known.distance(found.features)
-        refusal = size.doubt or outside or known.doubt(distance)
+        refusal = size.doubt or outside or known.doubt(distance, sample_grain(sample))
         bounds = None if refusal else known
     if contents.mesh is not None:
         mesh = to_pyvista(contents.mesh)
@@ -165,6 +165,11 @@ def predict_file(
         level,
         distance,
     )
+
+
+def sample_grain(sample: Mapping[str, Tensor]) -> np.ndarray:
+    """Return how fine and how graded the mesh of a sample is, (2,)."""
+    return mesh_grain(sample.get("weights", None))
 
 
 def spread_arrays(widths: Mapping[str, int], spread: np.ndarray) -> dict[str, np.ndarray]:
@@ -286,8 +291,8 @@ def case_promise(run: Run, case: CasePrediction, level: float | None = None) -> 
     known = stored_bounds([run])
     if isinstance(known, str):
         return [f"no bounds: {known}"]
-    distance = known.distance(case.pooled_state)
-    if (doubt := known.doubt(distance)) is not None:
+    distance, sample = known.distance(case.pooled_state), run.test_set[case.index][0]
+    if (doubt := known.doubt(distance, sample_grain(sample))) is not None:
         return [f"no bounds: {doubt}"]
     return describe_errors(known, known.choose_level(level), distance)
 
