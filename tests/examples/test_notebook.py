@@ -19,7 +19,8 @@ def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
     display.display = shown.append
     display.Image = display.IFrame = lambda path, *size: Path(path).stat().st_size
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    monkeypatch.setenv("STEPS", "60")
+    monkeypatch.setenv("STEPS", "40")
+    monkeypatch.setenv("CASES", "10")
     monkeypatch.chdir(tmp_path)
     names = {}
     for cell in cells:
