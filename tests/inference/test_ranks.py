@@ -19,7 +19,7 @@ def found(tmp_path_factory):
 def test_shards_streamed_by_each_rank_equal_the_whole(found, size):
     for rank in range(size):
         cases = {key: errors for key, errors in found[rank].items() if key[0] == size}
-        assert len(cases) == 12
+        assert len(cases) == 16
         for (_, name, dtype, weighted), errors in cases.items():
             assert max(errors) < TOLERANCE[dtype], (rank, name, dtype, weighted)
 
