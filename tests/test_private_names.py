@@ -43,6 +43,7 @@ PRIVATE = {
     "_foreach_lerp": "torch",
     "_foreach_lerp_": "torch",
     "_foreach_mul_": "torch",
+    "_common_utils": "torch.distributed.fsdp",
     "_backward_hooks": "a torch.nn.Module",
     "_backward_pre_hooks": "a torch.nn.Module",
     "_forward_hooks": "a torch.nn.Module",

@@ -3,12 +3,14 @@
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
 
 from ..files import RefusedFile, reading
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 # A config has some hundred; lists of cases may have many thousand.
 _MOST_VALUES = 1_000_000
@@ -167,8 +169,10 @@ class LoaderConfig(DataConfig):
     parallel: ParallelConfig = setting(ParallelConfig, "Place in the mesh of ranks.")
 
 
-def load_yaml(path: Path) -> DictConfig:
+def load_yaml(path: Path) -> "DictConfig":
     """Return the values in a YAML file, which aliases must not multiply."""
+    from omegaconf import OmegaConf
+
     with reading(path):
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         if _n_values(root, {}) > _MOST_VALUES:

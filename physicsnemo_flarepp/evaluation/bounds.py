@@ -41,7 +41,7 @@ _NEIGHBOURS = 10
 _RING = 8
 _FAR = 10.0
 # Logarithms of shares may differ so much from those of held-out meshes.
-_SAME_GRAIN = 0.1
+_SAME_GRAIN = 0.02
 
 
 def highest_level(weights: Float[np.ndarray, " n"]) -> float:

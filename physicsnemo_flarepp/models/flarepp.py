@@ -87,9 +87,11 @@ class FlarePP(MixerBackbone):
         Only False: configs of PhysicsNeMo's Transolver have it.
     checkpointing_ratio : float, optional, default=0.0
         Another name for ``checkpoint_blocks``.
-    projection_layers, synthesis_layers : int, optional, default=0
-        Residual layers in the maps to keys and values of the routing, and of the query synthesis,
-        before the linear one. FLARE's first paper has four in the former.
+    projection_layers : int, optional, default=0
+        Residual layers in the maps to the keys and values of the routing, before the linear one.
+        FLARE's first paper has four.
+    synthesis_layers : int, optional, default=0
+        The same in the maps of the query synthesis.
     ffn_layers : int, optional, default=0
         Residual layers of the feed-forward, of width ``n_hidden``, before a linear one; 0 builds
         the one that ``mlp_ratio`` describes. FLARE's first paper has four.

@@ -121,7 +121,7 @@ def lookup_table(colors: Colormap, limits: Limits, no_data: str) -> pv.LookupTab
 class MeshRenderer:
     """Paints one canvas again and again, with other values, from other sides.
 
-    >>> from .cameras import make_views
+    >>> from .views import make_views
     >>> from .canvases import make_canvas
     >>> canvas = make_canvas(pv.Plane(i_size=2.0), 121)
     >>> views = make_views(canvas, Theme(dpi=20, panel_width=1.0))

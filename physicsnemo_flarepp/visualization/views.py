@@ -223,6 +223,7 @@ PRESETS: Mapping[str, Preset] = {
     "pipe": Preset(labels={"u_x": "velocity u$_x$"}),
     "plasticity": Preset(source="die"),
     "cars": _VEHICLE,
+    "cars_wake": _VEHICLE,
     "car_volumes": _VEHICLE,
     **{
         f"drivaerml_{size}": _VEHICLE

@@ -37,6 +37,7 @@ REVIEWED = {
     "__init__.py import_module": 1,
     "datapipes/__init__.py import_module": 1,
     "evaluation/__init__.py import_module": 1,
+    "sequences/__init__.py import_module": 1,
     "commands/dispatch.py import_module": 3,
     "models/layers.py import_module": 1,
     "meshes/vtk_process.py import_module": 1,
@@ -46,6 +47,8 @@ REVIEWED = {
     # Programs of this package, in a fresh interpreter.
     "meshes/vtk_calls.py Popen": 1,
     "visualization/rendering.py run": 1,
+    # git, in the checkout of this package, for its commit.
+    "runs/directory.py run": 1,
     # A class from the user's own config, or from a file whose author is trusted.
     "datapipes/sources.py get_class": 1,
     "models/feeding.py get_class": 2,
@@ -57,6 +60,7 @@ REVIEWED = {
     "commands/configs.py create": 1,
     "datapipes/config.py load": 1,
     "datapipes/inspection.py create": 1,
+    "sequences/loading.py create": 1,
     # Weights: weights_only and torch's own list of types; members are never extracted.
     "runs/model_files.py ZipFile": 2,
     "runs/model_files.py load": 1,
@@ -70,9 +74,12 @@ REVIEWED = {
     "datapipes/readers/array_files.py load": 2,
     "builtin/workers.py load": 1,
     "inference/arrays.py load": 1,
+    "sequences/reading.py load": 1,
     "inference/arrays.py open_memmap": 1,
     # Members of an archive: looked through first, then copied as bytes to names below the target.
     "datapipes/transfer.py open": 1,
+    # Members of an archive, read as bytes and never extracted.
+    "sequences/reading.py open": 1,
     # Formats of numbers: own datasets of HDF5, codecs of zarr, no pickles in memory maps.
     "datapipes/readers/array_files.py File": 2,
     "datapipes/readers/array_files.py open_group": 1,
@@ -82,6 +89,7 @@ REVIEWED = {
     "datapipes/readers/contents.py open_group": 1,
     "datapipes/normalization.py safe_open": 1,
     "inference/state.py safe_open": 1,
+    "evaluation/bounds.py safe_open": 1,
 }
 
 
