@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
@@ -295,7 +296,8 @@ def unwrap(model: nn.Module) -> TokenModel:
 
 def _check_whole(model: FullyShardedDataParallel) -> None:
     """Raise if a rank holds a part of the weights only: nothing gathers them for a chunk."""
-    if model.process_group.size() > 1 and model.training_state != TrainingState.SUMMON_FULL_PARAMS:
+    ranks = dist.get_world_size(model.process_group)
+    if ranks > 1 and model.training_state != TrainingState.SUMMON_FULL_PARAMS:
         raise ValueError(
             "the weights are sharded over ranks; predict inside `with "
             "FullyShardedDataParallel.summon_full_params(model):`, or take the plain forward"

@@ -6,7 +6,7 @@ the scale of the scores (ours is :math:`D^{-1/2}`), and FLARE's projection befor
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import physicsnemo
 import physicsnemo.models.flare
@@ -200,7 +200,8 @@ def _flarepp_from(stages: FlarePlusPlusStages) -> dict[str, Tensor]:
 def _flarepp_to(mixer: FlarePPMixer, scale: float) -> dict[str, Tensor]:
     if not torch.isclose(torch.tensor(scale), torch.tensor(mixer.head_dim**-0.5)):
         raise ValueError(f"FLAREPlusPlus scales its scores by {scale}, expected D**-0.5")
-    weight, bias = mixer.project.weight.detach(), mixer.project.bias.detach()
+    project = cast(nn.Linear, mixer.project)  # projection_layers is 0
+    weight, bias = project.weight.detach(), project.bias.detach()
     if len(bias) == 2 * mixer.dim:  # shared_projections: the same keys and values twice
         weight, bias = weight.repeat(2, 1), bias.repeat(2)
     return {
@@ -232,7 +233,8 @@ def _flare_from(stages: FlareStages) -> dict[str, Tensor]:
 def _flare_to(mixer: FlareMixer, scale: float) -> dict[str, Tensor]:
     """Take the keys for FLARE's projection, and find the map of them that the values are."""
     by_head = (mixer.heads, mixer.head_dim)
-    weight, bias = mixer.project.weight.detach().double(), mixer.project.bias.detach().double()
+    project = cast(nn.Linear, mixer.project)  # projection_layers is 0
+    weight, bias = project.weight.detach().double(), project.bias.detach().double()
     keys, values = (part.unflatten(0, by_head) for part in weight.chunk(2))
     key_bias, value_bias = (part.unflatten(0, by_head) for part in bias.chunk(2))
     # values = S keys for the columns of all heads, and value_bias = S key_bias + s.
