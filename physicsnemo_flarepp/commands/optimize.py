@@ -32,7 +32,10 @@ def run(options: argparse.Namespace) -> list[Path]:
     cameras = chosen_cameras(options, options.views or VIEWS) or VIEWS
     written, reason = write_outcome(problem, outcome, output, cameras=cameras)
     print(format_table(outcome_rows(outcome)))
-    print("These are predictions of the surrogate: confirm the change with the solver.")
+    print(
+        "These are predictions of the surrogate: confirm the change with the solver. `flarepp delta` "
+        "of both surfaces says whether the run's bounds settle its sign."
+    )
     if reason is not None:
         print(f"no picture: {reason}")
     print(*written, sep="\n")

@@ -100,6 +100,7 @@ CONTENT = {
     "plasticity": (write_plasticity, (2, 2, 0), ["x_deformed", "y_deformed", "u_x", "u_y"]),
     "drivaerml_40k": (write_presampled, (3, 0, 0), ["pMeanTrim"]),
     "cars": (write_cars, (3, 3, 0), CAR_FIELDS),
+    "cars_wake": (write_cars, (3, 3, 0), CAR_FIELDS),
     "car_volumes": (
         write_volumes,
         (3, 4, 0),
