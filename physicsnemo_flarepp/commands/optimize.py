@@ -33,8 +33,8 @@ def run(options: argparse.Namespace) -> list[Path]:
     written, reason = write_outcome(problem, outcome, output, cameras=cameras)
     print(format_table(outcome_rows(outcome)))
     print(
-        "These are predictions of the surrogate: confirm the change with the solver. `flarepp delta` "
-        "of both surfaces says whether the run's bounds settle its sign."
+        "These are predictions of the surrogate: confirm the change with the solver. "
+        "`flarepp delta` of both surfaces says whether the run's bounds settle its sign."
     )
     if reason is not None:
         print(f"no picture: {reason}")

@@ -38,7 +38,7 @@ from ..evaluation import (
 )
 from ..evaluation.bounds import format_bounds
 from ..evaluation.figures import classifies, file_name, preset_of
-from ..evaluation.file_predictions import case_promise
+from ..evaluation.file_predictions import case_promise, sample_grain
 from ..evaluation.predictions import CHOICES
 from ..evaluation.reports import case_rows, comparison_rows, error_rows, force_rows
 from ..evaluation.routing_figures import has_routes
@@ -223,8 +223,8 @@ class _Content:
         layers, notes = case_layers(found, preset_of(run, one)), case_promise(run, one)
         if isinstance(known := stored_bounds([run]), Bounds):
             level, distance = known.choose_level(), known.distance(one.pooled_state)
-            bands = {}
-            if known.doubt(distance) is None:
+            grain, bands = sample_grain(run.test_set[one.index][0]), {}
+            if known.doubt(distance, grain) is None:
                 values = (one.coordinates, one.prediction, one.channels.fields)
                 bands = known.bands(*values, level, distance)
             for several, band in zip(layers.values(), bands.values(), strict=False):

@@ -29,6 +29,7 @@ from physicsnemo_flarepp.evaluation.bounds import (
 )
 from physicsnemo_flarepp.evaluation.calibration import NoGround
 from physicsnemo_flarepp.evaluation.file_predictions import describe_prediction
+from physicsnemo_flarepp.report import write_page
 from physicsnemo_flarepp.runs.manifest import Manifest
 from tests.commands.calling import verb
 from tests.evaluation import making
@@ -300,3 +301,10 @@ def test_weights_must_fit_the_cases(bounded, bounds):
 
 def test_a_test_case_is_compared_with_training(bounded, bounds):
     assert predict_case(bounded, 0).pooled_state.shape == bounds.references[0].shape
+
+
+@pytest.mark.slow
+def test_the_page_of_a_run_has_bands_or_says_why_not(bounded, bounds, tmp_path):
+    page = write_page([bounded.directory], lambda _: bounded, tmp_path / "page.html")
+    text = page.read_text()
+    assert ("band, 90 %" in text) != ("no bounds: it is not like" in text)  # of the median case
