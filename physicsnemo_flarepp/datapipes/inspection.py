@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from omegaconf import OmegaConf
 
 from ..meshes import ASSOCIATIONS, PolygonMesh
@@ -132,7 +133,10 @@ class Inspection:
 
     def as_yaml(self) -> str:
         """Return the config as a file of the group ``data``."""
-        return "defaults:\n  - own\n\n" + OmegaConf.to_yaml(OmegaConf.create(dict(self.config)))
+        text = OmegaConf.to_yaml(OmegaConf.create(dict(self.config)))
+        if not text.replace("\n", "").isprintable():  # YAML shows more characters as they are
+            text = yaml.safe_dump(yaml.safe_load(text), sort_keys=False)
+        return "defaults:\n  - own\n\n" + text
 
     def overrides(self) -> list[str]:
         """Return the config as arguments of ``flarepp train``."""

@@ -146,9 +146,12 @@ def draw_comparison(
     preset, title = preset_of(runs[0], one), f"case {plain_label(case_id)}"
     if case != case_id:
         title += f", {case} error of {names[0]}"
-    drawn = []
+    drawn, stems = [], set()
     for field in fields or list(one.channels.fields):
         stem = file_name(f"comparison_{case}_{field}")
+        while stem in stems:  # fields whose names differ in what is replaced only
+            stem += "_"
+        stems.add(stem)
         vector = field not in one.field_names
         label = preset.labels.get(field, plain_label(field))
         mesh, arrays = one.mesh, [one.scalars(field, one.target)]

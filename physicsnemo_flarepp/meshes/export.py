@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _SUFFIXES = {"PolyData": ".vtp", "StructuredGrid": ".vts", "UnstructuredGrid": ".vtu"}
 
 
+_MARKS = str.maketrans(dict.fromkeys('<>&"', "_"))
+
+
 def prediction_arrays(
     widths: Mapping[str, int],
     predictions: Mapping[str, Float[np.ndarray, "N O"]],
@@ -56,9 +59,14 @@ def _by_field(widths: Mapping[str, int], values: np.ndarray, end: str) -> dict[s
         )
     columns = np.split(values, np.cumsum(list(widths.values()))[:-1], axis=1)
     return {
-        printable(field) + end: column[:, 0] if widths[field] == 1 else column
+        _array_name(field) + end: column[:, 0] if widths[field] == 1 else column
         for field, column in zip(widths, columns, strict=True)
     }
+
+
+def _array_name(name: str) -> str:
+    """Return a name that VTK's XML files can hold: they do not escape marks of XML."""
+    return printable(name).translate(_MARKS)
 
 
 def add_arrays(
@@ -75,7 +83,7 @@ def add_arrays(
                 f"array {name!r} has {len(values)} values for a mesh of {n} {association}s; give "
                 "one for each, of the whole case"
             )
-        data[printable(name)] = np.ascontiguousarray(values)
+        data[_array_name(name)] = np.ascontiguousarray(values)
     return mesh
 
 
