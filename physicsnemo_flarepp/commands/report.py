@@ -37,7 +37,7 @@ def after_training(directory: Path, drawn: Sequence[Path]) -> None:
             drawn=drawn,
             largest=AFTER_TRAINING,
         )
-    except Exception as reason:  # whatever it is, the results of the training stand
+    except (ImportError, OSError, RuntimeError, ValueError) as reason:  # the training stands
         print(printable(f"no report of {directory}: {reason}; try flarepp report {directory}"))
         return
     print(f"report: {path}")
