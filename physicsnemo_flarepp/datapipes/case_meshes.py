@@ -11,7 +11,7 @@ import pyvista as pv
 from ..files import reading
 from ..meshes import polygon_mesh, to_pyvista
 from ..meshes.polygons import select_polygons
-from .readers.base import Rowwise
+from .readers.array_files import Rowwise
 from .readers.contents import ARRAY_SUFFIXES, MESH_FILES, Wanted, is_connectivity, open_file
 
 

@@ -10,7 +10,8 @@ from tensordict import TensorDict
 from ..files import Fingerprint, replace_text
 from ..meshes import ASSOCIATIONS
 from .readers import CaseReader
-from .readers.base import NO_WEIGHTS, channel_names, parameter_names
+from .readers.case_tables import channel_names, parameter_names
+from .readers.names import NO_WEIGHTS
 
 FILE_NAME = "channels.json"
 # Layouts that store cell centres: their tokens are the cells of a mesh.

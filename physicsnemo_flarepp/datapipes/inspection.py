@@ -18,12 +18,11 @@ from ..meshes.measures import EFFECTIVE_MEASURE, MEASURE_NAMES
 from ..progress import progress_bar
 from .loaders import check_disjoint
 from .readers import CaseReader, OwnReader
-from .readers.base import MEASURE, NO_WEIGHTS, Rowwise
+from .readers.array_files import Rowwise
 from .readers.case_files import in_order
 from .readers.case_tables import make_table
 from .readers.contents import SUFFIXES, Contents, Wanted, is_connectivity, open_file
-from .readers.guesses import complete
-from .readers.names import Names
+from .readers.names import MEASURE, NO_WEIGHTS, Names, complete
 from .readers.splits import SPLITS
 from .sources import DataSource, open_source
 from .statistics import OTHER_UNITS, has_same_inputs

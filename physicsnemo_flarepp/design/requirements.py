@@ -3,8 +3,7 @@
 import numpy as np
 
 from ..datapipes.readers.base import NO_WEIGHTS
-from ..datapipes.readers.case_tables import TO_BODY
-from ..datapipes.readers.names import Pick
+from ..datapipes.readers.names import TO_BODY, Pick
 from ..evaluation import Run
 from ..inference.prediction import unwrap
 from ..meshes import PolygonMesh

@@ -11,7 +11,7 @@ from scipy.sparse.linalg import cg
 from scipy.spatial import KDTree
 
 from ..builtin.sets.car_body import RANGES, CarShape, half_surface, whole_surface
-from ..datapipes.readers.parameters import reference_values_beside
+from ..datapipes.readers.case_files import reference_values_beside
 from ..meshes import PolygonMesh, to_pyvista
 from ..meshes.export import add_arrays
 from ..meshes.polygons import fan_triangles, unit_vectors

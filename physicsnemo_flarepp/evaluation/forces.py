@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..datapipes.channels import Channels
-from ..datapipes.readers.parameters import reference_values_beside
+from ..datapipes.readers.case_files import reference_values_beside
 from ..meshes import ASSOCIATIONS, PolygonMesh
 from ..meshes.measures import clashing_edges, facing, frontal_area, stored_measure
 from ..meshes.polygons import polygon_geometry, vertex_area_vectors

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ..datapipes.channels import Channels
 from ..datapipes.readers.base import MEASURE, NO_WEIGHTS, TokenTable
+from ..datapipes.readers.case_files import reference_values_beside
 from ..datapipes.readers.case_tables import make_table
 from ..datapipes.readers.contents import Contents, Wanted
 from ..datapipes.readers.memory import as_array, contents_of
 from ..datapipes.readers.names import Names, Pick
-from ..datapipes.readers.parameters import reference_values_beside
 from ..datapipes.validation import check_finite
 
 if TYPE_CHECKING:

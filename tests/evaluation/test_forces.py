@@ -7,7 +7,7 @@ import torch
 
 from physicsnemo_flarepp.builtin.sets.car_body import sample_shape
 from physicsnemo_flarepp.builtin.sets.cars import solve_shape, write_run
-from physicsnemo_flarepp.datapipes.readers.parameters import read_reference_values
+from physicsnemo_flarepp.datapipes.readers.case_files import read_reference_values
 from physicsnemo_flarepp.evaluation.force_conventions import ForceSettings, force_settings
 from physicsnemo_flarepp.evaluation.forces import (
     force_surface,

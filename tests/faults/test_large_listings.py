@@ -9,7 +9,7 @@ import numpy as np
 from physicsnemo_flarepp.commands.inspect import describe
 from physicsnemo_flarepp.datapipes import inspection
 from physicsnemo_flarepp.datapipes.inspection import inspect_data
-from physicsnemo_flarepp.datapipes.readers import guesses
+from physicsnemo_flarepp.datapipes.readers import names
 
 
 def write_cases(folder, n_columns):
@@ -27,9 +27,9 @@ def test_the_work_grows_with_the_number_of_names_not_with_its_square(tmp_path, m
     """Counted, not timed: how often the columns of a case are listed."""
     counts = {}
     for n_columns in (10, 200):
-        listing = Mock(wraps=guesses._case_values)
+        listing = Mock(wraps=names._case_values)
         with monkeypatch.context() as patch:
-            patch.setattr(guesses, "_case_values", listing)
+            patch.setattr(names, "_case_values", listing)
             found = inspect_data(write_cases(tmp_path / str(n_columns), n_columns))
         assert len(found.found) == n_columns + 2 and len(describe(found)) > n_columns
         counts[n_columns] = listing.call_count

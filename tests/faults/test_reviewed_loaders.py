@@ -81,11 +81,10 @@ REVIEWED = {
     # Members of an archive, read as bytes and never extracted.
     "sequences/reading.py open": 1,
     # Formats of numbers: own datasets of HDF5, codecs of zarr, no pickles in memory maps.
-    "datapipes/readers/array_files.py File": 2,
+    "datapipes/readers/array_files.py File": 4,
     "datapipes/readers/array_files.py open_group": 1,
-    "datapipes/readers/stores.py File": 2,
-    "datapipes/readers/stores.py loadmat": 1,
-    "datapipes/readers/stores.py load_memmap": 1,
+    "datapipes/readers/array_files.py loadmat": 1,
+    "datapipes/readers/contents.py load_memmap": 1,
     "datapipes/readers/contents.py open_group": 1,
     "datapipes/normalization.py safe_open": 1,
     "inference/state.py safe_open": 1,

@@ -8,9 +8,8 @@ import torch
 
 from physicsnemo_flarepp.datapipes import OwnReader, ReaderOptions, plot_mesh
 from physicsnemo_flarepp.datapipes.readers import contents
-from physicsnemo_flarepp.datapipes.readers.case_files import find_files
+from physicsnemo_flarepp.datapipes.readers.case_files import find_files, read_parameters
 from physicsnemo_flarepp.datapipes.readers.contents import Wanted, open_file
-from physicsnemo_flarepp.datapipes.readers.parameters import read_parameters
 
 from . import making
 from .making import cloud, surface, volume

@@ -1,8 +1,7 @@
 """Readers registered in PhysicsNeMo's data pipe registry; importing this module registers them."""
 
 from .base import CaseReader, ReaderOptions
-from .benchmarks import DarcyReader, GeoFNOReader
-from .layouts import DrivAerMLReader
+from .benchmarks import DarcyReader, DrivAerMLReader, GeoFNOReader
 from .memory import GraphReader, MemoryCases, tokens_from_graph
 from .own import NamedReader, OwnReader
 from .prepared import PreparedReader

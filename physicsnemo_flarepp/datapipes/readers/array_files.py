@@ -1,27 +1,30 @@
-"""Arrays in ``.npz``, ``.npy``, HDF5, zarr and CSV files: found by their headers, read when used.
+"""Arrays in ``.npz``, ``.npy``, HDF5, zarr, CSV and MATLAB files: found by headers, read when used.
 
-A file of somebody else, or of a bad disk, may say anything of its arrays. Before values are read
-their size is compared with what the file holds and with the memory that is free, what is stored
-elsewhere is refused, and what was never written is no zero. Arrays that are no numbers are not
-opened; they are named with the reason, for whoever asks for one of them.
+A file from elsewhere, or from a bad disk, may say anything about its arrays. Before values are read
+their size is compared with what the file holds and with the free memory, and what is stored
+elsewhere or was never written is refused. Arrays that are not numbers are not opened; they are
+named with the reason, for whoever asks for one of them.
 """
 
 import math
 import re
+import struct
 import zipfile
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import EllipsisType
 from typing import BinaryIO
 
 import h5py
 import numpy as np
+import scipy.io
 import zarr
 
-from ...files import damaged, reading
-from ..validation import check_fits
-from .base import LazyArray, Part, Rowwise
-from .stores import check_chunks, check_codecs, own_dataset
+from ...files import RefusedFile, damaged, reading
+from ...meshes.polygons import Rows
+from ..validation import check_fits, missing_name
 
 SUFFIXES = (".npz", ".npy", ".h5", ".hdf5", ".zarr", ".csv")
 _NUMBERS = "fiub"
@@ -29,6 +32,35 @@ _NPY_HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+_ZARR_NOTES = ("zarr.json", ".zarray", ".zattrs")
+# All that zarr and numcodecs have for numbers; "pickle" runs what it decodes.
+_CODECS = {
+    *("bytes", "endian", "transpose", "sharding_indexed", "blosc", "gzip", "zstd", "zlib", "bz2"),
+    *("lz4", "lzma", "pcodec", "zfpy", "crc32", "crc32c", "adler32", "fletcher32"),
+    *("jenkins_lookup3", "delta", "shuffle", "fixedscaleoffset", "quantize", "bitround"),
+    *("astype", "packbits"),
+}
+Part = Rows | int | EllipsisType
+
+
+@dataclass(frozen=True)
+class LazyArray:
+    """An array whose rows are read or computed when they are asked for, and only these."""
+
+    shape: tuple[int, ...]
+    # Gives rows, with an int one entry of the first axis, with ``...`` all.
+    read: Callable[[Part], np.ndarray]
+    dtype: np.dtype = np.dtype(np.float64)
+
+    def __getitem__(self, rows: Part) -> np.ndarray:
+        return self.read(rows)
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self[...], dtype=dtype)
+
+
+# Anything whose first axis is the token axis; a memory map is an ndarray.
+Rowwise = np.ndarray | LazyArray
 # Arrays of numbers by name, and why others are not read.
 Found = tuple[dict[str, Rowwise], dict[str, str]]
 
@@ -47,17 +79,15 @@ def open_arrays(
     suffix = path.suffix.lower()
     if suffix == ".npy":
         return _open_npy(path, name or path.stem)
-    if suffix == ".npz":
-        return _open_npz(path)
-    if suffix == ".csv":
-        return _open_csv(path)
     if suffix == ".zarr":
         return _open_zarr(path, wanted, allow_missing_chunks)
+    if suffix in (".npz", ".csv"):
+        return _open_npz(path) if suffix == ".npz" else _open_csv(path)
     return _open_hdf5(path, allow_missing_chunks)
 
 
 def _npy_header(file: BinaryIO, size: int) -> tuple[tuple[int, ...], np.dtype] | str:
-    """Return shape and type of an array of numbers in ``.npy`` format, or why it is none.
+    """Return shape and type of an array of numbers in ``.npy`` format, or why it is not one.
 
     Raises EOFError unless the array fills the `size` bytes exactly.
     """
@@ -111,8 +141,7 @@ def _open_npz(path: Path) -> Found:
 
         return LazyArray(shape, read, dtype)
 
-    arrays: dict[str, Rowwise] = {}
-    unreadable: dict[str, str] = {}
+    arrays, unreadable = {}, {}
     with reading(path), zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         twice = [n for n, count in Counter(m.filename for m in members).items() if count > 1]
@@ -155,7 +184,7 @@ def _open_csv(path: Path) -> Found:
         )
     columns = {header[i]: values[:, at] for at, i in enumerate(numbers) if i < len(header)}
     words = {name: "of words" for name in header if name not in columns}
-    arrays: dict[str, Rowwise] = {}
+    arrays = {}
     for name in columns:
         base = re.fullmatch(r"(.+)[:_]0", name)
         parts = [f"{name[:-1]}{i}" for i in range(3)]
@@ -184,9 +213,7 @@ def _n_rows(rows: Part, n: int) -> int:
 def _open_hdf5(path: Path, allow_missing_chunks: Collection[str]) -> Found:
     """Return the datasets of numbers in an HDF5 file, those of groups as group/name."""
 
-    def lazy(name: str, dataset: h5py.Dataset) -> LazyArray:
-        shape, dtype = dataset.shape, dataset.dtype
-
+    def lazy(name: str, shape: tuple[int, ...], dtype: np.dtype) -> LazyArray:
         def read(rows: Part) -> np.ndarray:
             with reading(path), h5py.File(path) as file:
                 stored = own_dataset(path, file, name, allow_missing_chunks)
@@ -200,8 +227,7 @@ def _open_hdf5(path: Path, allow_missing_chunks: Collection[str]) -> Found:
 
         return LazyArray(shape, read, dtype)
 
-    arrays: dict[str, Rowwise] = {}
-    unreadable: dict[str, str] = {}
+    arrays, unreadable = {}, {}
 
     def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
         if not isinstance(item, h5py.Dataset):
@@ -211,7 +237,7 @@ def _open_hdf5(path: Path, allow_missing_chunks: Collection[str]) -> Found:
         elif item.shape is None:
             unreadable[name] = "empty"
         else:
-            arrays[name] = lazy(name, item)
+            arrays[name] = lazy(name, item.shape, item.dtype)
 
     def visit_link(name: str, link: object) -> None:
         if not isinstance(link, h5py.HardLink):
@@ -224,6 +250,94 @@ def _open_hdf5(path: Path, allow_missing_chunks: Collection[str]) -> Found:
         except KeyError as error:  # of a damaged entry of a group, not of a name asked for
             raise damaged(path, error) from error
     return arrays, unreadable
+
+
+def own_dataset(
+    path: Path, file: h5py.File, variable: str, allow_missing_chunks: Container[str] = ()
+) -> h5py.Dataset:
+    """Return a dataset that lies whole in this file; HDF5 can point to bytes of other files."""
+    if variable not in file:
+        raise missing_name(path, "variable", variable, file.keys())
+    if isinstance(file.get(variable, getlink=True), h5py.HardLink):
+        found = file[variable]
+        # A group on the way may be a link to another file.
+        own = isinstance(found, h5py.Dataset) and found.file.filename == file.filename
+        if own and not (found.external or found.is_virtual):
+            if found.size and variable not in allow_missing_chunks:
+                _check_written(path, found, variable)
+            return found
+    raise RefusedFile(
+        f"{path} is refused: variable {variable!r} is not stored in it but points elsewhere, maybe "
+        "to another file; write it as one plain dataset"
+    )
+
+
+def _check_written(path: Path, dataset: h5py.Dataset, name: str) -> None:
+    """Raise if parts of a dataset were never written; HDF5 reads them as the fill value."""
+    if dataset.chunks is None:
+        stored = dataset.id.get_storage_size()
+        expected, present = 1, int(stored > 0)
+        if present and stored != dataset.nbytes:
+            raise damaged(path, f"{name} has {stored} bytes, {dataset.nbytes} by its shape")
+    else:
+        expected = math.prod(-(-n // k) for n, k in zip(dataset.shape, dataset.chunks, strict=True))
+        present = dataset.id.get_num_chunks()
+    if present < expected:
+        raise RefusedFile(
+            f"{path}: array {name} has {present} of {expected} parts, the others were never "
+            f"written and would be read as {dataset.fillvalue}. Whoever wrote the file was "
+            "stopped: write it again. Or, if that is meant, set data.reader.allow_missing_chunks="
+            f"[{name!r}]"
+        )
+
+
+def mat_shape(path: Path, variable: str) -> tuple[int, ...]:
+    """Return the MATLAB shape of `variable` without reading its values."""
+    with reading(path):
+        if h5py.is_hdf5(path):
+            with h5py.File(path) as file:
+                return own_dataset(path, file, variable).shape[::-1]
+        _check_complete(path)
+        shapes = {name: shape for name, shape, _ in scipy.io.whosmat(path)}
+    if variable not in shapes:
+        raise missing_name(path, "variable", variable, shapes)
+    return shapes[variable]
+
+
+def _check_complete(path: Path) -> None:
+    """Raise EOFError if a MATLAB v5 file ends inside a variable, which scipy would leave out."""
+    with path.open("rb") as file:
+        header = file.read(128)
+        order = {b"IM": "<", b"MI": ">"}.get(header[126:128])
+        if order is None:
+            return
+        size, position = path.stat().st_size, len(header)
+        while position < size:
+            file.seek(position)
+            tag = file.read(8)
+            length = struct.unpack(f"{order}II", tag)[1] if len(tag) == 8 else size
+            position += 8 + length
+    if position > size:
+        raise EOFError(f"a variable ends at byte {position}, the file at byte {size}")
+
+
+def load_mat(path: Path, variable: str, cases: slice, stride: int = 1) -> np.ndarray:
+    """Return some cases of a MATLAB array, case axis first, as float32.
+
+    MATLAB v7.3 files are HDF5 with the axes reversed (MATLAB stores columns first); only the
+    chosen cases and grid points are read. Earlier formats have no random access: the variable is
+    read whole and cut afterwards.
+    """
+    shape = mat_shape(path, variable)
+    grid = [slice(None, None, stride)] * min(2, len(shape) - 1)
+    index = (cases, *grid, *[slice(None)] * (len(shape) - 1 - len(grid)))
+    with reading(path):
+        if h5py.is_hdf5(path):
+            with h5py.File(path) as file:
+                values = own_dataset(path, file, variable)[index[::-1]].T
+        else:
+            values = scipy.io.loadmat(path, variable_names=[variable])[variable][index]
+        return np.ascontiguousarray(values, dtype=np.float32)
 
 
 def lazy_zarr(path: Path, name: str, array: zarr.Array) -> LazyArray:
@@ -244,9 +358,7 @@ def lazy_zarr(path: Path, name: str, array: zarr.Array) -> LazyArray:
 def _open_zarr(
     path: Path, wanted: Collection[str] | None, allow_missing_chunks: Collection[str]
 ) -> Found:
-    """Return the arrays of numbers in a zarr group; those wanted must have all their chunks."""
-    arrays: dict[str, Rowwise] = {}
-    unreadable: dict[str, str] = {}
+    arrays, unreadable = {}, {}
     with reading(path):
         try:
             members = list(zarr.open_group(path, mode="r").members(None))
@@ -264,3 +376,53 @@ def _open_zarr(
             check_chunks(path, array, allow_missing_chunks)
         arrays[name] = lazy_zarr(path, name, array)
     return arrays, unreadable
+
+
+def check_codecs(path: Path, array: zarr.Array) -> None:
+    """Raise if a zarr array is stored with a codec that is not known to decode numbers only."""
+    metadata = array.metadata.to_dict()
+    stored = [metadata.get(key) or () for key in ("codecs", "filters", "compressor")]
+    for name in _codec_names(stored):
+        if name.removeprefix("numcodecs.") not in _CODECS:
+            raise RefusedFile(
+                f"{path}: array {array.basename} is stored with the codec {name!r}, which is "
+                f"refused: it may do more than decode numbers. Use one of {sorted(_CODECS)}"
+            )
+
+
+def _codec_names(stored: object) -> Iterator[str]:
+    """Return the names of codecs and of those inside them: ``name`` of zarr 3, ``id`` of zarr 2."""
+    if isinstance(stored, Mapping):
+        yield str(stored.get("name", stored.get("id")))
+        inside = stored.get("configuration") or {}
+        yield from _codec_names([inside.get("codecs", ()), inside.get("index_codecs", ())])
+    elif isinstance(stored, list | tuple):
+        for inner in stored:
+            yield from _codec_names(inner)
+
+
+def check_chunks(path: Path, array: zarr.Array, allowed: Container[str]) -> None:
+    """Raise if chunks are absent and the array's name is not in `allowed`, or on other codecs.
+
+    Zarr reads an absent chunk as the fill value, whether it was lost in a copy or left out by the
+    writer because it holds nothing else; the store does not tell the two apart.
+    """
+    check_codecs(path, array)
+    # With sharding one stored object holds several chunks.
+    stored_shape = array.shards or array.chunks
+    if not all(array.chunks):
+        raise ValueError(f"{path}: array {array.basename} has chunks of the shape {array.chunks}")
+    expected = math.prod(-(-n // k) for n, k in zip(array.shape, stored_shape, strict=True))
+    per_object = math.prod(n // k for n, k in zip(stored_shape, array.chunks, strict=True))
+    # zarr makes a list of all chunks that a shape would have, which may be any number.
+    files = (path / array.path).rglob("*")
+    present = sum(file.name not in _ZARR_NOTES and file.is_file() for file in files)
+    if present >= expected:
+        present = array.nchunks_initialized // per_object
+    if present < expected and array.basename not in allowed:
+        raise ValueError(
+            f"{path}: array {array.basename} has {present} of {expected} chunks. Either the copy "
+            "is incomplete: fetch it again. Or its writer left out chunks that hold only the fill "
+            f"value {array.fill_value}, as zarr does by default: then write it again with "
+            f"write_empty_chunks, or set allow_missing_chunks=[{array.basename!r}]"
+        )

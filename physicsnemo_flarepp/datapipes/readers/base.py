@@ -1,244 +1,80 @@
 """What all readers share: a case is a table of tokens, of which a rank reads the rows it owns."""
 
-import math
+import os
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import EllipsisType
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from physicsnemo.datapipes import Reader, Transform
 from tensordict import TensorDict
 
 from ...files import reading
-from ...meshes.measures import cloud_areas, grid_areas
 from ...parallel.tokens import split_bounds
 from ..sampling import TOKEN_KEYS, Rows, check_shard, token_rows, weighted_rows
-from ..validation import check_finite, check_range, check_unique, check_weights, missing_name
-from .kept_cases import KeptCases
+from ..validation import check_finite, check_range, check_unique
+from .case_tables import COLUMN_GROUPS, TokenTable
+from .names import MEASURE, NO_WEIGHTS
 
 SAMPLING_MODES = ("fixed", "epoch")
 DENSITIES = ("cells", "area")
-# Choices of `weights` that are no names of arrays.
-NO_WEIGHTS, MEASURE = "none", "measure"
-_COLUMN_GROUPS = ("coordinates", "features", "fields")
-Part = Rows | int | EllipsisType
 # Transforms of PhysicsNeMo that change a token by itself, whatever their arguments.
 _POINTWISE = {"BroadcastGlobalFeatures", "Normalize", "Purge", "Rename", "Scale", "Translate"}
-# Of cells without area: they are tokens like others, and 0 would remove them.
-_TINY = float(np.finfo(np.float32).tiny)
-# Tokens up to which all columns of a case are computed at once, to keep them.
-_WHOLE_TOKENS = 1 << 20
+_CGROUP = Path("/sys/fs/cgroup")
 
 
-def _is_pointwise(transform: Transform) -> bool:
-    kind = type(transform)
-    return kind.__name__ in _POINTWISE and kind.__module__.startswith("physicsnemo.")
+def free_memory() -> int:
+    """Return the bytes that this process could still take, in a container those of its limit."""
+    free = psutil.virtual_memory().available
+    try:
+        limit, used = ((_CGROUP / f"memory.{n}").read_text().strip() for n in ("max", "current"))
+        return free if limit == "max" else min(free, max(0, int(limit) - int(used)))
+    except (OSError, ValueError):  # no container, or one of the older kind
+        return free
 
 
-@dataclass(frozen=True)
-class LazyArray:
-    """An array of which rows are read or computed when they are asked for, and only these."""
+class KeptCases:
+    """Cases by id; those that were not used for longest make room for others.
 
-    shape: tuple[int, ...]
-    # Gives rows, with an int one entry of the first axis, with ``...`` all.
-    read: Callable[[Part], np.ndarray]
-    dtype: np.dtype = np.dtype(np.float64)
-
-    def __getitem__(self, rows: Part) -> np.ndarray:
-        return self.read(rows)
-
-    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self[...], dtype=dtype)
-
-
-# Anything whose first axis is the token axis; a memory map is an ndarray.
-Rowwise = np.ndarray | LazyArray
-
-
-def channel_names(widths: Mapping[str, int]) -> list[str]:
-    """Return one name per channel of named arrays; the parts of a vector are told apart.
-
-    Examples
-    --------
-    >>> channel_names({"p": 1, "shear": 3, "y": 4})
-    ['p', 'shear_x', 'shear_y', 'shear_z', 'y_0', 'y_1', 'y_2', 'y_3']
-    """
-    channels = []
-    for name, width in widths.items():
-        parts = "xyz"[:width] if width <= 3 else range(width)
-        channels += [name] if width == 1 else [f"{name}_{part}" for part in parts]
-    return channels
-
-
-def parameter_names(widths: Mapping[str, int]) -> list[str]:
-    """Return one name per number of the values of a case, which need not be vectors in space.
-
-    Examples
-    --------
-    >>> parameter_names({"speed": 1, "mu": 2})
-    ['speed', 'mu_1', 'mu_2']
-    """
-    return [
-        name if width == 1 else f"{name}_{i}"
-        for name, width in widths.items()
-        for i in range(1, width + 1)
-    ]
-
-
-def point_areas(
-    coordinates: Mapping[str, Rowwise], n_tokens: int, grid: tuple[int, ...] | None = None
-) -> LazyArray:
-    """Return the areas that points of a grid, or else of a planar cloud, stand for.
-
-    Examples
-    --------
-    >>> point_areas({"xy": np.array([[0, 0], [0, 1], [2, 0], [2, 1]])}, 4, (2, 2))[slice(0, 2)]
-    array([0.5, 0.5])
+    They take at most `share` of the memory that is free or taken by them, which the ranks of a
+    machine divide among themselves. Threads may use it at the same time.
     """
 
-    def compute(rows: Rows) -> np.ndarray:
-        columns = [np.asarray(column[slice(0, n_tokens)]) for column in coordinates.values()]
-        points = np.concatenate([column.reshape(n_tokens, -1) for column in columns], axis=1)
-        return (cloud_areas(points) if grid is None else grid_areas(points, grid))[rows]
+    def __init__(self, share: float) -> None:
+        self._share = share / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        # State, case and bytes by id.
+        self._kept: OrderedDict[str, tuple[Hashable, Any, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
 
-    return LazyArray((n_tokens,), compute)
+    def find(self, case_id: str, state: Hashable) -> Any:
+        """Return a case, or None if it is not kept or its files were in another state."""
+        with self._lock:
+            known, case, _ = self._kept.get(case_id, (None, None, 0))
+            if case is None or known != state:
+                return None
+            self._kept.move_to_end(case_id)
+            return case
 
-
-def distinct_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return `names`, or raise if one of them is listed twice.
-
-    Examples
-    --------
-    >>> distinct_names("fields", ["p", "p"])
-    Traceback (most recent call last):
-    ValueError: fields is ['p', 'p']; name every array once
-    """
-    if len(set(names)) < len(names):
-        raise ValueError(f"{argument} is {list(names)}; name every array once")
-    return tuple(names)
-
-
-@dataclass(frozen=True)
-class TokenTable:
-    """One case before anything is read: lazy columns by name, all with the token axis first."""
-
-    source: Path | str
-    n_tokens: int
-    coordinates: Mapping[str, Rowwise]
-    fields: Mapping[str, Rowwise]
-    features: Mapping[str, Rowwise] = field(default_factory=dict)
-    global_values: Mapping[str, np.ndarray] = field(default_factory=dict)
-    association: str = "point"
-    weights: Mapping[str, Rowwise] = field(default_factory=dict)
-    shuffled: bool = False
-    checked: bool = False
-    # Whether all columns are in memory or computed from what is, and are worth keeping; and the
-    # bytes of decoded files behind them.
-    decoded: bool = False
-    held: int = 0
-
-    def __post_init__(self) -> None:
-        n = self.n_tokens
-        for name, column in self.weights.items():
-            if tuple(column.shape) not in ((n,), (n, 1)):
-                raise ValueError(
-                    f"{self.source}: {name} (of the weights) has shape {tuple(column.shape)}, "
-                    f"expected ({n},), one weight for each of the {n} tokens. Name another array"
-                )
-        for group in _COLUMN_GROUPS:
-            for name, column in getattr(self, group).items():
-                if len(column.shape) not in (1, 2) or column.shape[0] != n:
-                    raise ValueError(
-                        f"{self.source}: {name} (of the {group}) has shape {tuple(column.shape)}, "
-                        f"expected ({n},) or ({n}, channels), one row for each of the {n} tokens. "
-                        "Repair the file, or name another array"
-                    )
-
-    def widths(self) -> dict[str, dict[str, int]]:
-        """Return the number of channels of each column and each value of the case, by group."""
-        columns = {key: getattr(self, key) for key in _COLUMN_GROUPS}
-        widths = {
-            key: {name: math.prod(column.shape[1:]) for name, column in group.items()}
-            for key, group in columns.items()
-        }
-        return widths | {"globals": {n: value.size for n, value in self.global_values.items()}}
-
-    def channels(self) -> dict[str, list[str]]:
-        """Return the names of the channels of ``fields``, ``features`` and ``globals``."""
-        widths = self.widths()
-        named = {key: channel_names(widths[key]) for key in ("fields", "features")}
-        return named | {"globals": parameter_names(widths["globals"])}
-
-    def to_keep(self, weights: str) -> tuple["TokenTable", int]:
-        """Return the case as it is kept in memory, and its bytes; 0 if it is to stay lazy.
-
-        Columns become arrays of the type that samples have, and so does the column of `weights`. Of
-        a case with very many tokens the decoded files are kept instead.
-        """
-        if not self.decoded or self.n_tokens > _WHOLE_TOKENS:
-            return self, self.held
-        rows = slice(0, self.n_tokens)
-        size = 0
-
-        def whole(column: Rowwise, dtype: type) -> np.ndarray:
-            nonlocal size
-            values = column[rows]
-            mapped = isinstance(values, np.memmap)
-            with np.errstate(over="ignore"):
-                values = np.asarray(values).astype(dtype, "C", "same_kind", copy=mapped)
-            size += values.nbytes
-            return values
-
-        with reading(self.source):
-            groups = {
-                key: {
-                    name: whole(column, np.float32) for name, column in getattr(self, key).items()
-                }
-                for key in _COLUMN_GROUPS
-            }
-            used = {n: whole(c, np.float64) for n, c in self.weights.items() if n == weights}
-        others = self.weights.keys() - used.keys()
-        kept = replace(self, **groups, weights={**self.weights, **used})
-        return kept, size + (self.held if others else 0)
-
-    def read(self, name: str, rows: Rows) -> np.ndarray:
-        """Return the rows of column group `name` as float32, (n, channels)."""
-        parts = [np.asarray(column[rows]) for column in getattr(self, name).values()]
-        parts = [part[:, None] if part.ndim == 1 else part for part in parts]
-        # concatenate copies, so the sample never aliases a read-only memory map. What is too large
-        # for float32 becomes infinite, which is told with the name of the file.
-        with np.errstate(over="ignore"):
-            return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
-
-    def read_weights(self, name: str, rows: Rows, case_id: str) -> np.ndarray:
-        """Return the rows of a column of weights, checked, float64 (n,).
-
-        A cell without area has a tiny one; a 0 in a stored array removes the token from gathers.
-        """
-        if name not in self.weights:
-            if name == MEASURE:
-                raise ValueError(
-                    f"{self.source}: the area that each token stands for is not known. Set "
-                    "data.weights=none training.norm=tokens (an experiment may have set both), or "
-                    "data.weights to a stored array of areas or volumes"
-                )
-            raise missing_name(self.source, "array of weights", name, self.weights)
-        with reading(self.source):
-            weights = np.asarray(self.weights[name][rows], dtype=np.float64).reshape(-1)
-        check_weights(self.source, case_id, name, weights, rows)
-        # Weights are given on in float32, where what is positive must stay so.
-        positive = (weights > 0) | (name == MEASURE)
-        return np.where(positive, np.maximum(weights, _TINY), 0.0)
-
-    def read_globals(self) -> np.ndarray:
-        """Return the global values as float32, (g,)."""
-        parts = [np.reshape(value, -1) for value in self.global_values.values()]
-        return np.concatenate(parts, dtype=np.float32, casting="same_kind")
+    def keep(self, case_id: str, state: Hashable, case: Any, size: int) -> None:
+        """Keep a case of `size` bytes if it fits."""
+        free = free_memory() if self._share > 0 else 0
+        with self._lock:
+            self._bytes -= self._kept.pop(case_id, (None, None, 0))[2]
+            # The case is in memory already, so it is not part of what is free.
+            allowed = self._share * (free + self._bytes + size)
+            if size > allowed:
+                return
+            while self._bytes + size > allowed:
+                self._bytes -= self._kept.popitem(last=False)[1][2]
+            self._kept[case_id] = state, case, size
+            self._bytes += size
 
 
 @dataclass(frozen=True)
@@ -323,9 +159,9 @@ class CaseReader(Reader):
     grid : tuple[int, ...] or None
         Shape of the structured grid that the tokens of a whole case form in row-major order.
     options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read. A subclass takes the same argument and hands it on, so
-        that readers are made by ``DarcyReader(root, options=ReaderOptions(n_points=1024))`` or, in
-        YAML, by ``{_target_: ${dp:DarcyReader}, root: ..., options: {n_points: 1024}}``.
+        Which tokens of a case are read. A subclass takes the same argument and hands it on, as in
+        ``DarcyReader(root, options=ReaderOptions(n_points=1024))`` or, in YAML,
+        ``{_target_: ${dp:DarcyReader}, root: ..., options: {n_points: 1024}}``.
     """
 
     def __init__(
@@ -419,27 +255,24 @@ class CaseReader(Reader):
     def _load_sample(self, index: int) -> dict[str, torch.Tensor]:
         table = self.case(index)
         self._check_common(table)
-        channels = table.channels()
-        whole = not all(map(_is_pointwise, self.transforms))
+        channels, case_id = table.channels(), self.case_ids[index]
+        # Transforms that look at other tokens need all of a draw.
+        whole = not all(
+            type(t).__name__ in _POINTWISE and type(t).__module__.startswith("physicsnemo.")
+            for t in self.transforms
+        )
         rows, weights = self._draw(index, table, (0, 1) if whole else self.options.shard)
         sample = {} if weights is None else {"weights": torch.from_numpy(weights)}
-        for name in _COLUMN_GROUPS:
-            if getattr(table, name):
-                with reading(table.source):
-                    values = table.read(name, rows)
-                named = channels.get(name, ("x", "y", "z"))
-                check_finite(table.source, self.case_ids[index], name, values, named)
-                if not (table.checked or index in self._in_range):
-                    check_range(table.source, self.case_ids[index], name, values)
-                sample[name] = torch.from_numpy(values)
+        groups = [name for name in COLUMN_GROUPS if getattr(table, name)]
+        for name in [*groups, *(["globals"] if table.global_values else [])]:
+            with reading(table.source):
+                values = table.read_globals() if name == "globals" else table.read(name, rows)
+            check_finite(table.source, case_id, name, values, channels.get(name, ("x", "y", "z")))
+            if not (name == "globals" or table.checked or index in self._in_range):
+                check_range(table.source, case_id, name, values)
+            sample[name] = torch.from_numpy(values)
         if len(sample["coordinates"]) == table.n_tokens:
             self._in_range.add(index)
-        if table.global_values:
-            with reading(table.source):
-                values = table.read_globals()
-            named = channels["globals"]
-            check_finite(table.source, self.case_ids[index], "globals", values, named)
-            sample["globals"] = torch.from_numpy(values)
         if isinstance(rows, slice):
             rows = np.arange(rows.start, rows.stop)
         sample["tokens"] = torch.from_numpy(rows)

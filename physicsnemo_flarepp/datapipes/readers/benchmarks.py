@@ -1,6 +1,6 @@
-"""Benchmarks in arrays of all cases: Geo-FNO's (.npy, memory-mapped, and .mat) and Darcy flow."""
+"""Published layouts: DrivAerML's surfaces, and benchmarks in arrays of all cases."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -8,16 +8,194 @@ from typing import Any
 import numpy as np
 from physicsnemo.datapipes import register
 
+from ...meshes import PolygonMesh
 from ..specs import BenchmarkSpec, benchmark
-from ..validation import check_shape, existing_directory, one_file
-from .array_files import map_npy
-from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, point_areas
-from .splits import SplitMissing, apart_split, check_split, positional_split
-from .stores import load_mat, mat_shape
+from ..validation import check_shape, check_unique, existing_directory, one_file
+from .array_files import load_mat, map_npy, mat_shape
+from .base import CaseReader, ReaderOptions
+from .case_files import REFERENCE_VALUES, SPLIT_DIRECTORIES, CaseFiles
+from .case_tables import TokenTable, make_table
+from .contents import Contents, Wanted
+from .names import MEASURE, NO_WEIGHTS, Names, Pick
+from .own import OwnReader
+from .splits import CaseChoice, SplitMissing, apart_split, check_split, positional_split
 
+# Files of DrivAerML by layout; those with cell centres in tables, and no mesh, name them so.
+PATTERNS = {
+    "presampled": ("run_*.npz", "*/run_*.npz"),
+    "vtp": ("run_*/boundary_*.vtp",),
+    "pdmsh": ("run_*/domain_*.pdmsh",),
+    "pmsh": ("run_*/*.pmsh", "run_*.pmsh"),
+    "zarr": ("run_*.zarr", "*/run_*.zarr"),
+}
+_CENTRES = {"presampled": "surface_mesh_centers", "zarr": "surface_mesh_centers"}
+_PRESAMPLED = "drivaerml_surface_presampled_*"
 # Channel of the Q array that each benchmark predicts, and how many channels Q has.
 _Q_CHANNEL = {"airfoil": (4, 5), "pipe": (0, 3)}
 _PLASTICITY_TIMES = 20
+_GEO_FNO = ("airfoil", "elasticity", "pipe", "plasticity")
+
+
+def _case_id(root: Path, path: Path) -> str:
+    """Return the id of a case: ``run_<i>`` of the file or its directory, else the file's stem.
+
+    >>> root = Path("data")
+    >>> _case_id(root, root / "run_7" / "boundary_7.vtp"), _case_id(root, root / "train/run_7.npz")
+    ('run_7', 'run_7')
+    >>> _case_id(root, root / "boundary_1_mapped.vtp")
+    'boundary_1_mapped'
+    """
+    parent = path.parent
+    if path.stem.startswith("run_") or parent == root or parent.name in SPLIT_DIRECTORIES:
+        return path.stem
+    return parent.name
+
+
+def _find_cases(root: Path, layout: str | None, pattern: str | None) -> tuple[str, Path, CaseFiles]:
+    """Return the layout, the root of the set, which may be below `root`, and its cases.
+
+    Without a `layout` it is the only one present, and a `pattern` replaces its globs.
+    """
+    if layout is not None and layout not in PATTERNS:
+        raise ValueError(f"layout is {layout!r}, expected one of {sorted(PATTERNS)}")
+    globs = PATTERNS if layout is None else {layout: PATTERNS[layout]}
+    if pattern is not None:
+        suffixes = {Path(patterns[0]).suffix: name for name, patterns in PATTERNS.items()}
+        if Path(pattern).suffix not in suffixes:
+            raise ValueError(f"pattern {pattern!r} must end in one of {sorted(suffixes)}")
+        globs = {suffixes[Path(pattern).suffix]: (pattern,)}
+
+    def matching(folder: Path) -> dict[str, list[Path]]:
+        found = {n: {p for glob in some for p in folder.glob(glob)} for n, some in globs.items()}
+        return {name: sorted(paths) for name, paths in found.items() if paths}
+
+    found, nested = matching(root), sorted(root.glob(_PRESAMPLED))
+    if not found and len(nested) == 1:
+        root, found = nested[0], matching(nested[0])
+    if not found:
+        raise FileNotFoundError(
+            f"{root} holds no case; expected {', '.join(g for gs in globs.values() for g in gs)}. "
+            "Published at https://huggingface.co/datasets/neashton/drivaerml (raw) and "
+            f"{benchmark('drivaerml_40k').source} (presampled)"
+        )
+    if len(found) > 1:
+        raise ValueError(f"{root} holds the layouts {list(found)}; choose one with `layout`")
+    ((layout, paths),) = found.items()
+    ids = [_case_id(root, path) for path in paths]
+    check_unique(ids, str(root))
+    return layout, root, CaseFiles({case: (path,) for case, path in zip(ids, paths, strict=True)})
+
+
+@register()
+class DrivAerMLReader(OwnReader):
+    """Cases of vehicle surfaces: x, y, z (and normals, areas, globals) -> pressure, wall shear.
+
+    =========== ======================================================= ==========================
+    layout      files                                                   what a context shard reads
+    =========== ======================================================= ==========================
+    presampled  ``run_*.npz`` (surface_mesh_centers, surface_fields)    the file, keeps its rows
+    vtp         ``run_*/boundary_*.vtp`` PolyData                       the file, keeps its rows
+    pdmsh       ``run_*/domain_*.pdmsh`` DomainMesh of PhysicsNeMo      its cells, memory-mapped
+    pmsh        ``run_*/*.pmsh`` Mesh of PhysicsNeMo: the surface alone its cells, memory-mapped
+    zarr        ``run_*.zarr`` groups of PhysicsNeMo-Curator            the chunks with its rows
+    =========== ======================================================= ==========================
+
+    Tokens are the cells (their centres) or the points of the surface, whichever holds the fields.
+
+    Parameters
+    ----------
+    root : str or Path
+        Root of the set, or, where it holds no case itself, of the only directory
+        ``drivaerml_surface_presampled_<size>`` as published.
+    split : str
+        ``train``, ``test`` or another split of the manifest.
+    fields : Sequence[str]
+        Arrays to predict; a vector such as ``wallShearStressMeanTrim`` gives 3 channels.
+    features : Sequence[str]
+        Further inputs: ``normals``, ``areas``, or stored arrays.
+    globals, global_names : Sequence[str]
+        Values of the whole case: global data of a DomainMesh, arrays of an npz or zarr file,
+        columns of ``geo_ref_*.csv`` beside a vtp file. Both names mean the same.
+    layout : str, optional
+        By default the only one present under `root`.
+    pattern : str, optional
+        Glob of the files under `root`, for sets that are not laid out like DrivAerML.
+    boundary : str
+        Boundary of a DomainMesh to read.
+    constants, association, allow_missing_chunks, cases, manifest, n_train, n_val, n_test, options
+        As in :class:`OwnReader`; without anything that tells the splits there are none.
+
+    Examples
+    --------
+    >>> reader = DrivAerMLReader("data/drivaerml_raw", fields=["pMeanTrim"])  # doctest: +SKIP
+    """
+
+    _by_share = False
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str = "train",
+        *,
+        fields: Any = ("pMeanTrim",),
+        features: Any = (),
+        globals: Any = None,
+        global_names: Sequence[str] = (),
+        coordinates: Any = None,
+        constants: Mapping[str, float | Sequence[float]] | None = None,
+        layout: str | None = None,
+        pattern: str | None = None,
+        association: str | None = None,
+        boundary: str = "vehicle",
+        allow_missing_chunks: Sequence[str] = (),
+        cases: CaseChoice | None = None,
+        manifest: str | Path | None = None,
+        n_train: int | None = None,
+        n_val: int | None = None,
+        n_test: int | None = None,
+        options: ReaderOptions | Mapping[str, Any] | None = None,
+    ) -> None:
+        root = existing_directory(
+            root,
+            expected=[glob for globs in PATTERNS.values() for glob in globs],
+            source=benchmark("drivaerml_40k").source,
+        )
+        self.layout, root, files = _find_cases(root, layout, pattern)
+        super().__init__(
+            root,
+            split,
+            coordinates=coordinates or _CENTRES.get(self.layout),
+            features=features,
+            fields=fields,
+            globals=global_names if globals is None else globals,
+            association=association,
+            files=files,
+            parameters=REFERENCE_VALUES if self.layout == "vtp" else "",
+            constants=constants,
+            boundary=boundary,
+            allow_missing_chunks=allow_missing_chunks,
+            cases=cases,
+            manifest=manifest,
+            n_train=n_train,
+            n_val=n_val,
+            n_test=n_test,
+            options=options,
+        )
+        self.files = {case: files.cases[case][0] for case in self.case_ids}
+
+    def describe_names(self) -> list[str]:
+        """Return nothing: the arrays of a published layout are known."""
+        return []
+
+    def open_contents(self, index: int, wanted: Wanted) -> Contents:
+        """Return what is in the file of case `index`, which must hold a surface."""
+        contents = super().open_contents(index, wanted)
+        if contents.mesh is not None and not isinstance(contents.mesh, PolygonMesh):
+            raise ValueError(
+                f"{contents.source} has cells that are not polygons, or none; expected a surface. "
+                "Remove lines and vertices, or extract it with pyvista's extract_surface()"
+            )
+        return contents
 
 
 def stored_cases(root: Path, spec: BenchmarkSpec) -> int:
@@ -29,8 +207,43 @@ def stored_cases(root: Path, spec: BenchmarkSpec) -> int:
     return (shape or (0,))[-1 if spec.name == "elasticity" else 0]
 
 
+class _SetReader(CaseReader):
+    """Base of the readers of arrays with all cases; a case has a position in them."""
+
+    _names: Names
+    _paths: list[Path]
+    _cases: slice
+    _decoded = True
+
+    def _arrays_of(self, index: int) -> dict[str, np.ndarray]:
+        """Return the arrays of one case, by the names that `_names` gives a meaning."""
+        raise NotImplementedError
+
+    def open_case(self, index: int) -> TokenTable:
+        """Return case `index` as views of the arrays of all cases."""
+        arrays = self._arrays_of(index)
+        return make_table(Contents(self._paths[-1], arrays, decoded=self._decoded), self._names)
+
+    def describe_case(self, index: int) -> dict[str, Any]:
+        """Return the file of the fields and the case's position in it."""
+        return {"source": str(self._paths[-1]), "position": self._cases.start + index}
+
+    def source_files(self) -> list[Path]:
+        """Return the files of the coordinates and of the fields."""
+        return list(self._paths)
+
+
+def _apart(root: Path, split: str) -> bool:
+    """Return whether validation cases have a directory of their own."""
+    return split == "val" and (root / "val").is_dir()
+
+
+def _picks(*names: str, **renamed: str) -> dict[str, Pick]:
+    return {name: Pick(array) for name, array in ({n: n for n in names} | renamed).items()}
+
+
 @register()
-class GeoFNOReader(CaseReader):
+class GeoFNOReader(_SetReader):
     """Cases of one Geo-FNO benchmark, in the files that its authors publish.
 
     ========== ================================================= ===================================
@@ -74,39 +287,60 @@ class GeoFNOReader(CaseReader):
         n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
-        openers = {
-            "elasticity": self._open_elasticity,
-            "airfoil": self._open_grid,
-            "pipe": self._open_grid,
-            "plasticity": self._open_plasticity,
-        }
-        if name not in openers:
-            raise ValueError(f"name is {name!r}, expected one of {sorted(openers)}")
-        spec = benchmark(name)
-        self.spec = spec
-        self.root = existing_directory(root, expected=spec.files, source=spec.source)
-        counts = {"n_train": n_train, "n_val": n_val, "n_test": n_test}
-        self._apart = split == "val" and (self.root / "val").is_dir()
-        if self._apart:
-            self.root = self.root / "val"
+        if name not in _GEO_FNO:
+            raise ValueError(f"name is {name!r}, expected one of {list(_GEO_FNO)}")
+        self.spec = spec = benchmark(name)
+        root = existing_directory(root, expected=spec.files, source=spec.source)
+        apart = _apart(root, split)
+        self.root = root / "val" if apart else root
         self._paths = [one_file(self.root, file, source=spec.source) for file in spec.files]
-        self._arrays, self._cases = openers[name](split, counts)
+        self._arrays, n_cases = self._open_matlab() if name == "plasticity" else self._open_npy()
+        if apart:
+            self._cases = apart_split(n_cases, n_val, self._paths[0])
+        else:
+            counts = {"n_train": n_train, "n_val": n_val, "n_test": n_test}
+            self._cases = positional_split(spec, split, n_cases, path=self._paths[0], **counts)
         self._n_times = _PLASTICITY_TIMES if name == "plasticity" else 1
-        stem = f"{name}_val" if self._apart else name
+        stem = f"{name}_val" if apart else name
         case_ids = [f"{stem}_{case:04d}" for case in range(self._cases.start, self._cases.stop)]
         if name == "plasticity":
             case_ids = [f"{case}_t{t:02d}" for case in case_ids for t in range(self._n_times)]
-        super().__init__(
-            case_ids=case_ids,
-            grid=spec.grid,
-            options=options,
-        )
-        self._weights = self._open_weights(self.options.weights)
+        super().__init__(case_ids=case_ids, grid=spec.grid, options=options)
+        weights = self.options.weights
+        if weights not in (NO_WEIGHTS, MEASURE):
+            self._arrays[weights] = self._open_weights(weights)
+        *coordinates, field = [path.stem for path in self._paths]
+        picks = {"coordinates": _picks(*coordinates), "fields": _picks(**{spec.outputs[0]: field})}
+        if name == "plasticity":
+            picks = {"coordinates": _picks("x", "y"), "fields": _picks(*spec.outputs)}
+            self._decoded = False  # all of it is in memory already
+        features = _picks(*spec.inputs[2:])
+        self._names = Names(**picks, features=features, globals={}, weights=weights, grid=spec.grid)
 
-    def _open_weights(self, name: str) -> np.ndarray | None:
+    def _open_npy(self) -> tuple[dict[str, np.ndarray], int]:
+        """Return the arrays by the names of their files, memory-mapped, and the number of cases."""
+        spec, arrays = self.spec, [map_npy(path) for path in self._paths]
+        if spec.grid is None:
+            n_cases = (arrays[0].shape or (0,))[-1]
+            shapes = [(spec.n_tokens, 2, "case"), (spec.n_tokens, n_cases)]
+        else:
+            n_cases = (arrays[0].shape or (0,))[0]
+            channels = _Q_CHANNEL[spec.name][1]
+            shapes = [("case", *spec.grid), (n_cases, *spec.grid), (n_cases, channels, *spec.grid)]
+        for array, path, shape in zip(arrays, self._paths, shapes, strict=True):
+            check_shape(path, "array", array.shape, shape)
+        return {path.stem: array for path, array in zip(self._paths, arrays, strict=True)}, n_cases
+
+    def _open_matlab(self) -> tuple[dict[str, np.ndarray], int]:
+        path, grid = self._paths[0], self.spec.grid
+        shape = mat_shape(path, "input")
+        check_shape(path, "input", shape, ("case", grid[0]))
+        expected = (shape[0], *grid, _PLASTICITY_TIMES, len(self.spec.outputs))
+        check_shape(path, "output", mat_shape(path, "output"), expected)
+        return {}, shape[0]
+
+    def _open_weights(self, name: str) -> np.ndarray:
         """Return the stored weights of all cases, laid out as the fields are."""
-        if name in (NO_WEIGHTS, MEASURE):
-            return None
         if self.spec.name == "plasticity":
             raise ValueError(
                 f"data.weights is {name!r}, but plasticity has no file of weights; choose "
@@ -114,104 +348,42 @@ class GeoFNOReader(CaseReader):
             )
         path = one_file(self.root, f"{name}.npy", source=self.spec.source)
         weights = map_npy(path)
-        expected = self._arrays["stress" if self.grid is None else "x"].shape
-        check_shape(path, "array", weights.shape, expected)
+        like = self._arrays[self._paths[1].stem]  # stress, or y
+        check_shape(path, "array", weights.shape, like.shape)
         return weights
 
-    def _split(self, split: str, n_cases: int, counts: dict[str, int | None]) -> slice:
-        if self._apart:
-            return apart_split(n_cases, counts["n_val"], self._paths[0])
-        return positional_split(self.spec, split, n_cases, path=self._paths[0], **counts)
-
-    def _open_elasticity(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
-        xy, stress = (map_npy(path) for path in self._paths)
-        n_tokens = self.spec.n_tokens
-        check_shape(self._paths[0], "array", xy.shape, (n_tokens, 2, "case"))
-        check_shape(self._paths[1], "array", stress.shape, (n_tokens, xy.shape[2]))
-        return {"xy": xy, "stress": stress}, self._split(split, xy.shape[2], counts)
-
-    def _open_grid(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
-        arrays = {key: map_npy(path) for key, path in zip("xyq", self._paths, strict=True)}
-        n_cases = len(arrays["x"]) if arrays["x"].ndim else 0
-        channels = _Q_CHANNEL[self.spec.name][1]
-        expected = {
-            "x": ("case", *self.spec.grid),
-            "y": (n_cases, *self.spec.grid),
-            "q": (n_cases, channels, *self.spec.grid),
-        }
-        for (key, shape), path in zip(expected.items(), self._paths, strict=True):
-            check_shape(path, "array", arrays[key].shape, shape)
-        return arrays, self._split(split, n_cases, counts)
-
-    def _open_plasticity(self, split: str, counts: dict) -> tuple[dict[str, np.ndarray], slice]:
-        path = self._paths[0]
-        nx, ny = self.spec.grid
-        n_cases = mat_shape(path, "input")[0]
-        check_shape(path, "input", mat_shape(path, "input"), ("case", nx))
-        expected = (n_cases, nx, ny, _PLASTICITY_TIMES, len(self.spec.outputs))
-        check_shape(path, "output", mat_shape(path, "output"), expected)
-        return {}, self._split(split, n_cases, counts)
-
     @cached_property
-    def _plasticity(self) -> dict[str, np.ndarray]:
+    def _plasticity(self) -> list[np.ndarray]:
         """The chosen cases of the ``.mat`` file, loaded when the first one is opened."""
-        return {name: load_mat(self._source, name, self._cases) for name in ("input", "output")}
+        return [load_mat(self._paths[0], name, self._cases) for name in ("input", "output")]
 
-    def open_case(self, index: int) -> TokenTable:
-        """Return case `index` as views of the arrays; nothing is read yet."""
-        arrays = self._arrays
+    def _arrays_of(self, index: int) -> dict[str, np.ndarray]:
         if self.spec.name == "plasticity":
             return self._plasticity_case(*divmod(index, self._n_times))
         case = self._cases.start + index
-        if self.spec.name == "elasticity":
-            coordinates = {"xy": arrays["xy"][:, :, case]}
-            field = arrays["stress"][:, case]
-        else:
-            channel = _Q_CHANNEL[self.spec.name][0]
-            coordinates = {axis: arrays[axis][case].reshape(-1) for axis in "xy"}
-            field = arrays["q"][case, channel].reshape(-1)
-        fields = {self.spec.outputs[0]: field}
-        n_tokens = self.spec.n_tokens
-        weights = {MEASURE: point_areas(coordinates, n_tokens, self.grid)}
-        if self._weights is not None:
-            stored = self._weights[:, case] if self.grid is None else self._weights[case]
-            weights[self.options.weights] = stored.reshape(-1)
-        return TokenTable(
-            self._source, n_tokens, coordinates, fields, weights=weights, decoded=True
-        )
+        if self.grid is None:
+            return {name: array[..., case] for name, array in self._arrays.items()}
+        channel, field = _Q_CHANNEL[self.spec.name][0], self._paths[-1].stem
+        return {n: a[case, channel] if n == field else a[case] for n, a in self._arrays.items()}
 
-    def _plasticity_case(self, case: int, time: int) -> TokenTable:
-        nx, ny = self.spec.grid
+    def _plasticity_case(self, case: int, time: int) -> dict[str, np.ndarray]:
+        (nx, ny), (die, output) = self.spec.grid, self._plasticity
         x, y = np.meshgrid(np.linspace(0, 1, nx), np.linspace(0, 1, ny), indexing="ij")
-        die = np.repeat(self._plasticity["input"][case], ny)
-        t = np.full(nx * ny, time / (self._n_times - 1))
-        fields = self._plasticity["output"][case, :, :, time].reshape(nx * ny, -1)
-        coordinates = {"x": x.reshape(-1), "y": y.reshape(-1)}
-        return TokenTable(
-            self._source,
-            nx * ny,
-            coordinates,
-            dict(zip(self.spec.outputs, fields.T, strict=True)),
-            features=dict(zip(self.spec.inputs[2:], (die, t), strict=True)),
-            weights={MEASURE: point_areas(coordinates, nx * ny, self.grid)},
+        t = np.full((nx, ny), time / (self._n_times - 1))
+        features = (np.repeat(die[case], ny).reshape(nx, ny), t)
+        fields = np.moveaxis(output[case, :, :, time], -1, 0)
+        named = zip(
+            (*self.spec.inputs, *self.spec.outputs), (x, y, *features, *fields), strict=True
         )
-
-    @property
-    def _source(self) -> Path:
-        return self._paths[-1]
+        return dict(named)
 
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return the file of the fields and the case's position in it."""
-        case = self._cases.start + index // self._n_times
-        return {"source": str(self._source), "position": case}
-
-    def source_files(self) -> list[Path]:
-        """Return the files of the coordinates and of the fields."""
-        return list(self._paths)
+        return super().describe_case(index // self._n_times)
 
 
 @register()
-class DarcyReader(CaseReader):
+class DarcyReader(_SetReader):
     """Cases of Darcy flow: x, y, a -> u on 85 x 85 tokens.
 
     Training reads the first `n_train` cases of the file ``smooth1``, testing the first `n_test`
@@ -254,55 +426,53 @@ class DarcyReader(CaseReader):
         check_split(split)
         spec = self.spec
         root = existing_directory(root, expected=spec.files, source=spec.source)
-        apart = split == "val" and (root / "val").is_dir()
+        apart = _apart(root, split)
         place = 1 if split == "test" else 0
-        self.path = one_file(
-            root / "val" if apart else root,
-            spec.files[place],
-            source=spec.source,
-            preferred=spec.published[place],
-        )
+        where = {"source": spec.source, "preferred": spec.published[place]}
+        self.path = one_file(root / "val" if apart else root, spec.files[place], **where)
+        self._paths = [self.path]
         shape = mat_shape(self.path, "coeff")
         check_shape(self.path, "coeff", shape, ("case", "side", "side"))
         check_shape(self.path, "sol", mat_shape(self.path, "sol"), shape)
         if apart:
             self._cases = apart_split(shape[0], n_val, self.path)
         else:
-            self._cases = self._place(split, shape[0], n_train, n_val, n_test)
+            counts = {"train": n_train, "val": n_val, "test": n_test}
+            self._cases = self._place(split, shape[0], counts)
         self._step = self._stride(shape[1], stride)
         side = len(range(0, shape[1], self._step))
         line = np.linspace(0, 1, side, dtype=np.float32)
-        self._xy = np.stack(np.meshgrid(line, line, indexing="ij"), -1).reshape(-1, 2)
-        super().__init__(
-            case_ids=[
-                f"darcy_{split}_{case:04d}" for case in range(self._cases.start, self._cases.stop)
-            ],
-            grid=(side, side),
-            options=options,
+        self._xy = np.stack(np.meshgrid(line, line, indexing="ij"), -1)
+        positions = range(self._cases.start, self._cases.stop)
+        ids = [f"darcy_{split}_{case:04d}" for case in positions]
+        super().__init__(case_ids=ids, grid=(side, side), options=options)
+        weights = self.options.weights
+        self._names = Names(
+            coordinates=_picks(" xy"),  # not the name of a variable
+            features=_picks(**{spec.inputs[2]: "coeff"}),
+            fields=_picks(**{spec.outputs[0]: "sol"}),
+            globals={},
+            weights=weights,
+            grid=self.grid,
         )
-        name = self.options.weights
-        if name not in (NO_WEIGHTS, MEASURE):
-            check_shape(self.path, name, mat_shape(self.path, name), shape)
+        if weights not in (NO_WEIGHTS, MEASURE):
+            check_shape(self.path, weights, mat_shape(self.path, weights), shape)
 
-    def _place(
-        self, split: str, present: int, n_train: int | None, n_val: int | None, n_test: int | None
-    ) -> slice:
+    def _place(self, split: str, present: int, counts: Mapping[str, int | None]) -> slice:
         """Return which cases of the file are those of the split."""
-        first = self.spec.n_train if n_train is None else n_train
+        published = {"train": self.spec.n_train, "val": self.spec.n_val, "test": self.spec.n_test}
+        alone, wanted, start, left = counts["train"] == 0, counts[split], 0, present
         if split == "val":
-            left = present - first
-            wanted = min(self.spec.n_val, left) if n_val is None else n_val
-            if n_train == 0 or n_val is None and wanted < 1:
-                raise SplitMissing(f"{self.path} has no cases left for validation; lower n_train")
-            start = first
-        else:
-            asked, published = (
-                (n_train, self.spec.n_train) if split == "train" else (n_test, self.spec.n_test)
-            )
-            if asked is None and n_train == 0:
-                published = present
-            wanted, left = published if asked is None else asked, present
-            start = 0
+            start = published["train"] if counts["train"] is None else counts["train"]
+            left = present - start
+        if wanted is None:
+            wanted = published[split]
+            if split == "val":
+                wanted = min(wanted, left)
+            elif alone:
+                wanted = present
+        if split == "val" and (alone or counts["val"] is None and wanted < 1):
+            raise SplitMissing(f"{self.path} has no cases left for validation; lower n_train")
         if not 1 <= wanted <= left:
             raise ValueError(
                 f"{self.path}: n_{split}={wanted} cases were asked for, the file has {left}"
@@ -325,29 +495,9 @@ class DarcyReader(CaseReader):
 
     @cached_property
     def _loaded(self) -> dict[str, np.ndarray]:
-        """The chosen cases of every variable that is read, (cases, tokens) each."""
-        names = ["coeff", "sol"]
-        if self.options.weights not in (NO_WEIGHTS, MEASURE):
-            names.append(self.options.weights)
-        values = {name: load_mat(self.path, name, self._cases, self._step) for name in names}
-        return {name: array.reshape(len(array), -1) for name, array in values.items()}
+        """The chosen cases of every variable that is read, at the reduced resolution."""
+        names = {"coeff", "sol", self.options.weights} - {NO_WEIGHTS, MEASURE}
+        return {name: load_mat(self.path, name, self._cases, self._step) for name in names}
 
-    def open_case(self, index: int) -> TokenTable:
-        """Return case `index` from memory."""
-        loaded = self._loaded
-        weights = {MEASURE: point_areas({"xy": self._xy}, len(self._xy), self.grid)}
-        if self.options.weights in loaded:
-            weights[self.options.weights] = loaded[self.options.weights][index]
-        return TokenTable(
-            self.path,
-            len(self._xy),
-            {"xy": self._xy},
-            {self.spec.outputs[0]: loaded["sol"][index]},
-            features={self.spec.inputs[2]: loaded["coeff"][index]},
-            weights=weights,
-            decoded=True,
-        )
-
-    def describe_case(self, index: int) -> dict[str, Any]:
-        """Return the file and the case's position in it."""
-        return {"source": str(self.path), "position": self._cases.start + index}
+    def _arrays_of(self, index: int) -> dict[str, np.ndarray]:
+        return {" xy": self._xy} | {name: array[index] for name, array in self._loaded.items()}

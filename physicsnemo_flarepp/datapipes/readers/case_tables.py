@@ -1,198 +1,189 @@
-"""Contents of a case as a table of tokens, by the names that its arrays were given."""
+"""A case as a table of tokens: lazy columns, found by the names that its arrays were given."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...meshes import ASSOCIATIONS, CellMesh, PolygonMesh
+from ...files import reading
+from ...meshes import CellMesh, PolygonMesh
 from ...meshes.measures import (
     EFFECTIVE_MEASURE,
     MEASURE_NAMES,
     MEASURE_WEIGHTS,
+    cloud_areas,
     distance_to_body,
+    grid_areas,
     stored_measure,
 )
 from ...meshes.polygons import Rows, unit_vectors
 from ..specs import TABLE_AREAS
-from ..validation import MissingName, printable
-from .base import MEASURE, NO_WEIGHTS, LazyArray, Rowwise, TokenTable, point_areas
-from .case_files import some
+from ..validation import MissingName, check_weights, missing_name
+from .array_files import LazyArray, Rowwise
 from .contents import Contents
-from .names import Names, Pick
+from .names import (
+    GEOMETRY,
+    MEASURE,
+    NO_WEIGHTS,
+    TO_BODY,
+    Names,
+    Pick,
+    find_place,
+    missing,
+    token_columns,
+    token_shape,
+)
 
-# What is computed of a mesh, by its kind, unless an array of the file has the name.
-TO_BODY = ("distance", "direction")
-GEOMETRY = ("normals", "areas", "volumes", *TO_BODY)
+COLUMN_GROUPS = ("coordinates", "features", "fields")
+# Of cells without area: they are tokens like others, and 0 would remove them.
+_TINY = float(np.finfo(np.float32).tiny)
+# Tokens up to which all columns of a case are computed at once, to keep them.
+_WHOLE_TOKENS = 1 << 20
 # A value of the whole case with more numbers is an array of tokens that was named by mistake.
 _MOST_VALUES = 4096
-_MOST_AXES = 3
 
 
-def find_place(contents: Contents, names: Names) -> str:
-    """Return where on a mesh the tokens are: where all named arrays are, cells or points."""
-    wanted = [
-        pick.array
-        for picks in (names.fields, names.features)
-        for pick in (picks or {}).values()
-        if pick.array not in GEOMETRY
-    ]
-    wanted += [] if names.weights in (NO_WEIGHTS, MEASURE) else [names.weights]
-    allowed = ASSOCIATIONS if names.association is None else (names.association,)
-    present = {place: _column_names(contents, place) for place in ASSOCIATIONS}
-    fitting = [place for place in allowed if all(name in present[place] for name in wanted)]
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        raise ValueError(
-            f"{contents.source} holds {', '.join(wanted) or 'nothing that tells'} for cells and "
-            "for points alike; set data.association to 'cells' or 'points'"
-        )
-    told = []
-    for name in dict.fromkeys(wanted):
-        places = [place for place in ASSOCIATIONS if name in present[place]]
-        if not places:
-            raise _missing(contents, name)
-        told.append(f"{name} is {' and '.join(places)} data")
-    asked = "" if names.association is None else f", but data.association is {names.association}s"
-    raise ValueError(
-        f"{contents.source}: {', '.join(told)}{asked}; fields, features and weights of a case "
-        "must all be of cells or all of points. Name others, or convert them, for example with "
-        "pyvista's cell_data_to_point_data()"
-    )
+def channel_names(widths: Mapping[str, int]) -> list[str]:
+    """Return one name per channel of named arrays; the parts of a vector are told apart.
 
-
-def _column_names(contents: Contents, place: str) -> Collection[str]:
-    n = contents.count(place)
-    fitting = [name for name, array in contents.arrays.items() if array.shape[:1] == (n,)]
-    return {*contents.mesh.array_names().get(place, ()), *fitting}
-
-
-def _missing(contents: Contents, name: str) -> MissingName:
-    """Return the error for a name that a case does not hold, with what it holds."""
-    if name in contents.unreadable:
-        return MissingName(f"{contents.unreadable[name]}. Repair the file, or name another array")
-    present = []
-    for other, where in contents.names().items():
-        array = contents.arrays.get(other)
-        kind = where if array is None else f"array {tuple(array.shape)}"
-        present.append(f"{printable(other)} ({kind})")
-    n_tokens = ""
-    if contents.mesh is not None:
-        n_tokens = f" for {contents.count('cell')} cells and {contents.count('point')} points"
-    files = list(dict.fromkeys([contents.source, *contents.origins.values()]))
-    told = f"{files[0]} has no array {name!r}"
-    if len(files) > 1:
-        told = f"none of {some(map(str, files))} has an array {name!r}"
-    return MissingName(
-        f"{told}{n_tokens}; present: "
-        f"{', '.join(sorted(present)) or 'none'}. Name one of these in data.fields, data.features, "
-        "data.globals, data.coordinates or data.weights, or leave the case out of data.splits"
-    )
-
-
-def token_shape(contents: Contents, names: Names) -> tuple[int, tuple[int, ...] | None]:
-    """Return the number of tokens in files of arrays, and the shape of their grid if they have one.
-
-    Coordinates (N, d) are of points; (rows, columns, d), or one array (rows, columns) per
-    coordinate, of a grid. A grid without coordinates has the shape of its fields.
+    >>> channel_names({"p": 1, "shear": 3, "y": 4})
+    ['p', 'shear_x', 'shear_y', 'shear_z', 'y_0', 'y_1', 'y_2', 'y_3']
     """
-    arrays = []
-    for pick in (names.coordinates or {}).values():
-        if pick.array not in contents.arrays:
-            raise _missing(contents, pick.array)
-        arrays.append(contents.arrays[pick.array])
-    if names.grid is not None:
-        return math.prod(names.grid), names.grid
-    if not arrays:
-        shape = _grid_of_fields(contents, names)
-        return math.prod(shape), shape
-    shape = tuple(arrays[0].shape)
-    if len(arrays) == 1:
-        of_tokens = shape if len(shape) == 1 else shape[:-1]
-    else:
-        of_tokens = shape[:-1] if len(shape) > 1 and shape[-1] == 1 else shape
-    if not of_tokens:
-        name = next(iter(names.coordinates))
-        raise ValueError(
-            f"{contents.source}: {name} (of the coordinates) has shape {shape}, expected "
-            "(points, dimensions) or, on a grid, (rows, columns, dimensions)"
-        )
-    _check_dimensions(contents, names.coordinates, len(of_tokens))
-    return math.prod(of_tokens), of_tokens if len(of_tokens) > 1 else None
+    channels = []
+    for name, width in widths.items():
+        parts = "xyz"[:width] if width <= 3 else range(width)
+        channels += [name] if width == 1 else [f"{name}_{part}" for part in parts]
+    return channels
 
 
-def _check_dimensions(contents: Contents, picks: Mapping[str, Pick], token_axes: int) -> None:
-    """Raise if points would have more than three coordinates."""
-    shapes = {pick.array: tuple(contents.arrays[pick.array].shape) for pick in picks.values()}
-    width = sum(p.width(math.prod(shapes[p.array][token_axes:])) for p in picks.values())
-    if width > _MOST_AXES:
-        name, shape = next(iter(shapes.items()))
-        turned = f" Transposed? Then save it as {shape[::-1]}." if shape[0] <= _MOST_AXES else ""
-        raise ValueError(
-            f"{contents.source_of(name)}: {', '.join(shapes)} with shape {shape} would give each "
-            f"point {width} coordinates; points have at most {_MOST_AXES}.{turned} Or name others "
-            "as data.coordinates"
-        )
+def parameter_names(widths: Mapping[str, int]) -> list[str]:
+    """Return one name per number of the values of a case, which need not be vectors in space.
 
-
-def _grid_of_fields(contents: Contents, names: Names) -> tuple[int, ...]:
-    stored = [pick.array for pick in (names.fields or {}).values()]
-    for name in stored:
-        if name not in contents.arrays:
-            raise _missing(contents, name)
-    shapes = [tuple(contents.arrays[name].shape) for name in stored] or [
-        tuple(array.shape) for array in contents.arrays.values() if len(array.shape) >= 2
+    >>> parameter_names({"speed": 1, "mu": 2})
+    ['speed', 'mu_1', 'mu_2']
+    """
+    return [
+        name if width == 1 else f"{name}_{i}"
+        for name, width in widths.items()
+        for i in range(1, width + 1)
     ]
-    # A last axis of channels, of the vectors among them, is longer than the grid of the scalars.
-    shape = min(shapes, key=len, default=())
-    if len(shape) < 2:
-        raise ValueError(
-            f"{contents.source}: the fields have the shape {shape}, which is not a grid; name the "
-            "coordinates of the points as data.coordinates"
-        )
-    return shape
 
 
-def token_columns(
-    arrays: Mapping[str, Rowwise], n: int, grid: tuple[int, ...] | None
-) -> dict[str, Rowwise]:
-    """Return the arrays that have a row for each of `n` tokens, those of a grid row by row."""
-    found = {}
-    for name, array in arrays.items():
-        shape = tuple(array.shape)
-        if grid is not None and shape[: len(grid)] == grid and len(shape) <= len(grid) + 1:
-            found[name] = _flat(array, n, shape[len(grid) :])
-        elif shape[:1] == (n,) and len(shape) <= 2:
-            found[name] = array
-    return found
+@dataclass(frozen=True)
+class TokenTable:
+    """One case before anything is read: lazy columns by name, all with the token axis first."""
 
+    source: Path | str
+    n_tokens: int
+    coordinates: Mapping[str, Rowwise]
+    fields: Mapping[str, Rowwise]
+    features: Mapping[str, Rowwise] = field(default_factory=dict)
+    global_values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    association: str = "point"
+    weights: Mapping[str, Rowwise] = field(default_factory=dict)
+    shuffled: bool = False
+    checked: bool = False
+    # Whether all columns are in memory or computed from what is, and are worth keeping; and the
+    # bytes of decoded files behind them.
+    decoded: bool = False
+    held: int = 0
 
-def _flat(array: Rowwise, n: int, channels: tuple[int, ...]) -> Rowwise:
-    return LazyArray(
-        (n, *channels), lambda rows: np.asarray(array[slice(None)]).reshape(n, *channels)[rows]
-    )
+    def __post_init__(self) -> None:
+        n = self.n_tokens
+        for name, column in self.weights.items():
+            if tuple(column.shape) not in ((n,), (n, 1)):
+                raise ValueError(
+                    f"{self.source}: {name} (of the weights) has shape {tuple(column.shape)}, "
+                    f"expected ({n},), one weight for each of the {n} tokens. Name another array"
+                )
+        for group in COLUMN_GROUPS:
+            for name, column in getattr(self, group).items():
+                if len(column.shape) not in (1, 2) or column.shape[0] != n:
+                    raise ValueError(
+                        f"{self.source}: {name} (of the {group}) has shape {tuple(column.shape)}, "
+                        f"expected ({n},) or ({n}, channels), one row for each of the {n} tokens. "
+                        "Repair the file, or name another array"
+                    )
 
+    def widths(self) -> dict[str, dict[str, int]]:
+        """Return the number of channels of each column and each value of the case, by group."""
+        widths = {
+            key: {name: math.prod(column.shape[1:]) for name, column in getattr(self, key).items()}
+            for key in COLUMN_GROUPS
+        }
+        return widths | {"globals": {n: value.size for n, value in self.global_values.items()}}
 
-def _picked(contents: Contents, name: str, pick: Pick, column: Rowwise) -> Rowwise:
-    """Return the columns of an array that a name stands for."""
-    if pick.columns is None:
-        return column
-    width = math.prod(column.shape[1:])
-    kept = pick.width(width)
-    if kept == 0 or (pick.columns.stop or 0) > width:
-        raise ValueError(
-            f"{contents.source}: {name} is {pick}, but {pick.array} has shape "
-            f"{tuple(column.shape)}: {width} columns, counted from 0"
-        )
-    n = column.shape[0]
+    def channels(self) -> dict[str, list[str]]:
+        """Return the names of the channels of ``fields``, ``features`` and ``globals``."""
+        widths = self.widths()
+        named = {key: channel_names(widths[key]) for key in ("fields", "features")}
+        return named | {"globals": parameter_names(widths["globals"])}
 
-    def compute(rows: Rows) -> np.ndarray:
-        values = np.asarray(column[rows]).reshape(-1, width)[:, pick.columns]
-        return values[:, 0] if kept == 1 else values
+    def to_keep(self, weights: str) -> tuple["TokenTable", int]:
+        """Return the case as it is kept in memory, and its bytes; 0 if it is to stay lazy.
 
-    return LazyArray((n,) if kept == 1 else (n, kept), compute)
+        Columns become arrays of the type that samples have, and so does the column of `weights`. Of
+        a case with very many tokens the decoded files are kept instead.
+        """
+        if not self.decoded or self.n_tokens > _WHOLE_TOKENS:
+            return self, self.held
+        size = 0
+
+        def whole(columns: Mapping[str, Rowwise], dtype: type) -> dict[str, np.ndarray]:
+            nonlocal size
+            found = {}
+            for name, column in columns.items():
+                values = column[slice(0, self.n_tokens)]
+                mapped = isinstance(values, np.memmap)
+                with np.errstate(over="ignore"):
+                    values = np.asarray(values).astype(dtype, "C", "same_kind", copy=mapped)
+                size += values.nbytes
+                found[name] = values
+            return found
+
+        with reading(self.source):
+            groups = {key: whole(getattr(self, key), np.float32) for key in COLUMN_GROUPS}
+            used = whole({n: c for n, c in self.weights.items() if n == weights}, np.float64)
+        others = self.weights.keys() - used.keys()
+        kept = replace(self, **groups, weights={**self.weights, **used})
+        return kept, size + (self.held if others else 0)
+
+    def read(self, name: str, rows: Rows) -> np.ndarray:
+        """Return the rows of column group `name` as float32, (n, channels)."""
+        parts = [np.asarray(column[rows]) for column in getattr(self, name).values()]
+        parts = [part[:, None] if part.ndim == 1 else part for part in parts]
+        # concatenate copies, so the sample never aliases a read-only memory map. What is too large
+        # for float32 becomes infinite, which is told with the name of the file.
+        with np.errstate(over="ignore"):
+            return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
+
+    def read_weights(self, name: str, rows: Rows, case_id: str) -> np.ndarray:
+        """Return the rows of a column of weights, checked, float64 (n,).
+
+        A cell without area has a tiny one; a 0 in a stored array removes the token from gathers.
+        """
+        if name not in self.weights:
+            if name == MEASURE:
+                raise ValueError(
+                    f"{self.source}: the area that each token stands for is not known. Set "
+                    "data.weights=none training.norm=tokens (an experiment may have set both), or "
+                    "data.weights to a stored array of areas or volumes"
+                )
+            raise missing_name(self.source, "array of weights", name, self.weights)
+        with reading(self.source):
+            weights = np.asarray(self.weights[name][rows], dtype=np.float64).reshape(-1)
+        check_weights(self.source, case_id, name, weights, rows)
+        # Weights become float32 later, where what is positive must stay so.
+        positive = (weights > 0) | (name == MEASURE)
+        return np.where(positive, np.maximum(weights, _TINY), 0.0)
+
+    def read_globals(self) -> np.ndarray:
+        """Return the global values as float32, (g,)."""
+        parts = [np.reshape(value, -1) for value in self.global_values.values()]
+        return np.concatenate(parts, dtype=np.float32, casting="same_kind")
 
 
 def make_table(contents: Contents, names: Names) -> TokenTable:
@@ -202,27 +193,16 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         n, grid = contents.count(place), None
         if n == 0:
             raise ValueError(f"{contents.source} has no {place}s")
+        arrays = contents.columns(place)
         geometry, measure = _mesh_geometry(contents.mesh, place)
-        measure = _noted_measure(contents.mesh, place, measure)
         points = geometry.pop("coordinates")
         coordinates = _mesh_coordinates(contents, names, points)
-        arrays = contents.columns(place)
-        to_body = _body_columns(contents, {"xyz": points}, n)
-        columns = {**to_body, **geometry, **token_columns(arrays, n, None)}
+        columns = {**_body_columns(contents, [points], n), **geometry}
+        columns |= token_columns(arrays, n, None)
     else:
-        place = "point"
+        place, arrays = "point", contents.arrays
         n, grid = token_shape(contents, names)
-        arrays = contents.arrays
         columns = token_columns(arrays, n, grid)
-        coordinates = _coordinates(contents, names, columns, n, grid)
-        measure = None
-        columns = {**_body_columns(contents, coordinates, n), **columns}
-        if EFFECTIVE_MEASURE in columns:
-            measure = columns[EFFECTIVE_MEASURE]
-        elif TABLE_AREAS in columns:
-            measure = _times(columns[TABLE_AREAS], columns.get(MEASURE_WEIGHTS))
-        elif sum(math.prod(c.shape[1:]) for c in coordinates.values()) == 2:
-            measure = point_areas(coordinates, n, grid if grid and len(grid) == 2 else None)
 
     def group(picks: Mapping[str, Pick]) -> dict[str, Rowwise]:
         return {
@@ -230,6 +210,14 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
             for name, pick in picks.items()
         }
 
+    if contents.mesh is None:
+        coordinates = group(names.coordinates) if names.coordinates else {"grid": _indices(n, grid)}
+        columns = {**_body_columns(contents, coordinates.values(), n), **columns}
+        measure = columns.get(EFFECTIVE_MEASURE)
+        if measure is None and TABLE_AREAS in columns:
+            measure = _times(columns[TABLE_AREAS], columns.get(MEASURE_WEIGHTS))
+        elif measure is None and sum(math.prod(c.shape[1:]) for c in coordinates.values()) == 2:
+            measure = _plane_areas(coordinates, n, grid if grid and len(grid) == 2 else None)
     weights = {} if measure is None else {MEASURE: measure}
     if names.weights not in (NO_WEIGHTS, MEASURE):
         weights[names.weights] = _column(contents, arrays, columns, names.weights, n)
@@ -247,29 +235,6 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         decoded=contents.decoded and contents.body is None,
         held=contents.held,
     )
-
-
-def _noted_measure(
-    mesh: PolygonMesh | CellMesh, place: str, computed: Rowwise | None
-) -> Rowwise | None:
-    """Return what tokens stand for: as PhysicsNeMo's pipes noted it, or else as computed."""
-    at_tokens, at_cells = (mesh.data.get(p, {}) for p in (place, "cell"))
-    if EFFECTIVE_MEASURE in at_tokens:
-        return at_tokens[EFFECTIVE_MEASURE]
-    if place == "cell":
-        return computed if computed is None else _times(computed, at_cells.get(MEASURE_WEIGHTS))
-    shared = None if at_cells.keys().isdisjoint(MEASURE_NAMES) else stored_measure(mesh, place)
-    return computed if shared is None else shared
-
-
-def _times(areas: Rowwise, factors: Rowwise | None) -> Rowwise:
-    if factors is None:
-        return areas
-
-    def compute(rows: Rows) -> np.ndarray:
-        return np.asarray(areas[rows]).reshape(-1) * np.asarray(factors[rows]).reshape(-1)
-
-    return LazyArray((areas.shape[0],), compute)
 
 
 def _column(
@@ -295,7 +260,7 @@ def _column(
         )
     stored = arrays.get(name, contents.arrays.get(name))
     if stored is None:
-        raise _missing(contents, name)
+        raise missing(contents, name)
     raise ValueError(
         f"{contents.source_of(name)}: {name} has shape {tuple(stored.shape)}, expected ({n},) or "
         f"({n}, channels), one row for each of the {n} tokens. Name another array, or other "
@@ -303,20 +268,102 @@ def _column(
     )
 
 
+def _picked(contents: Contents, name: str, pick: Pick, column: Rowwise) -> Rowwise:
+    """Return the columns of an array that a name stands for."""
+    if pick.columns is None:
+        return column
+    n, width = column.shape[0], math.prod(column.shape[1:])
+    kept = pick.width(width)
+    if kept == 0 or (pick.columns.stop or 0) > width:
+        raise ValueError(
+            f"{contents.source}: {name} is {pick}, but {pick.array} has shape "
+            f"{tuple(column.shape)}: {width} columns, counted from 0"
+        )
+
+    def compute(rows: Rows) -> np.ndarray:
+        values = np.asarray(column[rows]).reshape(-1, width)[:, pick.columns]
+        return values[:, 0] if kept == 1 else values
+
+    return LazyArray((n,) if kept == 1 else (n, kept), compute)
+
+
+def _times(areas: Rowwise, factors: Rowwise | None) -> Rowwise:
+    if factors is None:
+        return areas
+
+    def compute(rows: Rows) -> np.ndarray:
+        return np.asarray(areas[rows]).reshape(-1) * np.asarray(factors[rows]).reshape(-1)
+
+    return LazyArray((areas.shape[0],), compute)
+
+
+def _plane_areas(
+    coordinates: Mapping[str, Rowwise], n: int, grid: tuple[int, ...] | None
+) -> LazyArray:
+    """Return the areas that points of a grid, or else of a planar cloud, stand for."""
+
+    def compute(rows: Rows) -> np.ndarray:
+        points = _joined(coordinates.values(), slice(0, n))
+        return (cloud_areas(points) if grid is None else grid_areas(points, grid))[rows]
+
+    return LazyArray((n,), compute)
+
+
+def _joined(columns: Any, rows: Rows) -> np.ndarray:
+    """Return the rows of some columns side by side."""
+    parts = [np.asarray(column[rows]) for column in columns]
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+
+
+def _indices(n: int, grid: tuple[int, ...]) -> LazyArray:
+    """Return the indices of a grid as coordinates from 0 to 1."""
+
+    def compute(rows: Rows) -> np.ndarray:
+        axes = np.unravel_index(np.arange(n)[rows], grid)
+        scaled = [i / max(length - 1, 1) for i, length in zip(axes, grid, strict=True)]
+        return np.stack(scaled, axis=1)
+
+    return LazyArray((n, len(grid)), compute)
+
+
 def _mesh_geometry(
     mesh: PolygonMesh | CellMesh, place: str
 ) -> tuple[dict[str, Rowwise], Rowwise | None]:
-    """Return coordinates and what else is computed of a mesh, and what its tokens stand for."""
+    """Return coordinates and what else is computed of a mesh, and what its tokens stand for.
+
+    The latter is as PhysicsNeMo's pipes noted it, or else as computed.
+    """
+    cells = place == "cell"
+    n = mesh.n_cells if cells else len(mesh.points)
     if isinstance(mesh, PolygonMesh):
-        columns = _cell_columns(mesh) if place == "cell" else _point_columns(mesh)
-        return columns, columns["areas"]
-    n = mesh.n_cells if place == "cell" else len(mesh.points)
-    read = mesh.cell_centres if place == "cell" else lambda rows: np.asarray(mesh.points)[rows]
-    columns: dict[str, Rowwise] = {"coordinates": LazyArray((n, 3), read)}
-    if mesh.sizes is None:
-        return columns, None
-    sizes = mesh.sizes if place == "cell" else mesh.point_sizes
-    return {**columns, "volumes": sizes}, sizes
+        geometry = _for_same_rows(mesh.cell_geometry)
+        if cells:
+            centres, vectors = (lambda rows: geometry(rows)[0]), (lambda rows: geometry(rows)[1])
+            areas = lambda rows: np.linalg.norm(vectors(rows), axis=1)  # noqa: E731
+        else:
+            centres, vectors = mesh.points.__getitem__, (lambda rows: mesh.vertex_areas[0][rows])
+            areas = lambda rows: mesh.vertex_areas[1][rows]  # noqa: E731
+        columns: dict[str, Rowwise] = {
+            "coordinates": LazyArray((n, 3), centres),
+            "normals": LazyArray((n, 3), lambda rows: unit_vectors(vectors(rows))),
+            "areas": LazyArray((n,), areas),
+        }
+        computed = columns["areas"]
+    else:
+        read = mesh.cell_centres if cells else lambda rows: np.asarray(mesh.points)[rows]
+        columns = {"coordinates": LazyArray((n, 3), read)}
+        computed = mesh.sizes if cells else mesh.point_sizes
+        if computed is not None:
+            columns["volumes"] = computed
+    noted = mesh.data.get("cell", {})
+    if EFFECTIVE_MEASURE in mesh.data.get(place, {}):
+        return columns, mesh.data[place][EFFECTIVE_MEASURE]
+    if cells and computed is not None:
+        return columns, _times(computed, noted.get(MEASURE_WEIGHTS))
+    if not cells and not noted.keys().isdisjoint(MEASURE_NAMES):
+        shared = stored_measure(mesh, place)
+        computed = computed if shared is None else shared
+    return columns, computed
 
 
 def _mesh_coordinates(contents: Contents, names: Names, points: Rowwise) -> dict[str, Rowwise]:
@@ -349,73 +396,26 @@ def _for_same_rows(compute: Callable[[Rows], Any]) -> Callable[[Rows], Any]:
     return kept
 
 
-def _cell_columns(mesh: PolygonMesh) -> dict[str, Rowwise]:
-    """Return coordinates, normals and areas of the cells, computed for the rows asked for."""
-    geometry = _for_same_rows(mesh.cell_geometry)
-    n = mesh.n_cells
-    return {
-        "coordinates": LazyArray((n, 3), lambda rows: geometry(rows)[0]),
-        "normals": LazyArray((n, 3), lambda rows: unit_vectors(geometry(rows)[1])),
-        "areas": LazyArray((n,), lambda rows: np.linalg.norm(geometry(rows)[1], axis=1)),
-    }
-
-
-def _point_columns(mesh: PolygonMesh) -> dict[str, Rowwise]:
-    n = len(mesh.points)
-    return {
-        "coordinates": LazyArray((n, 3), lambda rows: mesh.points[rows]),
-        "normals": LazyArray((n, 3), lambda rows: unit_vectors(mesh.vertex_areas[0][rows])),
-        "areas": LazyArray((n,), lambda rows: mesh.vertex_areas[1][rows]),
-    }
-
-
-def _body_columns(
-    contents: Contents, coordinates: Mapping[str, Rowwise], n: int
-) -> dict[str, Rowwise]:
+def _body_columns(contents: Contents, coordinates: Any, n: int) -> dict[str, Rowwise]:
     """Return the signed distance of tokens to the body of a case and the direction to it."""
-    if contents.body is None:
-        return {}
     body = contents.body
+    if body is None:
+        return {}
 
-    def points_of(rows: Rows) -> np.ndarray:
-        parts = [np.asarray(column[rows]) for column in coordinates.values()]
-        points = np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+    def measure(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        points = _joined(coordinates, rows)
         if points.shape[1] != 3:
             raise ValueError(
                 f"{contents.source} has points of dimension {points.shape[1]}; distances to the "
                 "surface of a body need three"
             )
-        return points
+        return distance_to_body(points, body)
 
-    measured = _for_same_rows(lambda rows: distance_to_body(points_of(rows), body))
+    measured = _for_same_rows(measure)
     return {
         "distance": LazyArray((n,), lambda rows: measured(rows)[0]),
         "direction": LazyArray((n, 3), lambda rows: measured(rows)[1]),
     }
-
-
-def _coordinates(
-    contents: Contents,
-    names: Names,
-    columns: Mapping[str, Rowwise],
-    n: int,
-    grid: tuple[int, ...] | None,
-) -> dict[str, Rowwise]:
-    if names.coordinates:
-        return {
-            name: _picked(
-                contents, name, pick, _column(contents, contents.arrays, columns, pick.array, n)
-            )
-            for name, pick in names.coordinates.items()
-        }
-
-    def indices(rows: Rows) -> np.ndarray:
-        chosen = np.arange(n)[rows]
-        axes = np.unravel_index(chosen, grid)
-        scaled = [i / max(length - 1, 1) for i, length in zip(axes, grid, strict=True)]
-        return np.stack(scaled, axis=1)
-
-    return {"grid": LazyArray((n, len(grid)), indices)}
 
 
 def _globals(contents: Contents, picks: Mapping[str, Pick]) -> dict[str, np.ndarray]:
@@ -429,10 +429,9 @@ def _globals(contents: Contents, picks: Mapping[str, Pick]) -> dict[str, np.ndar
                 "expected a value of the whole case; arrays of tokens belong into data.features"
             )
         if stored is None:
-            absent = _missing(contents, pick.array)
+            absent = missing(contents, pick.array)
             raise MissingName(f"{absent}, or give its value as data.reader.constants.{name}")
-        value = np.asarray(stored[...]).reshape(-1)
-        value = value[pick.columns or slice(None)]
+        value = np.asarray(stored[...]).reshape(-1)[pick.columns or slice(None)]
         if value.size == 0 or value.size > _MOST_VALUES:
             raise ValueError(
                 f"{contents.source}: {name} of data.globals has {value.size} numbers, in an array "

@@ -19,6 +19,7 @@ files                     what is found                                what a dr
 Of legacy .vtk, .stl, .ply and .obj files all arrays are read.
 """
 
+import json
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -28,21 +29,22 @@ from pathlib import Path
 import numpy as np
 import torch
 import zarr
-from physicsnemo.mesh import Mesh
+from physicsnemo.mesh import DomainMesh, Mesh
 
-from ...files import reading
+from ...files import RefusedFile, reading
 from ...meshes import SUFFIXES as MESH_SUFFIXES
 from ...meshes import CellMesh, PolygonMesh, read_mesh
+from ...meshes.polygons import numeric_arrays
 from ..specs import TABLE_AREAS, TABLE_NAMES
-from ..validation import check_range, check_shape, printable
+from ..validation import check_range, check_shape, missing_name, printable
 from .array_files import SUFFIXES as ARRAY_SUFFIXES
-from .array_files import lazy_zarr, open_arrays
-from .base import LazyArray, Rowwise
-from .stores import check_chunks, domain_part, load_memory_maps, part_name
+from .array_files import LazyArray, Rowwise, check_chunks, lazy_zarr, open_arrays
 
 STORE_SUFFIXES = (".pmsh", ".pdmsh", ".zarr")
 SUFFIXES = tuple(dict.fromkeys((*MESH_SUFFIXES, *ARRAY_SUFFIXES, *STORE_SUFFIXES)))
 MESH_FILES = (*MESH_SUFFIXES, ".pmsh", ".pdmsh")
+# Name of what is inside the boundaries of a DomainMesh.
+INTERIOR = "interior"
 # VTK's number of the kind of cell with so many corners, of the simplices that PhysicsNeMo has.
 _SIMPLEX_TYPES = {1: 1, 2: 3, 4: 10}
 # Of arrays that list the points of each cell.
@@ -87,8 +89,8 @@ class Contents:
     def join(self, other: "Contents") -> "Contents":
         """Return both together; arrays of a second mesh must be on the same points or cells."""
         one, two = (self, other) if self.mesh is not None else (other, self)
-        _refuse_twice(self, other, self.arrays, other.arrays)
-        _refuse_twice(self, other, self.values, other.values)
+        _refuse_twice(self, other.source, self.arrays, other.arrays)
+        _refuse_twice(self, other.source, self.values, other.values)
         mesh = one.mesh
         if mesh is not None and two.mesh is not None:
             mesh = _joined_mesh(mesh, two.mesh)
@@ -107,7 +109,7 @@ class Contents:
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> "Contents":
         """Return the contents with further values of the whole case."""
-        _refuse_twice(self, Contents("the parameters"), self.values, values)
+        _refuse_twice(self, "the parameters", self.values, values)
         return replace(self, values={**self.values, **values})
 
     def count(self, place: str) -> int:
@@ -125,33 +127,26 @@ class Contents:
     def names(self) -> dict[str, str]:
         """Return the name of everything there is, with where it is."""
         found = {name: "array" for name in self.arrays}
-        if self.mesh is not None:
-            for place, names in self.mesh.array_names().items():
-                for name in names if place != "field" else ():
-                    found[name] = (
-                        f"{found[name]}, {place} data" if name in found else f"{place} data"
-                    )
+        places = {} if self.mesh is None else self.mesh.array_names()
+        for place in ("cell", "point"):
+            for name in places.get(place, ()):
+                found[name] = f"{found[name]}, {place} data" if name in found else f"{place} data"
         return found | {name: "value of the case" for name in self.values}
 
 
 def is_connectivity(name: str, array: Rowwise) -> bool:
     """Return whether an array lists the points of triangles or quads: (cells, 3) or (cells, 4)."""
-    shape = array.shape
-    return (
-        array.dtype.kind in "iu"
-        and len(shape) == 2
-        and shape[1] in (3, 4)
-        and bool(_CONNECTIVITY.fullmatch(name))
-    )
+    listed = array.dtype.kind in "iu" and len(array.shape) == 2 and array.shape[1] in (3, 4)
+    return listed and bool(_CONNECTIVITY.fullmatch(name))
 
 
 def _refuse_twice(
-    one: Contents, other: Contents, first: Collection[str], second: Collection[str]
+    one: Contents, other: Path | str, first: Collection[str], second: Collection[str]
 ) -> None:
     twice = sorted(set(first) & set(second))
     if twice:
         raise ValueError(
-            f"{', '.join(twice)} is in {one.source} and again in {other.source}; leave one of the "
+            f"{', '.join(twice)} is in {one.source} and again in {other}; leave one of the "
             "files out of data.reader.files, or rename the array"
         )
 
@@ -186,40 +181,42 @@ def _joined_mesh(
             f"{counts[1][0]} and {counts[1][1]}, or their points differ; files of one case must "
             "hold the same mesh, with cells in one order (points alone may be in another)"
         )
-    places = {*mesh.data, *other.data}
-    data = {p: {**other.data.get(p, {}), **mesh.data.get(p, {})} for p in places}
+    data = {p: {**other.data.get(p, {}), **mesh.data.get(p, {})} for p in {*mesh.data, *other.data}}
+    names = [m.array_names() for m in (mesh, other)]
     present = {
-        p: list(dict.fromkeys([*mesh.array_names().get(p, ()), *other.array_names().get(p, ())]))
+        p: list(dict.fromkeys(n for each in names for n in each.get(p, ())))
         for p in ("cell", "point")
     }
     return replace(mesh, data=data, present=present)
 
 
-def open_case_files(
-    case: str, paths: Sequence[Path], wanted: Wanted, names: Mapping[Path, str]
+def open_files(
+    paths: Sequence[Path], wanted: Wanted, names: Mapping[Path, str], case: str | None = None
 ) -> Contents:
-    """Return the contents of the files of one case, and what of them is decoded.
+    """Return what is in some files; `names` are those of arrays in .npy files.
 
-    See :func:`open_files`. The values of meshes are checked here, for they are read whole.
+    With the name of the `case` whose files they are, it is told what of them is decoded. The values
+    of meshes are checked here then, for they are read whole.
     """
-    contents = open_files(paths, wanted, names)
+    contents = open_file(paths[0], wanted, names.get(paths[0]))
+    for path in paths[1:]:
+        contents = contents.join(open_file(path, wanted, names.get(path)))
     suffixes = {path.suffix.lower() for path in paths}
-    if not suffixes <= set(_DECODED):
+    if case is None or not suffixes <= set(_DECODED):
         return contents
+    mesh, arrays = contents.mesh, list(contents.arrays.values())
     checked = suffixes <= set(MESH_SUFFIXES) and wanted.arrays is not None
     if checked:
-        _check_ranges(case, contents, wanted.arrays)
-    return replace(contents, checked=checked, decoded=True, held=_decoded_bytes(contents))
-
-
-def _check_ranges(case: str, contents: Contents, used: Collection[str]) -> None:
-    """Raise if a value of a decoded mesh that is used is out of all proportion to the others."""
-    mesh = contents.mesh
-    arrays = {name: a for place in ("cell", "point") for name, a in mesh.data[place].items()}
-    named = {"coordinates": mesh.points} | {n: a for n, a in arrays.items() if n in used}
-    for name, values in named.items():
-        if values.dtype.kind == "f" and len(values):
-            check_range(contents.source, case, name, values.reshape(len(values), -1))
+        named = {n: a for p in ("cell", "point") for n, a in mesh.data[p].items()}
+        named = {n: a for n, a in named.items() if n in wanted.arrays}
+        for name, values in {"coordinates": mesh.points, **named}.items():
+            if values.dtype.kind == "f" and len(values):
+                check_range(contents.source, case, name, values.reshape(len(values), -1))
+    if mesh is not None:
+        arrays += [mesh.points, mesh.connectivity, mesh.offsets]
+        arrays += [array for place in mesh.data.values() for array in place.values()]
+    held = sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
+    return replace(contents, checked=checked, decoded=True, held=held)
 
 
 def file_state(path: Path) -> tuple:
@@ -230,22 +227,6 @@ def file_state(path: Path) -> tuple:
     return path, found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _decoded_bytes(contents: Contents) -> int:
-    mesh, arrays = contents.mesh, list(contents.arrays.values())
-    if mesh is not None:
-        arrays += [mesh.points, mesh.connectivity, mesh.offsets]
-        arrays += [array for place in mesh.data.values() for array in place.values()]
-    return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
-
-
-def open_files(paths: Sequence[Path], wanted: Wanted, names: Mapping[Path, str]) -> Contents:
-    """Return the contents of the files of one case; `names` are those of arrays in .npy files."""
-    contents = open_file(paths[0], wanted, names.get(paths[0]))
-    for path in paths[1:]:
-        contents = contents.join(open_file(path, wanted, names.get(path)))
-    return contents
-
-
 def open_file(path: Path, wanted: Wanted, name: str | None = None) -> Contents:
     """Return the contents of one file or store; the format is told by its suffix."""
     suffix = path.suffix.lower()
@@ -254,17 +235,14 @@ def open_file(path: Path, wanted: Wanted, name: str | None = None) -> Contents:
     _check_present(path)
     if suffix in MESH_SUFFIXES:
         mesh = read_mesh(path, arrays=wanted.arrays, sizes=wanted.sizes, part=wanted.boundary)
-        return Contents(path, mesh=mesh, values=_values(mesh.data.get("field", {})))
-    if suffix in (".pmsh", ".pdmsh"):
-        if (path / "zarr.json").exists():
-            return _open_zarr_mesh(path, wanted)
-        with reading(path):
-            stored = load_memory_maps(path)
-        if isinstance(stored, Mesh):
-            return from_physicsnemo(path, stored, sizes=wanted.sizes)
-        part = domain_part(path, stored, wanted.boundary)
-        return from_physicsnemo(path, part, dict(stored.global_data.items()), sizes=wanted.sizes)
-    return _open_table(path, wanted, name)
+        return Contents(path, mesh=mesh, values=numeric_arrays(mesh.data.get("field", {})))
+    if suffix not in (".pmsh", ".pdmsh"):
+        return _open_table(path, wanted, name)
+    if (path / "zarr.json").exists():
+        return _open_zarr_mesh(path, wanted)
+    with reading(path):
+        stored = _load_memory_maps(path)
+    return from_physicsnemo(path, stored, wanted)
 
 
 def _open_table(path: Path, wanted: Wanted, name: str | None) -> Contents:
@@ -304,11 +282,6 @@ def _check_present(path: Path) -> None:
         raise ValueError(f"{path} is not a {kind}, as its name says; fetch it again, or rename it")
 
 
-def _values(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the field data of a mesh that are numbers."""
-    return {name: np.asarray(a) for name, a in arrays.items() if np.asarray(a).dtype.kind in "fiub"}
-
-
 def open_body(path: Path) -> PolygonMesh:
     """Return the surface of a body in a domain."""
     mesh = read_mesh(path, arrays=())
@@ -320,19 +293,86 @@ def open_body(path: Path) -> PolygonMesh:
     return mesh
 
 
+def _check_memory_maps(path: Path) -> None:
+    """Raise if a tensor of a stored TensorDict is shorter than described (EOFError) or missing.
+
+    Loading would leave out a missing one, and lengthen a truncated one with zeros.
+    """
+    for description in path.rglob("meta.json"):
+        try:
+            entries = json.loads(description.read_text())
+            sizes = {
+                name: math.prod(entry["shape"])
+                * getattr(torch, entry["dtype"].removeprefix("torch.")).itemsize
+                for name, entry in entries.items()
+                if isinstance(entry, dict) and "dtype" in entry and all(entry["shape"])
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{description} does not describe tensors ({type(error).__name__}: {error})"
+            ) from error
+        for name, expected in sizes.items():
+            file = description.parent / f"{name}.memmap"
+            if not file.is_file():
+                raise ValueError(f"{description} describes {file.name}, which is missing")
+            size = file.stat().st_size
+            if size < expected:
+                raise EOFError(f"{file} has {size} bytes, expected {expected}")
+
+
+def _load_memory_maps(path: Path) -> Mesh | DomainMesh:
+    """Return a Mesh or DomainMesh stored as memory maps; pickled entries are refused.
+
+    The maps are copy-on-write: a shared one would lengthen a truncated file with zeros, or a file
+    elsewhere to which a link in the store leads.
+    """
+    for pickled in (*path.rglob("*.pickle"), *path.rglob("*.pkl")):
+        raise RefusedFile(
+            f"{path} is refused: {pickled.relative_to(path)} is a pickle, and loading it could "
+            "run code of whoever wrote it. Nothing of it was run; write the mesh again with "
+            "tensors only"
+        )
+    try:
+        _check_memory_maps(path)
+        return DomainMesh.load_memmap(path, allow_pickle=False, mode="r")
+    except (KeyError, AttributeError, FileNotFoundError) as error:
+        raise ValueError(f"a meta.json in it is damaged: {type(error).__name__} {error}") from error
+
+
+def _part_name(source: Path | str, names: Sequence[str], boundary: str | None) -> str | None:
+    """Return the boundary asked for, or by default the only one; None for the interior.
+
+    A domain without boundaries has an interior alone.
+    """
+    if boundary == INTERIOR or (boundary is None and not names):
+        return None
+    if boundary is None and len(names) > 1:
+        raise ValueError(
+            f"{source} has the boundaries {', '.join(names)}; set data.reader.boundary to one of "
+            f"them, or to {INTERIOR!r}"
+        )
+    if boundary is not None and boundary not in names:
+        raise missing_name(source, "boundary", boundary, [*names, INTERIOR])
+    return boundary or names[0]
+
+
 def _open_zarr_mesh(path: Path, wanted: Wanted) -> Contents:
     """Return a Mesh, or a part of a DomainMesh, in a zarr group; its data are read by rows."""
+
+    def arrays_of(group: zarr.Group, name: str) -> dict[str, zarr.Array]:
+        return dict(group[name].arrays()) if name in group else {}
+
     with reading(path):
         root = zarr.open_group(path, mode="r")
         if "points" in root:
             group, global_groups = root, [root]
         else:
             boundaries = dict(root["boundaries"].groups()) if "boundaries" in root else {}
-            name = part_name(path, list(boundaries), wanted.boundary)
+            name = _part_name(path, list(boundaries), wanted.boundary)
             group = root["interior"] if name is None else boundaries[name]
             global_groups = [group, root]
-        places = {place: _group_arrays(group, f"{place}_data") for place in ("cell", "point")}
-        stored = {n: a for g in global_groups for n, a in _group_arrays(g, "global_data").items()}
+        places = {place: arrays_of(group, f"{place}_data") for place in ("cell", "point")}
+        stored = {n: a for g in global_groups for n, a in arrays_of(g, "global_data").items()}
         points, cells = group["points"], group["cells"] if "cells" in group else None
     used = [array for arrays in (*places.values(), stored) for array in arrays.values()]
     if wanted.arrays is not None:
@@ -350,25 +390,20 @@ def _open_zarr_mesh(path: Path, wanted: Wanted) -> Contents:
     return _simplices(path, points, cells, data, values, wanted.sizes)
 
 
-def _group_arrays(group: zarr.Group, name: str) -> dict[str, zarr.Array]:
-    return dict(group[name].arrays()) if name in group else {}
-
-
-def from_physicsnemo(
-    source: Path | str,
-    mesh: Mesh,
-    global_values: Mapping[str, object] | None = None,
-    *,
-    sizes: bool = False,
-) -> Contents:
-    """Return the contents of a PhysicsNeMo Mesh; values of its domain come before its own."""
+def from_physicsnemo(source: Path | str, mesh: Mesh | DomainMesh, wanted: Wanted) -> Contents:
+    """Return a Mesh, or the wanted part of a DomainMesh, whose values come before the part's."""
+    part, above = mesh, {}
+    if isinstance(mesh, DomainMesh):
+        name = _part_name(source, list(mesh.boundary_names), wanted.boundary)
+        part = mesh.interior if name is None else mesh.boundaries[name]
+        above = dict(mesh.global_data.items())
     data = {
         place: {name: value.numpy() for name, value in stored.items() if value.ndim <= 2}
-        for place, stored in (("cell", mesh.cell_data), ("point", mesh.point_data))
+        for place, stored in (("cell", part.cell_data), ("point", part.point_data))
     }
-    stored = {**dict(mesh.global_data.items()), **(global_values or {})}
+    stored = {**dict(part.global_data.items()), **above}
     values = {name: np.asarray(value) for name, value in stored.items()}
-    return _simplices(source, mesh.points.numpy(), mesh.cells.numpy(), data, values, sizes)
+    return _simplices(source, part.points.numpy(), part.cells.numpy(), data, values, wanted.sizes)
 
 
 def _simplices(
@@ -383,15 +418,11 @@ def _simplices(
     n_cells, corners = cells.shape
     space = np.pad(points, ((0, 0), (0, 3 - points.shape[1]))) if points.shape[1] < 3 else points
     offsets = np.arange(0, cells.size + 1, max(1, corners))[: n_cells + 1]
+    listed = (source, space, cells.reshape(-1), offsets)
     if corners == 3 and n_cells:
-        mesh = PolygonMesh(source, space, cells.reshape(-1), offsets, data)
-    else:
-        types = np.full(n_cells, _SIMPLEX_TYPES.get(corners, 0))
-        measured = None
-        if sizes and n_cells:
-            whole = Mesh(points=torch.tensor(points), cells=torch.tensor(cells))
-            measured = whole.cell_areas.numpy()
-        mesh = CellMesh(
-            source, space, cells.reshape(-1), offsets, types, data, sizes=measured, kind="Mesh"
-        )
+        return Contents(source, mesh=PolygonMesh(*listed, data), values=values)
+    types, measured = np.full(n_cells, _SIMPLEX_TYPES.get(corners, 0)), None
+    if sizes and n_cells:
+        measured = Mesh(points=torch.tensor(points), cells=torch.tensor(cells)).cell_areas.numpy()
+    mesh = CellMesh(*listed, types, data, sizes=measured, kind="Mesh")
     return Contents(source, mesh=mesh, values=values)

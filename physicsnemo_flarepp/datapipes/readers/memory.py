@@ -18,10 +18,7 @@ from ...meshes.polygons import numeric_arrays
 from ..validation import check_unique
 from .base import ReaderOptions
 from .contents import Contents, Wanted, from_physicsnemo
-from .names import Names
 from .own import NamedReader
-from .splits import named_split
-from .stores import domain_part
 
 # Entries of a sample of this package, for data sets that already have them.
 _ENTRIES = ("coordinates", "features", "fields", "globals")
@@ -146,11 +143,8 @@ def _per_case(
 
 def contents_of(item: Any, source: str, wanted: Wanted) -> Contents:
     """Return the contents of a mesh of pyvista or PhysicsNeMo, a mapping or a graph."""
-    if isinstance(item, DomainMesh):
-        chosen = domain_part(source, item, wanted.boundary)
-        return from_physicsnemo(source, chosen, dict(item.global_data.items()), sizes=wanted.sizes)
-    if isinstance(item, Mesh):
-        return from_physicsnemo(source, item, sizes=wanted.sizes)
+    if isinstance(item, DomainMesh | Mesh):
+        return from_physicsnemo(source, item, wanted)
     if isinstance(item, pv.DataSet):
         return _contents_of_pyvista(item, source, wanted)
     # DGL has the tensors of nodes in `ndata`; PyG's Data is a mapping itself.
@@ -182,10 +176,8 @@ def _contents_of_pyvista(mesh: pv.DataSet, source: str, wanted: Wanted) -> Conte
     if wanted.sizes:
         measured = grid.compute_cell_sizes().cell_data
         sizes = sum(np.abs(measured[name]) for name in ("Length", "Area", "Volume"))
-    data = {
-        "cell": {name: np.asarray(grid.cell_data[name]) for name in grid.cell_data},
-        "point": {name: np.asarray(grid.point_data[name]) for name in grid.point_data},
-    }
+    stored = {"cell": grid.cell_data, "point": grid.point_data}
+    data = {place: {n: np.asarray(some[n]) for n in some} for place, some in stored.items()}
     cells = grid.cell_connectivity, grid.cell_offsets, grid.celltypes
     arrays = CellMesh(source, np.asarray(grid.points), *cells, data, sizes=sizes)
     return Contents(source, mesh=arrays, values=values)
@@ -311,25 +303,18 @@ class MemoryReader(NamedReader):
         globals: Any = None,
         association: str | None = None,
     ) -> None:
-        if not isinstance(options, ReaderOptions):
-            options = ReaderOptions(**(options or {}))
         self._memory = memory
-        self._positions = {case: i for i, case in enumerate(memory.case_ids)}
-        counts = {"train": n_train, "val": n_val, "test": n_test}
-        found = {case: Path("memory") for case in memory.case_ids}
-        folder = Path("memory") if root is None else Path(root)
-        chosen = named_split(
-            folder,
+        super().__init__(
+            {case: Path("memory") for case in memory.case_ids},
+            Path("memory" if root is None else root),
             split,
-            found,
+            names={**memory.names, **_given(coordinates, features, fields, globals, association)},
+            options=options,
             cases=cases,
             manifest=manifest,
-            n_cases=counts.get(split),
+            n_cases={"train": n_train, "val": n_val, "test": n_test}.get(split),
             by_share=True,
         )
-        given = _given(coordinates, features, fields, globals, association)
-        names = Names.parse(**{**memory.names, **given}, weights=options.weights)
-        super().__init__(case_ids=list(chosen), names=names, options=options)
 
     def open_contents(self, index: int, wanted: Wanted) -> Contents:
         """Return the contents of case `index`."""

@@ -1,4 +1,4 @@
-"""Cases whose arrays are named: your own files, and the layouts of published ones."""
+"""Cases whose arrays are named: your own files, and the base of all readers with names."""
 
 import glob
 import math
@@ -15,21 +15,12 @@ from physicsnemo.datapipes import register
 from ...meshes import PolygonMesh
 from ...meshes.polygons import Rows
 from ...meshes.vtk_calls import LISTS
-from .base import MEASURE, CaseReader, LazyArray, ReaderOptions, Rowwise, TokenTable
-from .case_files import CaseFiles, find_files, some
-from .case_tables import TO_BODY, make_table, token_shape
-from .contents import (
-    Contents,
-    Wanted,
-    file_state,
-    is_connectivity,
-    open_body,
-    open_case_files,
-    open_files,
-)
-from .guesses import RESULT, complete, is_coordinates
-from .names import Names
-from .parameters import read_parameters
+from .array_files import LazyArray, Rowwise
+from .base import CaseReader, ReaderOptions
+from .case_files import CaseFiles, find_files, read_parameters, some
+from .case_tables import TokenTable, make_table
+from .contents import Contents, Wanted, file_state, is_connectivity, open_body, open_files
+from .names import MEASURE, RESULT, TO_BODY, Names, complete, is_coordinates, token_shape
 from .splits import named_split
 
 # Cases that a guess looks at.
@@ -43,9 +34,12 @@ class NamedReader(CaseReader):
 
     Parameters
     ----------
-    case_ids : Sequence[str]
-        One id per sample.
-    names : Names
+    found : Mapping[str, Path]
+        Where each case is, by its id.
+    root, split, cases, manifest, n_cases, by_share
+        Which of them are read; see
+        :func:`~physicsnemo_flarepp.datapipes.readers.splits.named_split`.
+    names : Mapping[str, Any]
         What the arrays are taken for; what is not given is guessed from the first cases.
     options : ReaderOptions or Mapping, optional
         Which tokens of a case are read; see :class:`ReaderOptions`.
@@ -53,13 +47,18 @@ class NamedReader(CaseReader):
 
     def __init__(
         self,
+        found: Mapping[str, Path],
+        root: Path,
+        split: str,
         *,
-        case_ids: Sequence[str],
-        names: Names,
+        names: Mapping[str, Any],
         options: ReaderOptions | Mapping[str, Any] | None = None,
+        **choice: Any,
     ) -> None:
-        super().__init__(case_ids=case_ids, options=options)
-        self._given = names
+        chosen = named_split(root, split, found, **choice)
+        super().__init__(case_ids=list(chosen), options=options)
+        self._given = Names.parse(**names, weights=self.options.weights)
+        self._positions = {case: i for i, case in enumerate(found)}
         self.told: list[str] = []
         self.faults: Mapping[str, str] = {}
 
@@ -90,9 +89,7 @@ class NamedReader(CaseReader):
 
     def check_parameters(self) -> None:
         """Raise if a parameter would be left out of the guessed globals because of a fault."""
-        if self._given.globals is not None:
-            return
-        for name, reason in self.faults.items():
+        for name, reason in self.faults.items() if self._given.globals is None else ():
             if not RESULT.match(name):
                 raise ValueError(
                     f"{reason}. Repair it; or name the values of the cases that are inputs as "
@@ -125,8 +122,8 @@ class NamedReader(CaseReader):
         return contents, make_table(contents, names)
 
     def _wanted(self, names: Names) -> Wanted:
-        used = {pick.array for pick in (names.features or {}).values()}
-        return Wanted(names.stored(), self.options.weights == MEASURE or "volumes" in used)
+        sizes = self.options.weights == MEASURE or "volumes" in names.arrays("features")
+        return Wanted(names.stored(), sizes)
 
 
 @register()
@@ -212,8 +209,6 @@ class OwnReader(NamedReader):
         n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
-        if not isinstance(options, ReaderOptions):
-            options = ReaderOptions(**(options or {}))
         root = Path(root).expanduser()
         if not isinstance(files, CaseFiles):
             files = find_files(root, [files] if isinstance(files, str) else files, layout)
@@ -226,27 +221,20 @@ class OwnReader(NamedReader):
         if files.whole_set:
             width = len(str(self._n_cases - 1))
             found = {f"case_{i:0{width}d}": root for i in range(self._n_cases)}
-        self._positions = {case: i for i, case in enumerate(found)}
-        counts = {"train": n_train, "val": n_val, "test": n_test}
-        chosen = named_split(
+        super().__init__(
+            found,
             root,
             split,
-            found,
+            names={
+                **{"coordinates": coordinates, "features": features, "fields": fields},
+                **{"globals": globals, "association": association, "grid": grid},
+            },
+            options=options,
             cases=cases,
             manifest=manifest,
-            n_cases=counts.get(split),
+            n_cases={"train": n_train, "val": n_val, "test": n_test}.get(split),
             by_share=self._by_share,
         )
-        names = Names.parse(
-            coordinates=coordinates,
-            features=features,
-            fields=fields,
-            globals=globals,
-            association=association,
-            weights=options.weights,
-            grid=grid,
-        )
-        super().__init__(case_ids=list(chosen), names=names, options=options)
         self._constants = {n: np.asarray(v, dtype=float) for n, v in (constants or {}).items()}
         self._parameters = read_parameters(
             root, parameters, list(found), files.whole_set, found.values()
@@ -266,20 +254,20 @@ class OwnReader(NamedReader):
     def _n_cases(self) -> int:
         """Number of cases of a whole set: the length of its largest array."""
         arrays = self._shared.arrays
-        several = {
-            name: array
+        several = [
+            array.shape
             for name, array in arrays.items()
             if array.shape
             and name not in self._shared_names
             and not is_connectivity(name, array)
             and not (is_coordinates(name) and len(array.shape) <= 2)
-        }
+        ]
         if not several:
             raise ValueError(
                 f"{self._shared.source} holds no array with cases along its first axis; it has "
                 f"{', '.join(f'{n} {tuple(a.shape)}' for n, a in arrays.items()) or 'none'}"
             )
-        return max(several.values(), key=lambda array: math.prod(array.shape)).shape[0]
+        return max(several, key=math.prod)[0]
 
     @cached_property
     def _shared_arrays(self) -> set[str]:
@@ -313,10 +301,14 @@ class OwnReader(NamedReader):
         """Return what is in the files of case `index`."""
         case, files = self.case_ids[index], self._files
         if files.whole_set:
-            contents = self._case_of_set(self._positions[case])
+            arrays = {
+                name: array if name in self._shared_arrays else _entry(array, self._positions[case])
+                for name, array in self._shared.arrays.items()
+            }
+            contents = replace(self._shared, arrays=arrays)
         else:
             chosen = Wanted(wanted.arrays, wanted.sizes, **self._opening)
-            contents = open_case_files(case, files.cases[case], chosen, files.array_names)
+            contents = open_files(files.cases[case], chosen, files.array_names, case)
             if self._shared is not None:
                 contents = contents.join(self._shared)
         contents = contents.with_values(self._case_values(case))
@@ -338,8 +330,7 @@ class OwnReader(NamedReader):
 
     def _case_values(self, case: str) -> Mapping[str, np.ndarray]:
         """Return the values of a case in CSV files, if they are used."""
-        given = self._given.globals
-        asked = None if given is None else {pick.array for pick in given.values()}
+        asked = None if self._given.globals is None else self._given.arrays("globals")
         if asked == set():
             return {}
         beside = self._files.cases.get(case, (self._root / "case",))[0].parent
@@ -347,8 +338,7 @@ class OwnReader(NamedReader):
         return self._parameters.of_case(case, beside, required)
 
     def _open_body(self, case: str) -> PolygonMesh | None:
-        used = {pick.array for pick in (self._given.features or {}).values()}
-        if self._body is None or used.isdisjoint(TO_BODY):
+        if self._body is None or self._given.arrays("features").isdisjoint(TO_BODY):
             return None
         pattern = self._body.replace("{case}", glob.escape(case))
         found = sorted(self._root.glob(pattern))
@@ -359,13 +349,6 @@ class OwnReader(NamedReader):
                 f"{case} below {self._root}; it must match one"
             )
         return open_body(found[0])
-
-    def _case_of_set(self, position: int) -> Contents:
-        arrays = {
-            name: array if name in self._shared_arrays else _entry(array, position)
-            for name, array in self._shared.arrays.items()
-        }
-        return replace(self._shared, arrays=arrays)
 
     def _kept(self, contents: Contents, name: str, array: Rowwise) -> Rowwise:
         """Return the rows of an array that `rows` keeps."""

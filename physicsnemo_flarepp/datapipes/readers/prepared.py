@@ -22,7 +22,9 @@ from ...files import check_inside, read_checked_json, reading
 from ...meshes import ASSOCIATIONS
 from ..validation import check_shape, existing_directory, missing_name
 from .array_files import map_npy
-from .base import MEASURE, NO_WEIGHTS, CaseReader, ReaderOptions, TokenTable, distinct_names
+from .base import CaseReader, ReaderOptions
+from .case_tables import TokenTable
+from .names import MEASURE, NO_WEIGHTS, distinct_names
 from .splits import MANIFEST, CaseChoice, named_split
 
 CASE_FILE = "case.json"

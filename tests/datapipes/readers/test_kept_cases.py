@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from physicsnemo_flarepp.datapipes import GeoFNOReader, OwnReader, ReaderOptions
-from physicsnemo_flarepp.datapipes.readers import array_files, kept_cases
-from physicsnemo_flarepp.datapipes.readers.kept_cases import KeptCases
+from physicsnemo_flarepp.datapipes.readers import array_files, base
+from physicsnemo_flarepp.datapipes.readers.base import KeptCases
 from tests.own_data import making
 
 
@@ -88,7 +88,7 @@ def test_stores_stay_lazy(tmp_path):
 def test_what_was_used_longest_ago_makes_room(monkeypatch):
     # The cases take what they are given from the rest of 1,000 bytes.
     kept = KeptCases(0.25)
-    monkeypatch.setattr(kept_cases, "free_memory", lambda: 1000 - 100 * len(present()))
+    monkeypatch.setattr(base, "free_memory", lambda: 1000 - 100 * len(present()))
     names = ("a", "b", "c")
 
     def present():
@@ -107,7 +107,7 @@ def test_what_was_used_longest_ago_makes_room(monkeypatch):
 
 
 def test_ranks_of_a_machine_share_the_memory(monkeypatch):
-    monkeypatch.setattr(kept_cases, "free_memory", lambda: 1000)
+    monkeypatch.setattr(base, "free_memory", lambda: 1000)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     kept = KeptCases(0.4)
     kept.keep("small", None, "kept", 100)
@@ -119,7 +119,7 @@ def test_threads_get_the_same_cases_while_others_are_dropped(meshes, monkeypatch
     reader = read_surfaces(meshes, 0.5, weights="measure")
     expected = list(samples(reader, epochs=1))
     size = reader.case(0).to_keep("measure")[1]
-    monkeypatch.setattr(kept_cases, "free_memory", lambda: 2 * size)
+    monkeypatch.setattr(base, "free_memory", lambda: 2 * size)
     tight = read_surfaces(meshes, 0.5, weights="measure")
     order = np.random.default_rng(0).integers(len(tight), size=60).tolist()
     with ThreadPoolExecutor(4) as threads:
@@ -137,7 +137,7 @@ def test_a_share_is_between_0_and_1(memory):
 def test_a_limit_of_the_container_counts(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text("5000\n")
     (tmp_path / "memory.current").write_text("2000\n")
-    monkeypatch.setattr(kept_cases, "_CGROUP", tmp_path)
-    assert kept_cases.free_memory() == 3000
+    monkeypatch.setattr(base, "_CGROUP", tmp_path)
+    assert base.free_memory() == 3000
     (tmp_path / "memory.max").write_text("max\n")
-    assert kept_cases.free_memory() > 3000
+    assert base.free_memory() > 3000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from physicsnemo_flarepp.datapipes.readers.parameters import (
+from physicsnemo_flarepp.datapipes.readers.case_files import (
     read_parameters,
     read_reference_values,
     reference_values_beside,

@@ -14,8 +14,8 @@ from physicsnemo_flarepp.builtin.sets import CaseId
 from physicsnemo_flarepp.builtin.workers import case_file, unsolved_cases
 from physicsnemo_flarepp.datapipes import GeoFNOReader
 from physicsnemo_flarepp.datapipes.channels import Channels
+from physicsnemo_flarepp.datapipes.readers.array_files import load_mat
 from physicsnemo_flarepp.datapipes.readers.contents import Wanted, open_file
-from physicsnemo_flarepp.datapipes.readers.stores import load_mat
 from physicsnemo_flarepp.runs.samples import input_sample
 from tests.faults.attacks.base import Attack, Kind, Trap, edited_zip, replaced_by, whole_file
 
