@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import pyvista as pv
 
 _SUFFIXES = {"PolyData": ".vtp", "StructuredGrid": ".vts", "UnstructuredGrid": ".vtu"}
-
-
 _MARKS = str.maketrans(dict.fromkeys('<>&"', "_"))
 
 
@@ -34,8 +32,6 @@ def prediction_arrays(
     `widths` gives the channels of each field, in the order of the O columns; `predictions` are by
     the name of the run. Without a target there are no errors.
 
-    Examples
-    --------
     >>> arrays = prediction_arrays({"p": 1}, {"a": np.ones((2, 1))}, np.zeros((2, 1)))
     >>> {name: values.tolist() for name, values in arrays.items()}
     {'p': [0.0, 0.0], 'p_predicted': [1.0, 1.0], 'p_error': [1.0, 1.0]}
@@ -73,10 +69,8 @@ def add_arrays(
     mesh: "pv.DataSet", arrays: Mapping[str, Float[np.ndarray, "N *channels"]], association: str
 ) -> "pv.DataSet":
     """Add arrays to the ``point`` or ``cell`` data of a mesh, in place, and return the mesh."""
-    n, data = {
-        "point": (mesh.n_points, mesh.point_data),
-        "cell": (mesh.n_cells, mesh.cell_data),
-    }[association]
+    cells, points = (mesh.n_cells, mesh.cell_data), (mesh.n_points, mesh.point_data)
+    n, data = {"point": points, "cell": cells}[association]
     for name, values in arrays.items():
         if len(values) != n:
             raise ValueError(
@@ -87,29 +81,30 @@ def add_arrays(
     return mesh
 
 
-def mesh_suffix(mesh: "pv.DataSet") -> str:
-    """Return the suffix of the file format of a mesh: ``.vtp``, ``.vts`` or ``.vtu``."""
+def _format(mesh: "pv.DataSet") -> tuple[str, str]:
+    """Return VTK's name of the kind of a mesh, and the suffix of its files."""
     for kind, suffix in _SUFFIXES.items():
         if mesh.IsA(f"vtk{kind}"):
-            return suffix
+            return kind, suffix
     raise TypeError(f"mesh is a {type(mesh).__name__}, expected one of {', '.join(_SUFFIXES)}")
+
+
+def mesh_suffix(mesh: "pv.DataSet") -> str:
+    """Return the suffix of the file format of a mesh: ``.vtp``, ``.vts`` or ``.vtu``."""
+    return _format(mesh)[1]
 
 
 def save_mesh(mesh: "pv.DataSet", path: str | Path) -> None:
     """Write a mesh as a VTK XML file that is either complete or not there.
 
-    Parameters
-    ----------
-    mesh : pyvista.DataSet
-        A surface or points (``.vtp``), a structured (``.vts``) or an unstructured grid (``.vtu``).
-    path : str or Path
-        With the suffix of the mesh's format. An existing file stays whole until the new one is
-        complete.
+    `path` must have the suffix of the mesh's format: ``.vtp`` for a surface or points, ``.vts`` for
+    a structured and ``.vtu`` for an unstructured grid. An existing file stays whole until the new
+    one is complete.
     """
     from vtkmodules import vtkIOXML
 
     path = Path(path)
-    suffix = mesh_suffix(mesh)
+    kind, suffix = _format(mesh)
     if path.suffix != suffix:
         raise ValueError(
             f"output is {path}, but a {type(mesh).__name__} is written to a file that ends in "
@@ -117,7 +112,6 @@ def save_mesh(mesh: "pv.DataSet", path: str | Path) -> None:
         )
     if not path.parent.is_dir():
         raise FileNotFoundError(f"directory {path.parent} of the output does not exist; make it")
-    kind = next(kind for kind, end in _SUFFIXES.items() if end == suffix)
     writer = getattr(vtkIOXML, f"vtkXML{kind}Writer")()
     errors: list[str] = []
     # VTK tells of a full disk through this event and the error code, not by an exception.
@@ -133,10 +127,7 @@ def save_mesh(mesh: "pv.DataSet", path: str | Path) -> None:
 
 
 def export_mesh(mesh: "pv.DataSet", directory: str | Path, stem: str) -> Path:
-    """Write a mesh to ``<directory>/<stem>`` plus its suffix and return the path.
-
-    The directory is created if needed; dots in `stem` are part of the name.
-    """
+    """Write a mesh to ``<directory>/<stem>`` plus its suffix, and return the path."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{stem}{mesh_suffix(mesh)}"

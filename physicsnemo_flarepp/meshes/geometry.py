@@ -96,16 +96,6 @@ def frontal_area(
     The number is that of :func:`~physicsnemo_flarepp.meshes.measures.frontal_area`; the derivative
     is that of the edges that bound the shadow. `mesh` has the polygons, and `points` in its place
     of vertices.
-
-    Examples
-    --------
-    >>> corners = np.array([[0, 0, 0], [0, 2, 0], [0, 2, 2], [0, 0, 2.0]])
-    >>> mesh = PolygonMesh("square", corners, np.arange(4), np.array([0, 4]))
-    >>> points = torch.tensor(corners, requires_grad=True)
-    >>> area = frontal_area(points, mesh, np.array([1.0, 0, 0]))
-    >>> area.backward()
-    >>> round(area.item(), 6), [round(value, 6) for value in points.grad[2].tolist()]
-    (4.0, [0.0, 1.0, 1.0])
     """
     values = points.detach().cpu().numpy()
     moved = PolygonMesh(mesh.source, values, mesh.connectivity, mesh.offsets)

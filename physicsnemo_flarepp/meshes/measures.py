@@ -28,22 +28,22 @@ def stored_measure(mesh: PolygonMesh | CellMesh, place: str) -> Float[np.ndarray
 
     Cells give their vertices equal parts, unless the points have notes of their own.
     """
-    if (noted := _noted(mesh, place, EFFECTIVE_MEASURE)) is not None:
-        return noted
-    cells = _noted(mesh, "cell", EFFECTIVE_MEASURE)
+
+    def noted(place: str, name: str) -> np.ndarray | None:
+        stored = mesh.data.get(place, {}).get(name)
+        return None if stored is None else np.asarray(stored[:], dtype=np.float64).reshape(-1)
+
+    if (found := noted(place, EFFECTIVE_MEASURE)) is not None:
+        return found
+    cells = noted("cell", EFFECTIVE_MEASURE)
     if cells is None:
-        factors = _noted(mesh, "cell", MEASURE_WEIGHTS)
+        factors = noted("cell", MEASURE_WEIGHTS)
         is_surface = isinstance(mesh, PolygonMesh)
         sizes = np.linalg.norm(mesh.cell_geometry()[1], axis=1) if is_surface else mesh.sizes
         if factors is None or sizes is None:
             return None
         cells = factors * sizes
     return cells if place == "cell" else mesh.shared_by_points(cells)
-
-
-def _noted(mesh: PolygonMesh | CellMesh, place: str, name: str) -> np.ndarray | None:
-    stored = mesh.data.get(place, {}).get(name)
-    return None if stored is None else np.asarray(stored[:], dtype=np.float64).reshape(-1)
 
 
 def grid_areas(points: Float[np.ndarray, "N d"], shape: tuple[int, ...]) -> Float[np.ndarray, " N"]:
@@ -71,12 +71,7 @@ def cloud_triangles(
     """Return the triangles of a planar cloud, as rows of its points, for weights and figures alike.
 
     Delaunay's without those that span a void or a bay, told by a circumcircle much larger than the
-    distances of their corners to other points.
-
-    Examples
-    --------
-    >>> len(cloud_triangles(np.array([[0.0, 0.0], [2.0, 0.0], [2.0, 2.0], [0.0, 2.0]])))
-    2
+    distances of their corners to other points, or than `alpha`.
     """
     points = np.asarray(points, dtype=np.float64)
     if points.ndim != 2 or points.shape[1] != 2:
@@ -99,11 +94,9 @@ def cloud_triangles(
     if alpha is None:
         neighbour = min(_NEIGHBOUR, len(points) - 1)
         spacing = KDTree(points).query(points, k=[neighbour + 1])[0][:, 0]
-        largest = _LARGEST_CIRCUMRADIUS * spacing[triangles].max(axis=1)
-    else:
-        largest = alpha
+        alpha = _LARGEST_CIRCUMRADIUS * spacing[triangles].max(axis=1)
     # R = abc / 4A, compared without dividing: flat triangles on the hull have A = 0.
-    return triangles[lengths.prod(axis=1) <= 2 * doubled * largest]
+    return triangles[lengths.prod(axis=1) <= 2 * doubled * alpha]
 
 
 def _vertex_areas(points: Float[np.ndarray, "N d"], cells: np.ndarray) -> Float[np.ndarray, " N"]:
@@ -135,10 +128,6 @@ def facing(centres: np.ndarray, vectors: np.ndarray) -> str | None:
 
     None if the volume is too small for the area. It is taken about the middle of the surface, so
     that small openings do not matter.
-
-    >>> axes = np.concatenate([np.eye(3), -np.eye(3)])  # the six faces of a cube
-    >>> facing(axes, axes), facing(axes, -axes), facing(axes[:1], axes[:1])
-    ('outward', 'inward', None)
     """
     areas = np.linalg.norm(vectors, axis=1)
     total = areas.sum()
@@ -158,13 +147,7 @@ def clashing_edges(mesh: PolygonMesh) -> int:
 
 
 def open_edges(mesh: PolygonMesh) -> int:
-    """Return how many edges have a cell on one side only.
-
-    >>> corners = np.array([[0.0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0]])
-    >>> square = PolygonMesh("square", corners, np.array([0, 1, 2, 0, 2, 3]), np.arange(0, 7, 3))
-    >>> open_edges(square), clashing_edges(square)
-    (4, 0)
-    """
+    """Return how many edges have a cell on one side only."""
     return int(np.count_nonzero(~np.isin(*_directed_edges(mesh))))
 
 

@@ -79,12 +79,6 @@ def polygon_geometry(
     """Return the mean vertex and the area vector of each polygon, in float64.
 
     The area vector points along the normal (right-hand rule) and its length is the area.
-
-    Examples
-    --------
-    >>> square = np.array([[0, 0, 0], [2, 0, 0], [2, 2, 0], [0, 2, 0]])
-    >>> polygon_geometry(square, np.arange(4), np.array([0, 4]))
-    (array([[1., 1., 0.]]), array([[0., 0., 4.]]))
     """
     if len(offsets) == 1:
         return np.zeros((0, 3)), np.zeros((0, 3))
@@ -112,11 +106,9 @@ def vertex_area_vectors(
     """Return each vertex's share of the area vectors and areas around it, in equal parts."""
     sizes = np.diff(offsets)
     shares = np.repeat(area_vectors / sizes[:, None], sizes, axis=0)
-    summed = np.stack(
-        [np.bincount(connectivity, shares[:, axis], n_points) for axis in range(3)], axis=1
-    )
-    areas = np.bincount(connectivity, np.linalg.norm(shares, axis=1), n_points)
-    return summed, areas
+    parts = (*shares.T, np.linalg.norm(shares, axis=1))
+    *summed, areas = (np.bincount(connectivity, part, n_points) for part in parts)
+    return np.stack(summed, axis=1), areas
 
 
 def unit_vectors(vectors: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
@@ -157,8 +149,7 @@ class PolygonMesh(Cells):
     connectivity, offsets : numpy.ndarray
         Vertex numbers one polygon after the other, and where each polygon begins, (n + 1,).
     data : Mapping[str, Mapping[str, numpy.ndarray]]
-        Arrays by place (``cell``, ``point``, or ``field`` for neither) and name. Lazy arrays, such
-        as those of zarr, also work.
+        Arrays, also lazy ones, by place (``cell``, ``point``, or ``field`` for neither) and name.
     present : Mapping[str, Collection[str]], optional
         Names of all arrays of the source by place, if `data` holds only some of them.
 
@@ -205,13 +196,6 @@ class CellMesh(Cells):
         Volume of each cell, or area or length of a flat one, (n,).
     kind : str
         VTK's name of the data set in the file.
-
-    Examples
-    --------
-    >>> corners = np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 3]])
-    >>> mesh = CellMesh("tet", corners, np.arange(4), np.array([0, 4]), np.array([10]), {})
-    >>> mesh.n_cells, mesh.cell_centres()
-    (1, array([[0.25, 0.25, 0.75]]))
     """
 
     source: Path | str
@@ -251,23 +235,18 @@ def numeric_arrays(data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def polygon_mesh(surface: "pv.PolyData", source: str | Path) -> PolygonMesh:
-    """Return a pyvista surface of polygons only as arrays, which share its memory.
-
-    `source` names it in messages.
-    """
+    """Return a pyvista surface of polygons only as arrays, which share its memory."""
     from vtkmodules.util.numpy_support import vtk_to_numpy
 
     polygons = surface.GetPolys()
+    places = {"cell": surface.cell_data, "point": surface.point_data}
     return PolygonMesh(
         Path(source),
         np.asarray(surface.points),
         vtk_to_numpy(polygons.GetConnectivityArray()),
         vtk_to_numpy(polygons.GetOffsetsArray()),
-        {
-            "cell": {name: np.asarray(surface.cell_data[name]) for name in surface.cell_data},
-            "point": {name: np.asarray(surface.point_data[name]) for name in surface.point_data},
-            "field": numeric_arrays(surface.field_data),
-        },
+        {place: {name: np.asarray(data[name]) for name in data} for place, data in places.items()}
+        | {"field": numeric_arrays(surface.field_data)},
     )
 
 

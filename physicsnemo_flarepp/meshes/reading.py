@@ -1,21 +1,35 @@
 """Mesh files read to checked arrays.
 
-VTK parses them in a separate process (:mod:`.vtk_calls`), because a damaged file can end the
-process that parses it. What it hands over is checked before anything uses it: a vertex number
-outside the points would read other memory, or, if negative, count from the end.
+VTK parses them in a separate process (:mod:`.vtk_process`), because a damaged file can end the
+process that parses it. It starts when the first file is read and is kept for the next ones; threads
+that read at the same time have one each. What it hands over is checked before anything uses it: a
+vertex number outside the points would read other memory, or, if negative, count from the end.
 
 A mesh is a :class:`PolygonMesh` if all its cells are polygons, whatever the format calls them, else
 a :class:`CellMesh`.
 """
 
+import atexit
+import json
+import math
+import mmap
+import os
 import re
+import signal
+import socket
 import struct
+import subprocess
+import sys
+import tempfile
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import psutil
 
 from ..files import damaged
 from .polygons import (
@@ -27,11 +41,13 @@ from .polygons import (
     pixels_to_quads,
     to_pyvista,
 )
-from .vtk_calls import COMPOSITE, ask_vtk
 
 if TYPE_CHECKING:
     import pyvista as pv
 
+# Files that name others, which lie beside or below them; and all formats with parts.
+LISTS = (".case", ".encas", ".foam")
+COMPOSITE = (".cgns", *LISTS)
 SUFFIXES = (
     *(".vtp", ".stl", ".ply", ".obj", ".vtk", ".vtu", ".vts", ".vtr", ".vti"),
     *COMPOSITE,
@@ -43,6 +59,11 @@ _PLY_BYTES = {
     **dict.fromkeys(("double", "float64"), 8),
 }
 _PLY_HEADER = 1 << 16
+# How long a parser may take: a minute, and a second per megabyte for slow disks.
+_SECONDS, _BYTES_PER_SECOND = 60, 1e6
+# How much memory it may take: no mesh is packed a hundred times smaller, so a file that needs more
+# makes a false claim, which would otherwise fill the machine before it fails.
+_MEMORY, _EXPANSION = 2**30, 100
 
 
 def read_mesh(
@@ -72,7 +93,31 @@ def read_mesh(
         A surface of polygons, or a mesh of other cells or of points alone.
     """
     path = Path(path)
-    head, found = _read_checked(path, arrays, sizes, part)
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}; convert it first")
+    if not path.is_file():
+        raise FileNotFoundError(f"mesh {path} does not exist; give the path of a mesh file")
+    with path.open("rb"):  # a file without read permission is reported here
+        pass
+    try:
+        # VTK reads a binary STL file cut between two facets without notice, and fills up a cut PLY
+        # file with whatever is in memory. Its own formats need no such test, and an OBJ file
+        # declares nothing: cut at the end of a line it is a whole, smaller mesh.
+        if check := {".stl": _check_stl, ".ply": _check_ply}.get(path.suffix.lower()):
+            check(path, path.stat().st_size)
+        head, found = _ask_vtk(path, arrays, sizes, part)
+        if "error" in head:
+            raise ValueError(head["error"])
+        if "present" not in head:
+            raise ValueError(f"it holds a {head['kind']}, which is not a mesh of points and cells")
+        if head["n_cells"] == 0:
+            for name in ("connectivity", "types"):
+                found.setdefault((None, name), np.zeros(0, dtype=np.int64))
+        found.setdefault((None, "offsets"), np.zeros(1, dtype=np.int64))
+        found.setdefault((None, "points"), np.zeros((0, 3)))
+        _check_arrays(head["n_cells"], found)
+    except ValueError as error:
+        raise damaged(path, error) from error
     data = {
         place: {name: array for (at, name), array in found.items() if at == place}
         for place in (*ASSOCIATIONS, "field")
@@ -88,46 +133,14 @@ def read_mesh(
     return CellMesh(path, points, *cells, data, head["present"], measured, head["kind"])
 
 
-def _read_checked(
-    path: Path, arrays: Sequence[str] | None, sizes: bool, part: str | None
-) -> tuple[dict, dict[tuple, np.ndarray]]:
-    """Return VTK's description of a mesh file, and its arrays by place and name, checked."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}; convert it first")
-    if not path.is_file():
-        raise FileNotFoundError(f"mesh {path} does not exist; give the path of a mesh file")
-    with path.open("rb"):  # a file without read permission is reported here
-        pass
-    try:
-        _check_declared_size(path)
-        head, found = ask_vtk(path, arrays, sizes, part)
-        if "error" in head:
-            raise ValueError(head["error"])
-        if "present" not in head:
-            raise ValueError(f"it holds a {head['kind']}, which is not a mesh of points and cells")
-        if head["n_cells"] == 0:
-            for name in ("connectivity", "types"):
-                found.setdefault((None, name), np.zeros(0, dtype=np.int64))
-        found.setdefault((None, "offsets"), np.zeros(1, dtype=np.int64))
-        found.setdefault((None, "points"), np.zeros((0, 3)))
-        _check_arrays(head, found)
-    except ValueError as error:
-        raise damaged(path, error) from error
-    return head, found
-
-
-def _check_arrays(head: Mapping, found: Mapping[tuple, np.ndarray]) -> None:
+def _check_arrays(n_cells: int, found: Mapping[tuple, np.ndarray]) -> None:
     """Raise ValueError unless cells and arrays fit together."""
-    points, n_cells = found[None, "points"], head["n_cells"]
+    points = found[None, "points"]
     if points.shape != (len(points), 3) or (n_cells and len(points) == 0):
         raise ValueError("it has cells but no points")
     connectivity, offsets = found[None, "connectivity"], found[None, "offsets"]
-    if (
-        len(offsets) != n_cells + 1
-        or offsets[0] != 0
-        or offsets[-1] != len(connectivity)
-        or (np.diff(offsets) < 0).any()
-    ):
+    rising = len(offsets) == n_cells + 1 and not (np.diff(offsets) < 0).any()
+    if not rising or offsets[0] != 0 or offsets[-1] != len(connectivity):
         raise ValueError(
             f"the offsets of its {n_cells} cells do not go up from 0 to the "
             f"{len(connectivity)} vertices listed"
@@ -161,15 +174,7 @@ def read_polygons(path: str | Path) -> PolygonMesh:
 
 
 def read_surface(path: str | Path, *, scale: float = 1.0) -> "pv.PolyData":
-    """Return the surface in a mesh file of one of the formats :data:`SUFFIXES`.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-    scale : float, optional
-        Factor on the coordinates, such as 0.001 for millimetres.
-    """
+    """Return the surface in a mesh file, its coordinates times `scale`: 0.001 for millimetres."""
     if not (np.isfinite(scale) and scale > 0):
         raise ValueError(f"scale is {scale}, expected a positive number such as 0.001")
     raw = read_polygons(path)
@@ -186,18 +191,6 @@ def read_surface(path: str | Path, *, scale: float = 1.0) -> "pv.PolyData":
             f"{bad[0]}; repair the file"
         )
     return to_pyvista(replace(raw, points=raw.points if scale == 1.0 else raw.points * scale))
-
-
-def _check_declared_size(path: Path) -> None:
-    """Raise ValueError if an STL or PLY file is shorter than it says, which VTK does not compare.
-
-    VTK reads a binary STL file cut between two facets without notice, and fills up a cut PLY file
-    with whatever is in memory. Its own formats need no such test, and an OBJ file declares
-    nothing: cut at the end of a line it is a whole, smaller mesh.
-    """
-    check = {".stl": _check_stl, ".ply": _check_ply}.get(path.suffix.lower())
-    if check is not None:
-        check(path, path.stat().st_size)
 
 
 def _check_stl(path: Path, size: int) -> None:
@@ -267,3 +260,128 @@ def _ply_elements(header: str) -> tuple[str, list[tuple[int, int]]]:
             case ["property" | "element", *_]:
                 raise ValueError(f"its header has the line {line!r}")
     return kind, elements
+
+
+class _Process:
+    """A running :mod:`.vtk_process`."""
+
+    def __init__(self) -> None:
+        program = Path(__file__).with_name("vtk_process.py")
+        self.stderr = tempfile.TemporaryFile()
+        self.requests, theirs = socket.socketpair()
+        with theirs:
+            self.child = subprocess.Popen(
+                [sys.executable, "-P", str(program)],
+                stdin=theirs,
+                stdout=subprocess.PIPE,
+                stderr=self.stderr,
+                start_new_session=True,  # Ctrl-C is for this program, which then closes the socket
+            )
+
+    def ask(self, request: Mapping) -> tuple[dict, dict[tuple, np.ndarray]]:
+        """Return the description of a mesh and its arrays by place and name."""
+        # In memory, or where the system has no such files, temporary.
+        in_memory = hasattr(os, "memfd_create")
+        with (
+            os.fdopen(os.memfd_create("mesh"), "w+b")
+            if in_memory
+            else tempfile.TemporaryFile() as file
+        ):
+            line = json.dumps(request).encode() + b"\n"
+            sent = socket.send_fds(self.requests, [line], [file.fileno()])
+            self.requests.sendall(line[sent:])
+            reply = self.child.stdout.readline()
+            if not reply.endswith(b"\n"):
+                raise EOFError
+            head = json.loads(reply)
+            size = os.fstat(file.fileno()).st_size
+            content = mmap.mmap(file.fileno(), size) if size else b""
+        return head, {
+            (place, name): np.frombuffer(content, kind, math.prod(shape), begin).reshape(shape)
+            if math.prod(shape)
+            else np.empty(shape, kind)
+            for place, name, kind, shape, begin in head["arrays"]
+        }
+
+    def end(self) -> int:
+        """End the process, whatever it does, and return its exit code."""
+        self.child.kill()
+        self.requests.close()
+        self.child.stdout.close()
+        return self.child.wait()
+
+
+_idle: list[_Process] = []
+os.register_at_fork(after_in_child=_idle.clear)
+
+
+@atexit.register
+def _end_idle() -> None:
+    while _idle:
+        _idle.pop().end()
+
+
+def _free_process() -> _Process:
+    while True:
+        try:
+            process = _idle.pop()  # atomic, since several threads do this
+        except IndexError:
+            return _Process()
+        if process.child.poll() is None:
+            return process
+        process.end()
+
+
+def _ask_vtk(
+    path: Path, arrays: Sequence[str] | None, sizes: bool, part: str | None
+) -> tuple[dict, dict]:
+    """Return what :func:`.vtk_process.read` says of a file, and the arrays by (place, name).
+
+    The place of points, connectivity, offsets, types and sizes is None. Nothing is checked yet; a
+    process that crashes or does not finish is a ValueError.
+    """
+    process = _free_process()
+    read = path.parent.rglob("*") if path.suffix.lower() in LISTS else [path]
+    size = sum(file.stat().st_size for file in read if file.is_file())
+    request = {
+        "path": str(path.absolute()),
+        "arrays": None if arrays is None else list(arrays),
+        "sizes": sizes,
+        "part": (part or "") if path.suffix.lower() in COMPOSITE else None,
+        "memory": min(psutil.virtual_memory().available, _MEMORY + _EXPANSION * size),
+    }
+    seconds = _SECONDS + size / _BYTES_PER_SECOND
+    overdue = threading.Event()
+
+    def stop() -> None:
+        overdue.set()  # before the kill, which the reader notices at once
+        process.child.kill()
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        answer = process.ask(request)
+    except (EOFError, ConnectionError) as error:
+        with suppress(subprocess.TimeoutExpired):
+            process.child.wait(10)
+        code = process.end()
+        if overdue.is_set():
+            raise ValueError(f"VTK did not finish within {math.ceil(seconds)} s") from error
+        if code >= 0:
+            process.stderr.seek(0)
+            said = process.stderr.read().decode(errors="replace").strip()
+            raise RuntimeError(
+                f"the process that reads {path} ended with exit code {code}: {said}"
+            ) from error
+        raise ValueError(
+            f"VTK crashed on it with {signal.Signals(-code).name}, which also happens where "
+            f"memory is short: it was allowed {request['memory'] / 2**30:.3g} GiB"
+        ) from error
+    except BaseException:
+        process.end()
+        raise
+    finally:
+        timer.cancel()
+    _idle.append(process)
+    return answer

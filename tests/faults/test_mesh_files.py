@@ -15,7 +15,7 @@ from physicsnemo.mesh import DomainMesh, Mesh
 from vtkmodules.vtkIOXML import vtkXMLPolyDataWriter
 
 from physicsnemo_flarepp.datapipes import DrivAerMLReader
-from physicsnemo_flarepp.meshes import read_mesh, read_surface, vtk_calls
+from physicsnemo_flarepp.meshes import read_mesh, read_surface, reading
 
 XML_MODES = ("ascii", "inline", "appended", "raw", "lz4")
 TEXT_AND_BINARY = (".stl", ".ply", ".vtk")
@@ -275,9 +275,9 @@ def test_a_volume_mesh_is_no_surface(tmp_path):
 def test_a_parser_that_does_not_come_back_is_ended(tmp_path, monkeypatch):
     path = write(tmp_path / "raw.vtp", body())
     read_surface(path)
-    process = vtk_calls._idle[-1].child
+    process = reading._idle[-1].child
     os.kill(process.pid, signal.SIGSTOP)
-    monkeypatch.setattr(vtk_calls, "_SECONDS", 0.2)
+    monkeypatch.setattr(reading, "_SECONDS", 0.2)
     with pytest.raises(ValueError, match="raw.vtp cannot be read .VTK did not finish within 1 s"):
         read_surface(path)
     monkeypatch.undo()
@@ -288,7 +288,7 @@ def test_a_parser_that_does_not_come_back_is_ended(tmp_path, monkeypatch):
 def test_a_parser_lost_between_two_files_is_replaced(tmp_path):
     path = write(tmp_path / "raw.vtp", body())
     read_surface(path)
-    for process in vtk_calls._idle:
+    for process in reading._idle:
         process.child.kill()
         process.child.wait()
     assert read_surface(path).n_cells == 80
@@ -308,8 +308,8 @@ def test_threads_read_at_the_same_time(tmp_path):
 def test_no_parser_outlives_the_program(tmp_path):
     path = write(tmp_path / "raw.vtp", body())
     program = (
-        "import sys; from physicsnemo_flarepp.meshes import read_polygons, vtk_calls; "
-        "read_polygons(sys.argv[1]); print(vtk_calls._idle[0].child.pid)"
+        "import sys; from physicsnemo_flarepp.meshes import read_polygons, reading; "
+        "read_polygons(sys.argv[1]); print(reading._idle[0].child.pid)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True

@@ -45,7 +45,7 @@ REVIEWED = {
     "builtin/workers.py import_module": 1,
     "visualization/rendering.py import_module": 1,
     # Programs of this package, in a fresh interpreter.
-    "meshes/vtk_calls.py Popen": 1,
+    "meshes/reading.py Popen": 1,
     "visualization/rendering.py run": 1,
     # git, in the checkout of this package, for its commit.
     "runs/directory.py run": 1,

@@ -8,10 +8,13 @@ from physicsnemo_flarepp.builtin.sets.elasticity import N_NODES, random_radius
 from physicsnemo_flarepp.builtin.solvers.triangulate import triangulate_cell
 from physicsnemo_flarepp.meshes import polygon_mesh
 from physicsnemo_flarepp.meshes.measures import (
+    clashing_edges,
     cloud_areas,
     distance_to_body,
+    facing,
     frontal_area,
     grid_areas,
+    open_edges,
 )
 from physicsnemo_flarepp.meshes.polygons import PolygonMesh
 
@@ -163,3 +166,18 @@ def test_a_body_without_faces_is_named(points):
     empty = PolygonMesh("points.stl", np.eye(3), np.zeros(0, int), np.zeros(1, int), {})
     with pytest.raises(ValueError, match="points.stl has no faces"):
         distance_to_body(points, empty)
+
+
+def test_a_surface_faces_out_in_or_neither():
+    axes = np.concatenate([np.eye(3), -np.eye(3)])  # centres and vectors of the faces of a cube
+    assert facing(axes, axes) == "outward" and facing(axes, -axes) == "inward"
+    assert facing(axes[:1], axes[:1]) is None
+
+
+def test_open_and_clashing_edges_are_counted():
+    corners = np.array([[0.0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0]])
+    for second, clashing in (([0, 2, 3], 0), ([0, 3, 2], 1)):
+        cells = np.array([0, 1, 2, *second])
+        square = PolygonMesh("square", corners, cells, np.arange(0, 7, 3))
+        assert clashing_edges(square) == clashing
+        assert open_edges(square) == 4 + 2 * clashing

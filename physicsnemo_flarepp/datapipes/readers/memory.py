@@ -17,6 +17,7 @@ from ...meshes import CellMesh, polygon_mesh
 from ...meshes.polygons import numeric_arrays
 from ..validation import check_unique
 from .base import ReaderOptions
+from .case_tables import COLUMN_GROUPS
 from .contents import Contents, Wanted, from_physicsnemo
 from .own import NamedReader
 
@@ -43,15 +44,13 @@ class MemoryCases:
 
     def __str__(self) -> str:
         """Return how many cases there are, and what is known of their arrays."""
-        contents = self.open(0, Wanted())
         lines = [f"{len(self)} cases: {', '.join(self.case_ids[:3])}{' ...' * (len(self) > 3)}"]
-        lines += [f"  {key}: {_shown(value)}" for key, value in self.names.items() if value]
-        unnamed = ", ".join(sorted(contents.names()))
-        return "\n".join(lines if "fields" in self.names else [*lines, f"  arrays: {unnamed}"])
-
-
-def _shown(names: Any) -> str:
-    return names if isinstance(names, str) else ", ".join(map(str, names))
+        for key, names in self.names.items():
+            shown = names if isinstance(names, str) else ", ".join(map(str, names or ()))
+            lines += [f"  {key}: {shown}"] if names else []
+        if "fields" not in self.names:
+            lines.append(f"  arrays: {', '.join(sorted(self.open(0, Wanted()).names()))}")
+        return "\n".join(lines)
 
 
 def _ids(given: Sequence[str] | None, n_cases: int) -> tuple[str, ...]:
@@ -66,12 +65,10 @@ def _ids(given: Sequence[str] | None, n_cases: int) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _given(
-    coordinates: Any, features: Any, fields: Any, globals: Any, association: str | None
-) -> dict[str, Any]:
-    names = dict(zip(_ENTRIES, (coordinates, features, fields, globals), strict=True))
-    names["association"] = association
-    return {key: value for key, value in names.items() if value is not None}
+def _given(*names: Any) -> dict[str, Any]:
+    """Return coordinates, features, fields, globals and association by name, if they are given."""
+    pairs = zip((*_ENTRIES, "association"), names, strict=True)
+    return {key: value for key, value in pairs if value is not None}
 
 
 def _memory_cases(
@@ -171,8 +168,7 @@ def _contents_of_pyvista(mesh: pv.DataSet, source: str, wanted: Wanted) -> Conte
     values = numeric_arrays(mesh.field_data)
     if isinstance(mesh, pv.PolyData) and 0 < mesh.GetPolys().GetNumberOfCells() == mesh.n_cells:
         return Contents(source, mesh=polygon_mesh(mesh, source), values=values)
-    grid = mesh.cast_to_unstructured_grid()
-    sizes = None
+    grid, sizes = mesh.cast_to_unstructured_grid(), None
     if wanted.sizes:
         measured = grid.compute_cell_sizes().cell_data
         sizes = sum(np.abs(measured[name]) for name in ("Length", "Area", "Volume"))
@@ -229,12 +225,18 @@ def _is_shared(coordinates: Any, columns: Mapping[str, Any], n_cases: int) -> bo
     shape = tuple(np.shape(coordinates))
     if len(shape) == 2 or shape[:1] != (n_cases,):
         return True
+
+    def fits(points: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+        """Return whether an array of a case has a value, or a row of values, at each point."""
+        in_rows = shape[: len(points)] == points and len(shape) <= len(points) + 1
+        return in_rows or (shape[:1] == (math.prod(points),) and len(shape) <= 2)
+
     of_case = {name: tuple(np.shape(values[0])) for name, values in columns.items()}
-    fits = {
-        points: all(_is_at(points, other) for other in of_case.values())
+    shared, each = (
+        all(fits(points, other) for other in of_case.values())
         for points in (shape[:-1], shape[1:-1])
-    }
-    if all(fits.values()):
+    )
+    if shared and each:
         name, other = next(iter(of_case.items()))
         raise ValueError(
             f"coordinates of shape {shape} may be a grid that all {n_cases} cases share or one "
@@ -242,13 +244,7 @@ def _is_shared(coordinates: Any, columns: Mapping[str, Any], n_cases: int) -> bo
             "with one array per case: [coordinates] * cases if they share it, list(coordinates) "
             "if not"
         )
-    return fits[shape[:-1]]
-
-
-def _is_at(points: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Return whether an array of a case has a value, or a row of values, at each point."""
-    in_rows = shape[: len(points)] == points and len(shape) <= len(points) + 1
-    return in_rows or (shape[:1] == (math.prod(points),) and len(shape) <= 2)
+    return shared
 
 
 def from_dataset(
@@ -297,18 +293,14 @@ class MemoryReader(NamedReader):
         n_val: int | None = None,
         n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
-        coordinates: Any = None,
-        features: Any = None,
-        fields: Any = None,
-        globals: Any = None,
-        association: str | None = None,
+        **names: Any,
     ) -> None:
         self._memory = memory
         super().__init__(
             {case: Path("memory") for case in memory.case_ids},
             Path("memory" if root is None else root),
             split,
-            names={**memory.names, **_given(coordinates, features, fields, globals, association)},
+            names={**memory.names, **{key: n for key, n in names.items() if n is not None}},
             options=options,
             cases=cases,
             manifest=manifest,
@@ -330,12 +322,11 @@ class MemoryReader(NamedReader):
         """Return a hash of what is read of each case, which detects a changed set."""
         hashes = {}
         for index, case in enumerate(self.case_ids):
-            table = self.open_case(index)
-            rows = slice(0, table.n_tokens)
-            digest = hashlib.sha256()
-            for group in ("coordinates", "features", "fields"):
+            table, digest = self.open_case(index), hashlib.sha256()
+            for group in COLUMN_GROUPS:
                 if getattr(table, group):
-                    digest.update(np.ascontiguousarray(table.read(group, rows)))
+                    values = table.read(group, slice(0, table.n_tokens))
+                    digest.update(np.ascontiguousarray(values))
             if table.global_values:
                 digest.update(table.read_globals())
             hashes[f"memory/{case}"] = f"{table.n_tokens}:{digest.hexdigest()[:32]}"
@@ -349,7 +340,7 @@ def tokens_from_graph(
     fields: Sequence[str] = ("y",),
     features: Sequence[str] = (),
 ) -> TensorDict:
-    """Return the nodes of one graph as a sample; edges are not used.
+    """Return the nodes of one graph as a sample of :class:`CaseReader`; edges are not used.
 
     Parameters
     ----------
@@ -359,11 +350,6 @@ def tokens_from_graph(
         Name of the node positions.
     fields, features : Sequence[str], optional
         Names of targets and of further inputs.
-
-    Returns
-    -------
-    TensorDict
-        As :class:`CaseReader` gives it.
 
     Examples
     --------

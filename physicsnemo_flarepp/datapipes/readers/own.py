@@ -13,8 +13,7 @@ import numpy as np
 from physicsnemo.datapipes import register
 
 from ...meshes import PolygonMesh
-from ...meshes.polygons import Rows
-from ...meshes.vtk_calls import LISTS
+from ...meshes.reading import LISTS
 from .array_files import LazyArray, Rowwise
 from .base import CaseReader, ReaderOptions
 from .case_files import CaseFiles, find_files, read_parameters, some
@@ -213,14 +212,18 @@ class OwnReader(NamedReader):
         if not isinstance(files, CaseFiles):
             files = find_files(root, [files] if isinstance(files, str) else files, layout)
         self._files = files
-        self._shared_names = tuple(shared)
         self._opening = {"boundary": boundary, "allow_missing_chunks": tuple(allow_missing_chunks)}
         self._rows = dict(rows or {})
         self._root, self._body = root, body
         found = {case: paths[0] for case, paths in files.cases.items()}
+        told = list(files.told)
         if files.whole_set:
-            width = len(str(self._n_cases - 1))
-            found = {f"case_{i:0{width}d}": root for i in range(self._n_cases)}
+            n, self._shared_arrays = _divide_set(self._shared, shared)
+            found = {f"case_{i:0{len(str(n - 1))}d}": root for i in range(n)}
+            of_cases = [name for name in self._shared.arrays if name not in self._shared_arrays]
+            told.append(f"one entry along the first axis is one of {n} cases: {some(of_cases)}")
+            if self._shared_arrays:
+                told.append(f"the same in all cases: {some(sorted(self._shared_arrays))}")
         super().__init__(
             found,
             root,
@@ -239,63 +242,14 @@ class OwnReader(NamedReader):
         self._parameters = read_parameters(
             root, parameters, list(found), files.whole_set, found.values()
         )
-        self.told = [*files.told, *self._tell_shared(), *self._parameters.told]
+        self.told = [*told, *self._parameters.told]
         self.faults = self._parameters.faults
 
     @cached_property
     def _shared(self) -> Contents | None:
         """What all cases share, or of a whole set, the arrays of all cases."""
-        files = self._files
-        if not files.shared:
-            return None
-        return open_files(files.shared, Wanted(**self._opening), files.array_names)
-
-    @cached_property
-    def _n_cases(self) -> int:
-        """Number of cases of a whole set: the length of its largest array."""
-        arrays = self._shared.arrays
-        several = [
-            array.shape
-            for name, array in arrays.items()
-            if array.shape
-            and name not in self._shared_names
-            and not is_connectivity(name, array)
-            and not (is_coordinates(name) and len(array.shape) <= 2)
-        ]
-        if not several:
-            raise ValueError(
-                f"{self._shared.source} holds no array with cases along its first axis; it has "
-                f"{', '.join(f'{n} {tuple(a.shape)}' for n, a in arrays.items()) or 'none'}"
-            )
-        return max(several, key=math.prod)[0]
-
-    @cached_property
-    def _shared_arrays(self) -> set[str]:
-        """Arrays of a whole set that all cases share.
-
-        With as many cases as points the shape does not tell: coordinates that would have one row
-        per case, and none per point, are shared.
-        """
-        n, arrays = self._n_cases, self._shared.arrays
-        as_many = any(array.shape[:2] == (n, n) for array in arrays.values())
-        return {
-            name
-            for name, array in arrays.items()
-            if name in self._shared_names
-            or array.shape[:1] != (n,)
-            or is_connectivity(name, array)
-            or (as_many and is_coordinates(name) and math.prod(array.shape[1:]) <= 3)
-        }
-
-    def _tell_shared(self) -> list[str]:
-        """Return which arrays of a whole set are of all cases, and which are shared by them."""
-        if not self._files.whole_set:
-            return []
-        of_cases = [name for name in self._shared.arrays if name not in self._shared_arrays]
-        told = [f"one entry along the first axis is one of {self._n_cases} cases: {some(of_cases)}"]
-        if self._shared_arrays:
-            told.append(f"the same in all cases: {some(sorted(self._shared_arrays))}")
-        return told
+        paths, names = self._files.shared, self._files.array_names
+        return open_files(paths, Wanted(**self._opening), names) if paths else None
 
     def open_contents(self, index: int, wanted: Wanted) -> Contents:
         """Return what is in the files of case `index`."""
@@ -319,10 +273,9 @@ class OwnReader(NamedReader):
             body=self._open_body(case),
             unreadable={**self._parameters.unreadable, **contents.unreadable},
         )
-        if not self._rows:
-            return contents
-        arrays = {n: self._kept(contents, n, a) for n, a in contents.arrays.items()}
-        return replace(contents, arrays=arrays)
+        kept = {n: _some_rows(contents, n, rows) for n, rows in self._rows.items()
+                if n in contents.arrays}  # fmt: skip
+        return replace(contents, arrays={**contents.arrays, **kept})
 
     def case_state(self, index: int) -> Hashable:
         """Return the state of the files of case `index`."""
@@ -350,32 +303,11 @@ class OwnReader(NamedReader):
             )
         return open_body(found[0])
 
-    def _kept(self, contents: Contents, name: str, array: Rowwise) -> Rowwise:
-        """Return the rows of an array that `rows` keeps."""
-        if name not in self._rows:
-            return array
-        spans = self._rows[name]
-        spans = [spans] if spans and not isinstance(spans[0], Sequence) else spans
-        n = array.shape[0]
-        kept = np.concatenate([np.arange(n)[slice(*span)] for span in spans])
-        if len(kept) == 0:
-            raise ValueError(
-                f"{contents.source}: data.reader.rows keeps none of the {n} rows of {name}: {spans}"
-            )
-
-        def read(rows: Rows | int) -> np.ndarray:
-            return np.asarray(array[kept[rows]])
-
-        return LazyArray((len(kept), *array.shape[1:]), read, array.dtype)
-
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return the files, and the boundary, so that a mesh can be opened again."""
-        paths = (*self._files.cases.get(self.case_ids[index], ()), *self._files.shared)
-        return {
-            "source": str(paths[0]),
-            "files": [str(path) for path in paths],
-            "boundary": self._opening["boundary"],
-        }
+        paths = [*self._files.cases.get(self.case_ids[index], ()), *self._files.shared]
+        files = [str(path) for path in paths]
+        return {"source": files[0], "files": files, "boundary": self._opening["boundary"]}
 
     def source_files(self) -> list[Path]:
         """Return all files of the cases."""
@@ -387,10 +319,47 @@ class OwnReader(NamedReader):
         ]
 
 
+def _divide_set(contents: Contents, shared: Sequence[str]) -> tuple[int, set[str]]:
+    """Return the number of cases in arrays of all cases, and the arrays that all cases share.
+
+    The number is the length of the largest array. With as many cases as points the shape does not
+    tell: coordinates that would have one row per case, and none per point, are shared.
+    """
+    arrays = contents.arrays
+    shared = {*shared, *(name for name, array in arrays.items() if is_connectivity(name, array))}
+    several = [
+        a.shape
+        for name, a in arrays.items()
+        if a.shape and name not in shared and not (is_coordinates(name) and len(a.shape) <= 2)
+    ]
+    if not several:
+        raise ValueError(
+            f"{contents.source} holds no array with cases along its first axis; it has "
+            f"{', '.join(f'{n} {tuple(a.shape)}' for n, a in arrays.items()) or 'none'}"
+        )
+    n = max(several, key=math.prod)[0]
+    as_many = any(array.shape[:2] == (n, n) for array in arrays.values())
+    for name, array in arrays.items():
+        few = as_many and is_coordinates(name) and math.prod(array.shape[1:]) <= 3
+        shared |= {name} if few or array.shape[:1] != (n,) else set()
+    return n, shared & arrays.keys()
+
+
 def _entry(array: Rowwise, position: int) -> LazyArray:
     """Return one entry along the first axis, read when it is used."""
+    shape = tuple(array.shape[1:])
+    return LazyArray(shape, lambda rows: np.asarray(array[position])[rows], array.dtype)
 
-    def read(rows: Rows | int) -> np.ndarray:
-        return np.asarray(array[position])[rows]
 
-    return LazyArray(tuple(array.shape[1:]), read, array.dtype)
+def _some_rows(contents: Contents, name: str, spans: Sequence) -> LazyArray:
+    """Return the rows of an array that lie in a span, [start, stop], or in one of several."""
+    spans = [spans] if spans and not isinstance(spans[0], Sequence) else spans
+    array = contents.arrays[name]
+    n = array.shape[0]
+    kept = np.concatenate([np.arange(n)[slice(*span)] for span in spans])
+    if len(kept) == 0:
+        raise ValueError(
+            f"{contents.source}: data.reader.rows keeps none of the {n} rows of {name}: {spans}"
+        )
+    shape = (len(kept), *array.shape[1:])
+    return LazyArray(shape, lambda rows: np.asarray(array[kept[rows]]), array.dtype)

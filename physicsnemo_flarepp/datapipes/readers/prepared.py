@@ -146,10 +146,9 @@ class PreparedReader(CaseReader):
         self._cases: dict[Path, dict[str, Any]] = {}
         asked = {"fields": fields, "features": features, "globals": global_names}
         self._asked = {
-            group: None if names is None else distinct_names(group, names)
-            for group, names in asked.items()
+            group: names and distinct_names(group, names) for group, names in asked.items()
         }
-        if self._asked["fields"] == ():
+        if fields is not None and not fields:
             raise ValueError("fields is empty; name at least one column to predict")
 
     def _described(self, index: int) -> tuple[Path, dict[str, Any]]:
@@ -168,39 +167,34 @@ class PreparedReader(CaseReader):
         if areas is not None:
             present.setdefault(AREAS, areas)
 
-        def opened(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, np.ndarray]:
+        def chosen(
+            names: Sequence[str] | None, among: Mapping[str, Any], kind: str = "column"
+        ) -> dict[str, Any]:
+            for name in names or ():
+                if name not in among:
+                    raise missing_name(path, kind, name, among)
+            return {name: among[name] for name in names or ()}
+
+        def opened(group: str) -> dict[str, np.ndarray]:
+            entries = columns[group]
+            if self._asked.get(group) is not None:
+                entries = chosen(self._asked[group], present)
             return {name: open_column(path.parent, e, n_tokens) for name, e in entries.items()}
 
-        def chosen(group: str) -> dict[str, np.ndarray]:
-            names = self._asked[group]
-            if names is None:
-                return opened(columns[group])
-            for name in names:
-                if name not in present:
-                    raise missing_name(path, "column", name, present)
-            return opened({name: present[name] for name in names})
-
-        weights = {}
-        if self.options.weights not in (NO_WEIGHTS, MEASURE):
-            if self.options.weights not in present:
-                raise missing_name(path, "column", self.options.weights, present)
-            weights[self.options.weights] = present[self.options.weights]
-        if areas is not None:
-            weights[MEASURE] = areas
-        stored = content["globals"]
-        names = stored if self._asked["globals"] is None else self._asked["globals"]
-        for name in names:
-            if name not in stored:
-                raise missing_name(path, "global value", name, stored)
+        weights = {self.options.weights} - {NO_WEIGHTS, MEASURE}
+        weights = chosen(weights, present) | ({} if areas is None else {MEASURE: areas})
+        values, asked = content["globals"], self._asked["globals"]
+        if asked is not None:
+            values = chosen(asked, values, "global value")
         return TokenTable(
             path,
             n_tokens,
-            opened(columns["coordinates"]),
-            chosen("fields"),
-            features=chosen("features"),
-            global_values={name: np.asarray(stored[name], dtype=np.float64) for name in names},
+            opened("coordinates"),
+            opened("fields"),
+            features=opened("features"),
+            global_values={n: np.asarray(v, dtype=np.float64) for n, v in values.items()},
             association=content["association"],
-            weights=opened(weights),
+            weights={n: open_column(path.parent, e, n_tokens) for n, e in weights.items()},
             shuffled=True,
         )
 
@@ -208,9 +202,5 @@ class PreparedReader(CaseReader):
         """Return the prepared case and what it was made from, so that a mesh can be rebuilt."""
         path, content = self._described(index)
         order = path.parent / content["order"]["file"]
-        return {
-            "source": str(path),
-            "layout": "prepared",
-            "original": content["original"],
-            "order": str(order),
-        }
+        source = {"source": str(path), "layout": "prepared", "order": str(order)}
+        return source | {"original": content["original"]}

@@ -39,10 +39,7 @@ class SplitFraction:
     between splits but those at a boundary. Of n cases a split has its fraction of n, rounded, and
     at least 1.
 
-    Examples
-    --------
-    >>> ids = [f"run_{i}" for i in range(10)]
-    >>> parts = {"train": 0.7, "val": 0.1, "test": 0.2}
+    >>> ids, parts = [f"run_{i}" for i in range(10)], {"train": 0.7, "val": 0.1, "test": 0.2}
     >>> [len(SplitFraction(split, parts, 0).choose(ids)) for split in parts]
     [7, 1, 2]
     """
@@ -67,10 +64,8 @@ class SplitFraction:
             raise ValueError(
                 f"{len(ids)} cases cannot give the splits {', '.join(self.fractions)} one case each"
             )
-        order = sorted(
-            ids, key=lambda case: hashlib.sha256(f"{self.seed} {case}".encode()).digest()
-        )
-        parts, ends = list(self.fractions.values()), [0]
+        key = lambda case: hashlib.sha256(f"{self.seed} {case}".encode()).digest()  # noqa: E731
+        order, parts, ends = sorted(ids, key=key), list(self.fractions.values()), [0]
         for number in range(1, len(parts) + 1):
             end = round(len(ids) * sum(parts[:number]))
             # Every split has a case, and leaves one to each that follows.
@@ -101,17 +96,11 @@ def positional_split(
     those between the two, or else those behind the pool, by default ``spec.n_val`` or all there
     are.
 
-    Examples
-    --------
     >>> from physicsnemo_flarepp.datapipes.specs import benchmark
-    >>> positional_split(benchmark("pipe"), "test", 2310)
-    slice(1000, 1200, None)
-    >>> positional_split(benchmark("pipe"), "val", 2310)
-    slice(1200, 1400, None)
-    >>> positional_split(benchmark("elasticity"), "test", 2000)
-    slice(1800, 2000, None)
-    >>> positional_split(benchmark("elasticity"), "val", 2000)
-    slice(1000, 1200, None)
+    >>> [positional_split(benchmark("pipe"), split, 2310) for split in ("test", "val")]
+    [slice(1000, 1200, None), slice(1200, 1400, None)]
+    >>> [positional_split(benchmark("elasticity"), split, 2000) for split in ("test", "val")]
+    [slice(1800, 2000, None), slice(1000, 1200, None)]
     >>> positional_split(benchmark("elasticity"), "test", 30, n_train=0)
     slice(0, 30, None)
     """
@@ -134,11 +123,12 @@ def positional_split(
     if split != "val":
         return slice(0, n_train) if split == "train" else slice(pool - n_test, pool)
     between, behind = pool - n_test - n_train, n_cases - pool
-    wanted = min(spec.n_val, max(between, behind)) if n_val is None else n_val
-    if wanted > max(between, behind):
+    most = max(between, behind)
+    wanted = min(spec.n_val, most) if n_val is None else n_val
+    if wanted > most:
         raise ValueError(
-            f"{path}: {max(between, behind)} cases are in neither n_train={n_train} nor n_test="
-            f"{n_test}, so n_val={wanted} cannot be taken; lower it, or n_train"
+            f"{path}: {most} cases are in neither n_train={n_train} nor n_test={n_test}, so "
+            f"n_val={wanted} cannot be taken; lower it, or n_train"
         )
     if wanted < 1 or n_train == 0:
         raise SplitMissing(f"{path} has no cases left for validation; lower n_train, or n_test")
@@ -147,13 +137,7 @@ def positional_split(
 
 
 def apart_split(n_cases: int, wanted: int | None, path: Path) -> slice:
-    """Return the first `wanted` of the `n_cases` in a file of one split, by default all.
-
-    Examples
-    --------
-    >>> apart_split(8, 5, Path("val/Pipe_X.npy"))
-    slice(0, 5, None)
-    """
+    """Return the first `wanted` of the `n_cases` in a file of one split, by default all."""
     if wanted is not None and not 1 <= wanted <= n_cases:
         raise ValueError(
             f"{path}: {wanted} cases were asked for, the file has {n_cases}; choose between 1 and "
@@ -180,13 +164,9 @@ def read_manifest(path: Path) -> dict[str, list[str]]:
     Splits may share cases, a split has each case once.
     """
     content = _read_json(path)
-    entries = content.get("splits", content) if isinstance(content, Mapping) else None
-    lists = entries.items() if isinstance(entries, Mapping) else ()
-    splits = {
-        name: [str(case) for case in ids]
-        for name, ids in lists
-        if isinstance(ids, list) and not any(isinstance(case, list | dict) for case in ids)
-    }
+    entries = content.get("splits", content) if isinstance(content, Mapping) else {}
+    entries = entries if isinstance(entries, Mapping) else {}
+    splits = {name: [str(c) for c in ids] for name, ids in entries.items() if _is_list(ids)}
     if not splits:
         raise ValueError(
             f'{path} is not a manifest; expected {{"train": [case ids], "test": [case ids]}}'
@@ -199,6 +179,10 @@ def read_manifest(path: Path) -> dict[str, list[str]]:
     for name, ids in splits.items():
         check_unique(ids, f"{path}, split {name}")
     return splits
+
+
+def _is_list(ids: Any) -> bool:
+    return isinstance(ids, list) and not any(isinstance(case, list | dict) for case in ids)
 
 
 def _read_json(path: Path) -> Any:
@@ -218,7 +202,7 @@ def read_case_list(path: Path) -> list[str]:
     """Return the case ids in a file: a JSON list, or one per line, where # starts a comment."""
     if path.suffix == ".json":
         content = _read_json(path)
-        if not isinstance(content, list) or any(isinstance(c, list | dict) for c in content):
+        if not _is_list(content):
             raise ValueError(f'{path} is not a list of case ids; write ["run_1", ...]')
         return [str(case) for case in content]
     with reading(path):
@@ -247,22 +231,17 @@ def case_choices(given: str | Mapping[str, Any] | None, root: Path) -> dict[str,
         if "train" not in numbers and left > 0:
             numbers = {"train": left, **numbers}
         return {name: SplitFraction(name, numbers, seed) for name in numbers}
-    choices = {name: _case_choice(value, root) for name, value in given.items()}
+    choices = {}
+    for name, value in given.items():
+        choices[name] = SplitName(value) if isinstance(value, str) else list(value)
+        if isinstance(value, str) and Path(value).suffix in (".txt", ".json", ".csv", ".lst"):
+            path = _found_file(value, root)
+            if not path.is_file():
+                raise FileNotFoundError(
+                    f"data.splits names the file {value}, which is neither there nor in {root}"
+                )
+            choices[name] = read_case_list(path)
     return choices if manifest is None else choices | {"manifest": _found_file(manifest, root)}
-
-
-def _case_choice(value: Any, root: Path) -> Any:
-    """Return the ids in a list or a file, or the name of a split."""
-    if not isinstance(value, str):
-        return list(value)
-    if Path(value).suffix in (".txt", ".json", ".csv", ".lst"):
-        path = _found_file(value, root)
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"data.splits names the file {value}, which is neither there nor in {root}"
-            )
-        return read_case_list(path)
-    return SplitName(value)
 
 
 def _found_file(name: str, root: Path) -> Path:
