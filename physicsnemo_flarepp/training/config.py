@@ -31,19 +31,9 @@ SELECTIONS = ("last", "best", "best_on_test")
 SECTIONS = ("model", "data", "training", "parallel", "seed", "threads")
 # These change what is written, where or how fast, but no number of the run.
 FREE = frozenset(
-    {
-        "device",
-        "data.device",
-        "data.num_workers",
-        "data.memory",
-        "data.pin_memory",
-        "data.prefetch",
-        "training.checkpoint_every",
-        "training.evaluate_every",
-        "training.keep_checkpoints",
-        "training.log_every",
-        "training.watch_test",
-    }
+    "device data.device data.num_workers data.memory data.pin_memory data.prefetch "
+    "training.checkpoint_every training.evaluate_every training.keep_checkpoints "
+    "training.log_every training.watch_test".split()
 )
 _CHOICES = {
     "precision": tuple(PRECISIONS),
