@@ -40,9 +40,8 @@ class LinearAttention(nn.Module):
         """Sum the values of the tokens, and their keys, in fp32 or better."""
         keys = self.key(x).unflatten(-1, self.by_head)
         keys = keys.to(torch.promote_types(keys.dtype, torch.float32))
-        return sum_tokens(
-            F.softmax(keys, -1), self.value(x).unflatten(-1, self.by_head), token_weights
-        )
+        values = self.value(x).unflatten(-1, self.by_head)
+        return sum_tokens(F.softmax(keys, -1), values, token_weights)
 
     def forward(
         self, x: Float[Tensor, "B N C"], context: Float[Tensor, "B H D E"]
@@ -59,9 +58,8 @@ class GatedExperts(nn.Module):
 
     def __init__(self, dim: int, hidden: int, n_experts: int, act: str) -> None:
         super().__init__()
-        self.experts = nn.ModuleList(
-            linear_chain((dim, hidden, dim), act) for _ in range(n_experts)
-        )
+        widths = (dim, hidden, dim)
+        self.experts = nn.ModuleList(linear_chain(widths, act) for _ in range(n_experts))
         self.norm = make_norm("layer", dim)
 
     def forward(
@@ -186,10 +184,11 @@ class GNOT(TokenModel):
     embeddings see the distances to a reference grid *instead* of the inputs: coefficient and
     geometry reach the model only through the gates of the experts.
 
+    ``forward`` takes and returns what that of :class:`~physicsnemo_flarepp.models.FlarePP` does,
+    but for ``time``; arguments that are not listed mean what they mean there.
+
     Parameters
     ----------
-    functional_dim, out_dim, embedding_dim
-        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     n_layers, n_hidden, n_head : int, optional
         Layers, channels C and heads H. Defaults 8, 128 and 8.
     n_experts : int, optional, default=3
@@ -198,18 +197,8 @@ class GNOT(TokenModel):
         Hidden width of experts and gates over C.
     act : str, optional, default="gelu_exact"
         Activation.
-    structured_shape, ref, checkpoint_blocks
-        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     unified_pos : bool, optional, default=False
         Embed positions in the grid instead of the inputs (needs ``structured_shape``).
-
-    Forward
-    -------
-    As :class:`~physicsnemo_flarepp.models.FlarePP`, without ``time``.
-
-    Outputs
-    -------
-    As :class:`~physicsnemo_flarepp.models.FlarePP`.
 
     Examples
     --------
@@ -237,16 +226,15 @@ class GNOT(TokenModel):
         checkpoint_blocks: bool = False,
     ) -> None:
         check_sizes(n_layers, n_hidden, n_head, {"n_experts": n_experts}, mlp_ratio)
-        grid = (structured_shape, unified_pos, ref)
-        super().__init__(
-            functional_dim, out_dim, embedding_dim, *grid, checkpoint_blocks=checkpoint_blocks
-        )
+        inputs = (functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
+        super().__init__(*inputs, checkpoint_blocks=checkpoint_blocks)
         raw = functional_dim if unified_pos else self.token_width
         seen = self.token_width - functional_dim if unified_pos else raw
         hidden = round(n_hidden * mlp_ratio)
         self.in_projection = TwoEmbeddings(seen, n_hidden, act, unified_pos)
-        layers = [GNOTLayer(n_hidden, n_head, raw, hidden, n_experts, act) for _ in range(n_layers)]
-        self._stream_width = sum(layers[0].widths)
+        sizes = (n_hidden, n_head, raw, hidden, n_experts)
+        layers = [GNOTLayer(*sizes, act) for _ in range(n_layers)]
+        self._stream_width = sum(layers[0].widths)  # two embeddings and the raw inputs
         self.blocks = stack_blocks(map(BareBlock, layers))
         self.out_projection = FunctionHead(n_hidden, out_dim, act)
         self.reset_parameters()

@@ -43,9 +43,8 @@ class InProjection(nn.Module):
         elif fx.shape[1] == embedding.shape[1] or not is_bare(self.first):
             x = self.first(join_inputs(fx, embedding))
         else:
-            weight_embedding = self.first.weight[:, : self.embedding_dim]
-            weight_fx = self.first.weight[:, self.embedding_dim :]
-            x = F.linear(embedding, weight_embedding) + F.linear(fx, weight_fx, self.first.bias)
+            of_embedding, of_fx = self.first.weight.tensor_split([self.embedding_dim], 1)
+            x = F.linear(embedding, of_embedding) + F.linear(fx, of_fx, self.first.bias)
         x = self.layers(self.act(x))
         return x + self.last(x)
 
@@ -86,10 +85,8 @@ class Block(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.norm_mixer = norm_mixer
-        self.mixer = mixer
-        self.norm_ffn = norm_ffn
-        self.ffn = ffn
+        self.norm_mixer, self.mixer = norm_mixer, mixer
+        self.norm_ffn, self.ffn = norm_ffn, ffn
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
@@ -110,12 +107,9 @@ def make_block(
     mixer: Mixer, mlp_ratio: float, act: str, norm: str, dropout: float = 0.0, ffn_layers: int = 0
 ) -> Block:
     """Build a block around a mixer, its feed-forward ``mlp_ratio`` times as wide, or residual."""
-    norms = [make_norm(norm, mixer.dim) for _ in range(2)]
-    ffn: nn.Module = (
-        ResidualMLP(mixer.dim, ffn_layers, act)
-        if ffn_layers
-        else FeedForward(mixer.dim, mlp_ratio, act)
-    )
+    dim = mixer.dim
+    norms = [make_norm(norm, dim) for _ in range(2)]
+    ffn = ResidualMLP(dim, ffn_layers, act) if ffn_layers else FeedForward(dim, mlp_ratio, act)
     return Block(norms[0], mixer, norms[1], ffn, dropout)
 
 

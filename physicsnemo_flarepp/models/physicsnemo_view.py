@@ -29,14 +29,8 @@ def view_physicsnemo(model: nn.Module) -> TokenModel:
     Returns
     -------
     TokenModel
-        A view of ``model``: save and load that one, and make a new view after moving it.
-
-    Raises
-    ------
-    TypeError
-        If ``model`` is none of these.
-    ValueError
-        If it was built with an option under which tokens meet in other ways.
+        A view of ``model``: save and load that one, and make a new view after moving it. Other
+        models raise TypeError, options under which tokens meet in other ways ValueError.
 
     Examples
     --------

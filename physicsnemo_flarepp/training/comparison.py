@@ -96,7 +96,7 @@ def _run_jobs(trials: Sequence[ComparedRun], jobs: int) -> list[ComparedResult]:
         context.set_forkserver_preload([train.__module__])
     # One trial per process, whose peak of memory is then that of the trial.
     limits = {"initargs": (threads,), "max_tasks_per_child": 1}
-    pool = ProcessPoolExecutor(jobs, context, torch.set_num_threads, **limits)
+    pool = ProcessPoolExecutor(jobs, context, initializer=torch.set_num_threads, **limits)
     with pool, progress_bar("training", len(trials), wanted=True) as advance:
         running: dict[Future, int | None] = {}
         while waiting or running:

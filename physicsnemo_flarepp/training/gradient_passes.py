@@ -26,7 +26,7 @@ from ..inference.passes import TokenPasses, fail_together
 from ..inference.streams import ResidualStream
 from ..mixers.base import Gathered, Latents
 from ..models.layers import AnyBlock
-from ..models.token_weights import scale_weights
+from ..models.token_model import scale_weights
 from ..ops import all_reduce, group_size
 from ..ops.kernels import accumulation_dtype
 from .losses import LossOverSums
