@@ -168,10 +168,7 @@ class MixerBackbone(TokenModel):
 def mixer_options(
     model: type[nn.Module], mixer: str, options: dict[str, Any], **shared: str
 ) -> dict[str, Any]:
-    """Return the options that a mixer has; raise on others that are not the `model`'s defaults.
-
-    What is `shared` with the rest of the model is left out silently.
-    """
+    """Return the options that a mixer has; raise on others that are not `model`'s defaults."""
     if mixer not in MIXERS:
         raise ValueError(f"mixer must be one of {sorted(MIXERS)}, got {mixer!r}")
     defaults = inspect.signature(model).parameters

@@ -50,12 +50,7 @@ class InputLayout:
 
 @dataclass(frozen=True)
 class InputRule:
-    """How one model family is fed.
-
-    ``sizes(layout, arguments)`` gives the sizes that follow from the data as constructor arguments,
-    where `arguments` are those of the config; ``inputs(model, batch)`` gives the keyword arguments
-    of ``forward``.
-    """
+    """Constructor arguments from layout and config, and arguments of ``forward`` from a batch."""
 
     sizes: Callable[[InputLayout, Mapping[str, Any]], dict[str, int | None]]
     inputs: Callable[[Module, TensorDict], dict[str, Tensor]]

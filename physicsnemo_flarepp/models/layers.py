@@ -95,10 +95,7 @@ class Block(nn.Module):
         return x + self.dropout(self.ffn(self.norm_ffn(x)))
 
     def update(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
-        """Return the block's output for some tokens from what its mixer gathered from all.
-
-        Dropout is left out: streaming refuses models that have it switched on.
-        """
+        """Return the block's output, without dropout, for some tokens from the latents of all."""
         x = x + self.mixer.scatter(self.norm_mixer(x), latents)
         return x + self.ffn(self.norm_ffn(x))
 
@@ -126,7 +123,7 @@ class BareBlock(nn.Module):
         return self.mixer(x, token_weights)
 
     def update(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
-        """Run the last stage of the mixer."""
+        """Return the block's output, without dropout, for some tokens from the latents of all."""
         return self.mixer.scatter(x, latents)
 
 

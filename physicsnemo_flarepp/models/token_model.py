@@ -403,10 +403,7 @@ def scale_weights(
 
 
 def check_totals(total: Float[Tensor, " B"]) -> None:
-    """Raise unless every sample has a positive, finite total.
-
-    Read where it is: on CUDA the condition is asserted there, without a host sync.
-    """
+    """Raise unless every sample has a positive, finite total; on CUDA without a host sync."""
     good = (total > 0) & (total < torch.inf)
     if total.device.type != "cpu":
         torch._assert_async(good.all(), "token_weights are negative, NaN, infinite or all 0")

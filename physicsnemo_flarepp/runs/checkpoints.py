@@ -1,7 +1,4 @@
-"""Checkpoints of a run: whole or absent, verified before use, the newest few and the best kept.
-
-With what they are made of: manifests, and the states of all random generators as plain values.
-"""
+"""Checkpoints of a run: whole or absent, verified before use, the newest few and the best kept."""
 
 import math
 import os

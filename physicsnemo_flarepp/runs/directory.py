@@ -378,10 +378,7 @@ class RunDirectory:
             self._manifest = self._manifest.rewrite(saved=True)
 
     def forget_after(self, step: int, *, result: bool = False) -> None:
-        """Drop metrics of steps that a resumed run repeats, and lines that are not metrics.
-
-        With `result` the row of the result, too: a run that is prolonged will have another.
-        """
+        """Drop metrics that a resumed run repeats, and its `result` if it is prolonged."""
         if self.metrics.path.exists():
             kept = [row for row in read_metrics(self.path) if row["step"] <= step]
             kept = [row for row in kept if not (result and row["kind"] == "result")]

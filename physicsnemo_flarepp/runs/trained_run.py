@@ -131,12 +131,7 @@ class Run:
 
     @cached_property
     def training_set(self) -> dict[str, Any] | None:
-        """What the run keeps of its training set; None if it has lost it.
-
-        ``coordinates``, ``features`` and ``globals`` have ``min`` and ``max`` per channel,
-        ``extent`` the smallest and the largest size of a case along each axis; ``forces`` is the
-        convention of the forces or None.
-        """
+        """What the run keeps of its training set, ranges of inputs first; None if it is lost."""
         return read_training_set(self.directory)
 
     @cached_property
@@ -366,10 +361,7 @@ def _check_manifest(directory: Path, checkpoint: str) -> None:
 
 
 def _read_config(path: Path) -> DictConfig:
-    """Return the config of a run, which holds values only: references could read the environment.
-
-    Tags of YAML that build objects are refused by OmegaConf's loader.
-    """
+    """Return the config of a run: values only, since references could read the environment."""
     with reading(path):
         config = load_yaml(path)
         if not isinstance(config, DictConfig) or not isinstance(config.get("data"), DictConfig):

@@ -37,15 +37,7 @@ _HEADER = 128
 def describe_training_set(
     loaders: Loaders, channels: Channels, data: DictConfig, ranks: Ranks, chosen_on_test: bool
 ) -> dict[str, Any]:
-    """Return what predictions on other data are compared with, as JSON holds it; all ranks call it.
-
-    ``coordinates``, ``extent``, ``features``, ``globals`` and ``cases`` are as in
-    :func:`~physicsnemo_flarepp.datapipes.statistics.input_ranges`; ``forces`` are the
-    arguments of a :class:`~physicsnemo_flarepp.datapipes.specs.ForceConvention` or None;
-    ``builtin`` is the name of a built-in set or None; ``files`` are those of :func:`data_files`;
-    ``orientation`` is that of :func:`surface_orientation`; ``same_inputs`` says whether all cases
-    have the same inputs.
-    """
+    """Return what predictions on other data are compared with; all ranks call it."""
     reader, ranges = loaders.train.dataset.reader, loaders.normalizer.ranges
     if not ranges:  # no statistics were fitted to the training cases: they are read once
         mesh = ranks.mesh["data"]
@@ -174,10 +166,7 @@ def _partial_hash(path: Path) -> str:
 
 
 def holds_training_files(root: Path, files: Mapping[str, str]) -> bool:
-    """Return whether a directory holds files that a run was trained on, wherever below it.
-
-    Three of them are looked for by name, and known by size and the hash of their parts.
-    """
+    """Return whether a directory holds files of training, of which three are looked for by name."""
     names = list(files)
     asked = {names[i] for i in (0, len(names) // 2, -1)} if names else set()
     return any(

@@ -89,10 +89,7 @@ def start_ranks(cfg: DictConfig) -> Ranks:
 def load_data(
     cfg: DictConfig, ranks: Ranks, normalizer: Path | None = None, data: MemoryCases | None = None
 ) -> Loaders:
-    """Return the loaders of this rank, of the config's cases or of `data` in memory.
-
-    They have the stored normaliser if one is given.
-    """
+    """Return the loaders of this rank, with the stored normaliser if one is given."""
     data_mesh, context = ranks.mesh["data"], ranks.mesh["context"]
     on_gpu = ranks.device.type == "cuda"
     placed = {
@@ -143,10 +140,7 @@ def _assemble_trial(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly
 
 
 def steps_in_time(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int:
-    """Return how many steps ``training.minutes`` allow.
-
-    The very first step is not counted: it compiles, allocates and opens files.
-    """
+    """Return how many steps ``training.minutes`` allow; the first compiles and is not counted."""
     budget = 60 * cfg.training.minutes
     step = _assemble_trial(cfg, ranks, loaders).step
     start, done = 0.0, -1

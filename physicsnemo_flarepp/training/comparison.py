@@ -60,10 +60,7 @@ class ComparedResult:
 
 
 def compare(trials: Sequence[ComparedRun], directory: str | Path, jobs: int = 1) -> str:
-    """Train all trials and write ``comparison.md`` and ``comparison.csv``; return the table.
-
-    Trials that were trained before are only evaluated, those that were stopped resume.
-    """
+    """Train or resume all trials, write ``comparison.md`` and ``.csv``; return the table."""
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}, expected at least 1")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

@@ -38,10 +38,7 @@ Pair = Sequence[Tensor | None]
 
 
 class GradientPasses:
-    """One forward and backward pass over all tokens, with gradients in fp64 of its own.
-
-    Those of inputs go to `places`, arrays by the name of the input.
-    """
+    """One pass forwards and backwards over all tokens; `places` get the gradients of inputs."""
 
     def __init__(
         self,

@@ -68,10 +68,7 @@ class LossOverSums(Protocol):
 
 
 class RelativeL2:
-    """Mean relative L2 error of the samples, as a function of sums of squares.
-
-    `widths` are the channels of fields that have an error each; by default all have one.
-    """
+    """Mean relative L2 error as a function of sums of squares, of fields of these `widths`."""
 
     def __init__(
         self,

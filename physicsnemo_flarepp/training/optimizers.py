@@ -152,11 +152,7 @@ def orthogonal_factors(
     steps: int,
     eps: float,
 ) -> Float[Tensor, "G rows columns"]:
-    r"""Return about the factor U V^T of each matrix U S V^T, by Newton and Schulz's iteration.
-
-    Muon's polynomial :math:`a x + b x^3 + c x^5` acts on the singular values and brings them near
-    1, not to 1, in few steps.
-    """
+    """Return about the factor U V^T of each matrix U S V^T, by Newton and Schulz's iteration."""
     a, b, c = coefficients
     wide = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
     x = wide / torch.linalg.matrix_norm(wide, keepdim=True).clamp(min=eps)
@@ -244,10 +240,7 @@ class ExponentialAverage(AveragedModel):
 
 
 def make_average(model: nn.Module, decay: float) -> ExponentialAverage:
-    """Return the exponential moving average of `model`; a decay of 0 follows the weights.
-
-    Its counter stays on the host, where it is read at every update.
-    """
+    """Return the exponential moving average of `model`; a decay of 0 follows the weights."""
     return ExponentialAverage(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 

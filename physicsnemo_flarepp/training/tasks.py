@@ -190,11 +190,7 @@ class _BatchSquares(RelativeL2):
 
 
 class Built(NamedTuple):
-    """A new model on its device, what its channels are, and what judges it.
-
-    `objective` makes the loss of a module that is called like the model, streamed by a
-    :class:`~.planning.StreamChoice` if one is given. `constant` is that of the assembly.
-    """
+    """A new model, its channels, what makes its objective, and the measure of a constant guess."""
 
     model: Module
     channels: Channels

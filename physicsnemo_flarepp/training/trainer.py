@@ -272,10 +272,7 @@ class Trainer:
         return row["error"]
 
     def finish(self) -> tuple[Selection, Float[Tensor, "cases F"]]:
-        """Choose the weights that are the result; return them described, and their errors.
-
-        Here the test set is read, for the first time unless the run watches it.
-        """
+        """Choose the resulting weights and read the test set; return the choice and its errors."""
         selection, split = self._select(), self.result_split
         errors = self._errors.get(split) if selection.step == self.step else None
         if errors is None:  # else the last epoch was evaluated on it
