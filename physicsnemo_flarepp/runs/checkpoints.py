@@ -105,16 +105,6 @@ class Checkpoint:
             raise ValueError(f"{manifest.path} is of step {manifest.facts['step']}")
         return cls(path, **manifest.facts, manifest=manifest)
 
-    @property
-    def training_path(self) -> Path:
-        """File of the training state, for :func:`load_training_state`."""
-        return self.path / TRAINING
-
-    @property
-    def model_path(self) -> Path:
-        """File of the model, for :func:`load_model` or ``Module.from_checkpoint``."""
-        return self.path / MODEL
-
 
 def load_training_state(
     checkpoint: Checkpoint, map_location: str | torch.device | None = "cpu"
@@ -130,7 +120,8 @@ def load_training_state(
         from there, so "cpu" is the one that always works.
     """
     checkpoint.manifest.verify([TRAINING])
-    return load_plain(checkpoint.training_path, str(checkpoint.training_path), map_location)
+    path = checkpoint.path / TRAINING
+    return load_plain(path, str(path), map_location)
 
 
 class CheckpointStore:

@@ -411,7 +411,7 @@ def _weights_file(directory: Path, checkpoint: str) -> Path:
             "or choose another of " + ", ".join(CHECKPOINTS)
         )
     found.manifest.verify()
-    return found.model_path
+    return found.path / run_files.MODEL
 
 
 def distinct_names(

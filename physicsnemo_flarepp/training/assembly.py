@@ -90,19 +90,11 @@ def load_data(
     cfg: DictConfig, ranks: Ranks, normalizer: Path | None = None, data: MemoryCases | None = None
 ) -> Loaders:
     """Return the loaders of this rank, with the stored normaliser if one is given."""
-    data_mesh, context = ranks.mesh["data"], ranks.mesh["context"]
-    on_gpu = ranks.device.type == "cuda"
-    placed = {
-        "seed": cfg.seed,
-        "device": str(ranks.device) if on_gpu else None,
-        "pin_memory": on_gpu,
-        "parallel": {
-            "data_rank": data_mesh.get_local_rank(),
-            "data_size": data_mesh.size(),
-            "context_rank": context.get_local_rank(),
-            "context_size": context.size(),
-        },
-    }
+    on_gpu, mesh = ranks.device.type == "cuda", ranks.mesh
+    place = {f"{axis}_rank": mesh[axis].get_local_rank() for axis in ("data", "context")}
+    place |= {f"{axis}_size": mesh[axis].size() for axis in ("data", "context")}
+    device = str(ranks.device) if on_gpu else None
+    placed = {"seed": cfg.seed, "device": device, "pin_memory": on_gpu, "parallel": place}
     return task_of(cfg).load_data(cfg, placed, normalizer, data)
 
 

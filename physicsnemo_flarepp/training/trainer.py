@@ -23,6 +23,9 @@ from .config import BUDGETS
 from .losses import case_errors
 from .reporting import SPLIT_NAMES, PeakMemory, Reporter, StopRequest
 
+# What of a step has a state of its own, by its name in checkpoints.
+_PARTS = ("model", "average", "optimizer", "schedule", "scaler")
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -117,12 +120,6 @@ class Trainer:
 
     # Checkpoints ---------------------------------------------------------------------------
 
-    def _parts(self) -> dict[str, torch.nn.Module]:
-        """Return what has a state of its own, by its name in checkpoints."""
-        step = self.assembly.step
-        names = ("model", "average", "optimizer", "schedule", "scaler")
-        return {name: getattr(step, name) for name in names}
-
     def resume(self, state: dict) -> None:
         """Take up the state of a checkpoint."""
         self.epoch, self.step_in_epoch = state["epoch"], state["step_in_epoch"]
@@ -133,8 +130,8 @@ class Trainer:
                 f"{length}, but the run has begun epoch {self.begun} and done {self.step} steps; "
                 "allow it as many or more"
             )
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
+        for name in _PARTS:
+            getattr(self.assembly.step, name).load_state_dict(state[name])
         checkpoints.restore_own_random_state(state["random"])
         if self.ranks.is_first:
             self.directory.forget_after(self.step, result=not self.is_complete)
@@ -146,13 +143,10 @@ class Trainer:
         """
         self._flush()
         self._check_weights()
-        state = {
-            "config": OmegaConf.to_container(self.cfg),
-            **{name: part.state_dict() for name, part in self._parts().items()},
-            "epoch": self.epoch,
-            "step_in_epoch": self.step_in_epoch,
-            "random": checkpoints.gather_random_states(),
-        }
+        state = {name: getattr(self.assembly.step, name).state_dict() for name in _PARTS}
+        state["config"] = OmegaConf.to_container(self.cfg)
+        state |= {"epoch": self.epoch, "step_in_epoch": self.step_in_epoch}
+        state["random"] = checkpoints.gather_random_states()
 
         def write() -> None:
             self.directory.check_present()
@@ -326,15 +320,10 @@ class Trainer:
 
     def _error_row(self, kind: str, split: str, errors: Float[Tensor, "cases F"]) -> dict:
         means = errors.mean(0)
-        return {
-            "kind": kind,
-            "split": split,
-            "step": self.step,
-            "epoch": self.epoch,
-            "error": means.mean().item(),
-            "errors": dict(zip(self.assembly.fields, means.tolist(), strict=True)),
-            "mean_predictor_error": self.mean_predictor_error(split),
-        }
+        row = {"kind": kind, "split": split, "step": self.step, "epoch": self.epoch}
+        row["error"] = means.mean().item()
+        row["errors"] = dict(zip(self.assembly.fields, means.tolist(), strict=True))
+        return row | {"mean_predictor_error": self.mean_predictor_error(split)}
 
     # Metrics -------------------------------------------------------------------------------
 

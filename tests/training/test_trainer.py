@@ -156,8 +156,8 @@ def test_damaged_newest_checkpoint_is_reported_and_the_previous_one_used(make_co
     whole = train(cfg)
     before = weights(whole.directory)
     newest = CheckpointStore(whole.directory / "checkpoints").entries()[0]
-    with open(newest.training_path, "r+b") as file:
-        file.truncate(newest.training_path.stat().st_size // 2)
+    with open(newest.path / "training.pt", "r+b") as file:
+        file.truncate((newest.path / "training.pt").stat().st_size // 2)
     train(cfg)
     said = capsys.readouterr().out
     assert "step_00000015 is damaged and was skipped" in said
