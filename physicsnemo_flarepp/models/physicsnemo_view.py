@@ -1,6 +1,5 @@
 """PhysicsNeMo's own FLARE, FLAREPlusPlus and Transolver as models of ours, on their own weights."""
 
-import warnings
 from typing import Any
 
 from torch import nn
@@ -50,12 +49,6 @@ def view_physicsnemo(model: nn.Module) -> TokenModel:
             f"Transolver, got {type(model).__name__}; pass the model inside of a wrapper"
         )
     return PhysicsNeMoView(model)
-
-
-def serve(model: nn.Module) -> TokenModel:
-    """Do what :func:`view_physicsnemo` does, by its name up to 0.3, which goes next release."""
-    warnings.warn("serve is now view_physicsnemo", DeprecationWarning, stacklevel=2)
-    return view_physicsnemo(model)
 
 
 class PhysicsNeMoView(TokenModel):

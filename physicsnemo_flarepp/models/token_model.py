@@ -209,32 +209,30 @@ class TokenModel(Module):
         token_weights: Tensor | None = None,
     ) -> None:
         """Raise on tokens, times, masks or weights that do not fit the model or each other."""
+        batch, width = fx.shape[0], self.embedding_dim
         for name, value in (("fx", fx), ("embedding", embedding)):
             if value is not None and not value.is_floating_point():
                 raise TypeError(f"{name} must be a floating tensor, got {value.dtype}")
-        check_tokens("fx", fx, self.functional_dim, fx.shape[0], ())
-        width = self.embedding_dim
+        check_tokens("fx", fx, self.functional_dim, batch, ())
+        n_tokens = fx.shape[1]
         if width is not None and embedding is None:
             raise ValueError(
                 f"embedding is missing: the model was built with embedding_dim={width}; "
                 f"pass a tensor of shape (B, N, {width})"
             )
-        if width is None and embedding is not None:
-            raise ValueError(
-                "the model takes no embedding (embedding_dim=None), "
-                f"got one of shape {tuple(embedding.shape)}; build it with embedding_dim"
-            )
-        batch = fx.shape[0]
-        grid: tuple[int, ...] = ()
+        rows: tuple[int, ...] = ()
         if self.structured_shape is not None and self.context_group is None:
-            grid = (torch.Size(self.structured_shape).numel(),)
-        if embedding is None or width is None:
-            check_tokens("fx", fx, self.functional_dim, batch, grid)
-            n_tokens = fx.shape[1]
-        else:
-            check_tokens("embedding", embedding, width, batch, grid)
+            rows = (torch.Size(self.structured_shape).numel(),)
+        if embedding is not None:
+            if width is None:
+                raise ValueError(
+                    "the model takes no embedding (embedding_dim=None), "
+                    f"got one of shape {tuple(embedding.shape)}; build it with embedding_dim"
+                )
+            check_tokens("embedding", embedding, width, batch, rows)
             n_tokens = embedding.shape[1]
-            check_tokens("fx", fx, self.functional_dim, batch, (n_tokens, 1))
+            rows = (n_tokens, 1)
+        check_tokens("fx", fx, self.functional_dim, batch, rows)
         if self.time_input != (time is not None):
             raise ValueError(
                 f"time must be given exactly when time_input is set: time_input="
