@@ -6,7 +6,7 @@ the scale of the scores (ours is :math:`D^{-1/2}`), and FLARE's projection befor
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import physicsnemo
 import physicsnemo.models.flare
@@ -25,6 +25,7 @@ _SHARED = (
     "ref structured_shape time_input"
 ).split()
 _EXACT_GELU = "gelu_exact"
+Convert = Callable[..., dict[str, Tensor]]
 
 
 def from_physicsnemo(model: nn.Module) -> MixerBackbone:
@@ -70,7 +71,7 @@ def from_physicsnemo(model: nn.Module) -> MixerBackbone:
     arguments |= {} if is_flare else {"seed_norm": False}
     ours = MixerBackbone(**arguments, mixer="flare") if is_flare else FlarePP(**arguments)
     ours = ours.to(next(model.parameters()))
-    convert: Callable[[Any], dict[str, Tensor]] = _flare_from if is_flare else _flarepp_from
+    convert: Convert = _flare_from if is_flare else _flarepp_from
     state = {name.replace(".layers.", "."): value for name, value in _outside(view).items()}
     for number, block in enumerate(view.blocks):
         state |= _below(f"blocks.{number}.mixer", convert(block.mixer))
@@ -130,8 +131,7 @@ def to_physicsnemo(model: MixerBackbone) -> nn.Module:
         )
     theirs = getattr(physicsnemo.models.flare, name)(**arguments).to(next(model.parameters()))
     view = view_physicsnemo(theirs)
-    convert: Callable[[Any, Any], dict[str, Tensor]]
-    convert = _flare_to if mixer == "flare" else _flarepp_to
+    convert: Convert = _flare_to if mixer == "flare" else _flarepp_to
     own = model.state_dict()
     state = {name: own[name.replace(".layers.", ".")] for name in _outside(view)}
     for number, (block, target) in enumerate(zip(model.blocks, view.blocks, strict=True)):

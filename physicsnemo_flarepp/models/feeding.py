@@ -44,8 +44,8 @@ class InputLayout:
     ) -> "InputLayout":
         """Return the layout of a batch of the loaders; see :class:`PadCollator`."""
         entries, present = ("coordinates", "features", "globals", "fields"), batch.keys()
-        widths = (batch[key].shape[-1] if key in present else 0 for key in entries)
-        return cls(*widths, grid=None if grid is None else tuple(grid))
+        widths = {key: batch[key].shape[-1] if key in present else 0 for key in entries}
+        return cls(**widths, grid=None if grid is None else tuple(grid))
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,8 @@ def _backbone_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
 
 def _transolver_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
     values = layout.features + layout.globals
-    function, embedding = values or layout.coordinates, layout.coordinates
+    function = values or layout.coordinates
+    embedding: int | None = layout.coordinates
     if arguments.get("unified_pos"):
         function, embedding = layout.coordinates + values, None
     return {"functional_dim": function, "embedding_dim": embedding, "out_dim": layout.fields}

@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..mixers import make_norm
-from ..mixers.base import Gathered, Latents, SumMixer, TokenWeights
+from ..mixers.base import Gathered, Latents, SumMixer, Tokens, TokenWeights
 from ..mixers.layers import sum_tokens
-from .layers import BareBlock, join_inputs, linear_chain, stack_blocks
+from .layers import BareBlock, Embedding, Function, join_inputs, linear_chain, stack_blocks
 from .token_model import TokenModel, check_sizes
 
 
@@ -34,18 +34,14 @@ class LinearAttention(nn.Module):
         self.value = nn.Linear(dim, dim)
         self.out = nn.Linear(dim, dim)
 
-    def gather(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None
-    ) -> tuple[Float[Tensor, "B H D D"], Float[Tensor, "B H D"]]:
+    def gather(self, x: Tokens, token_weights: TokenWeights | None) -> Gathered:
         """Sum the values of the tokens, and their keys, in fp32 or better."""
         keys = self.key(x).unflatten(-1, self.by_head)
         keys = keys.to(torch.promote_types(keys.dtype, torch.float32))
         values = self.value(x).unflatten(-1, self.by_head)
         return sum_tokens(F.softmax(keys, -1), values, token_weights)
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], context: Float[Tensor, "B H D E"]
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, context: Float[Tensor, "B H D E"]) -> Tokens:
         """Read the context at each token."""
         q = F.softmax(self.query(x).unflatten(-1, self.by_head).transpose(1, 2), -1)
         read = q.to(context.dtype) @ context
@@ -62,9 +58,7 @@ class GatedExperts(nn.Module):
         self.experts = nn.ModuleList(linear_chain(widths, act) for _ in range(n_experts))
         self.norm = make_norm("layer", dim)
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], gate: Float[Tensor, "B N experts"]
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, gate: Float[Tensor, "B N experts"]) -> Tokens:
         """Mix what the experts make of each token."""
         parts = zip(gate.split(1, -1), self.experts, strict=True)
         return self.norm(sum(share * expert(x) for share, expert in parts))
@@ -151,9 +145,7 @@ class TwoEmbeddings(nn.Module):
         self.function = linear_chain((in_dim, 2 * dim, dim), act)
         self.placeholder = nn.Parameter(torch.empty(dim))
 
-    def forward(
-        self, fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None = None
-    ) -> Float[Tensor, "B N W"]:
+    def forward(self, fx: Function, embedding: Embedding | None = None) -> Float[Tensor, "B N W"]:
         """Return the state of each token before the first layer."""
         raw = fx if self.unified_pos else join_inputs(fx, embedding)
         seen = embedding if self.unified_pos else raw

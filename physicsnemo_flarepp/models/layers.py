@@ -17,6 +17,8 @@ from ..mixers.base import Latents, Tokens, TokenWeights
 from ..mixers.layers import ResidualLayer, ResidualMLP, is_bare, make_activation
 from ..ops import encode
 
+# Rows of the function, or one for all tokens, and positions, as they enter a model.
+Function, Embedding = Float[Tensor, "B _N F"], Float[Tensor, "B N E"]
 # Scale of what a balanced new model predicts, in standard deviations of the fields.
 _FIRST_PREDICTION = 0.1
 
@@ -34,9 +36,7 @@ class InProjection(nn.Module):
         self.layers = nn.Sequential(*(ResidualLayer(dim, act) for _ in range(n_layers)))
         self.last = nn.Linear(dim, dim)
 
-    def forward(
-        self, fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, fx: Function, embedding: Embedding | None = None) -> Tokens:
         """Project ``embedding`` next to ``fx``; a single row of ``fx`` is projected once."""
         if embedding is None:
             x = self.first(fx)
@@ -94,7 +94,7 @@ class Block(nn.Module):
         x = x + self.dropout(self.mixer(self.norm_mixer(x), token_weights))
         return x + self.dropout(self.ffn(self.norm_ffn(x)))
 
-    def update(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
+    def update(self, x: Tokens, latents: Latents) -> Tokens:
         """Return the block's output, without dropout, for some tokens from the latents of all."""
         x = x + self.mixer.scatter(self.norm_mixer(x), latents)
         return x + self.ffn(self.norm_ffn(x))
@@ -122,7 +122,7 @@ class BareBlock(nn.Module):
         """Run the mixer."""
         return self.mixer(x, token_weights)
 
-    def update(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
+    def update(self, x: Tokens, latents: Latents) -> Tokens:
         """Return the block's output, without dropout, for some tokens from the latents of all."""
         return self.mixer.scatter(x, latents)
 
@@ -182,14 +182,11 @@ class LatentBlock(nn.Module):
 def linear_chain(widths: Sequence[int], act: str) -> nn.Sequential:
     """Build Linear layers from width to width with activations between them."""
     first, *others = itertools.starmap(nn.Linear, itertools.pairwise(widths))
-    return nn.Sequential(
-        first, *(layer for linear in others for layer in (make_activation(act), linear))
-    )
+    pairs = ((make_activation(act), linear) for linear in others)
+    return nn.Sequential(first, *itertools.chain.from_iterable(pairs))
 
 
-def join_inputs(
-    fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None
-) -> Float[Tensor, "B N W"]:
+def join_inputs(fx: Function, embedding: Embedding | None) -> Float[Tensor, "B N W"]:
     """Put ``embedding`` and ``fx`` side by side, a single row of ``fx`` at every token."""
     if embedding is None:
         return fx
@@ -203,9 +200,7 @@ class JoinedInputs(nn.Module):
         super().__init__()
         self.mlp = mlp
 
-    def forward(
-        self, fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, fx: Function, embedding: Embedding | None = None) -> Tokens:
         """Project each token; a single row of ``fx`` is that of every token."""
         return self.mlp(join_inputs(fx, embedding))
 

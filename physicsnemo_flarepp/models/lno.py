@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..mixers.base import AttentionInputs, Latents, OneGatherMixer
 from ..mixers.layers import ResidualLayer, affine_map, make_activation
-from .layers import BareBlock, LatentBlock, join_inputs, stack_blocks
+from .layers import BareBlock, Embedding, Function, LatentBlock, join_inputs, stack_blocks
 from .token_model import TokenModel, check_integers, check_sizes
 
 
@@ -33,9 +33,7 @@ class TrunkAndBranch(nn.Module):
         self.branch = residual_layers(in_dim, dim, n_layers, act, dim)
         self.score = residual_layers(dim, dim, n_layers, act)
 
-    def forward(
-        self, fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None = None
-    ) -> Float[Tensor, "B N W"]:
+    def forward(self, fx: Function, embedding: Embedding | None = None) -> Float[Tensor, "B N W"]:
         """Return score features and values, W = 2 C channels."""
         x = join_inputs(fx, embedding)
         return torch.cat((self.score(self.trunk(x)), self.branch(x)), -1)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..mixers import make_norm
-from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, keys_and_values
+from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, Tokens, keys_and_values
 from ..mixers.layers import make_activation
 from ..ops import decode
 from .layers import InProjection, OutProjection, make_block, stack_blocks
@@ -31,9 +31,7 @@ class AttentionRest(nn.Module):
         self.act = make_activation(act)
         self.norm_out = make_norm("layer", dim)
 
-    def forward(
-        self, q: Float[Tensor, "B n C"], attended: Float[Tensor, "B n C"]
-    ) -> Float[Tensor, "B n C"]:
+    def forward(self, q: Tokens, attended: Tokens) -> Tokens:
         """Add, normalise, transform, normalise."""
         o = self.norm_attended(q + attended)
         return self.norm_out(o + self.act(self.linear(o)))
@@ -136,11 +134,8 @@ class SetTransformer(TokenModel):
         self.in_projection = InProjection(
             self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
         )
-        self.blocks = stack_blocks(
-            make_block(mixer, mlp_ratio, act, "layer")
-            for mixer in (
-                InducedSetMixer(n_hidden, n_head, slice_num, attention_act) for _ in range(n_layers)
-            )
-        )
+        sizes = (n_hidden, n_head, slice_num)
+        mixers = (InducedSetMixer(*sizes, attention_act) for _ in range(n_layers))
+        self.blocks = stack_blocks(make_block(mixer, mlp_ratio, act, "layer") for mixer in mixers)
         self.out_projection = OutProjection(n_hidden, out_dim, io_layers, act, "layer")
         self.reset_parameters()
