@@ -18,7 +18,8 @@ from ..mixers.layers import ResidualLayer, ResidualMLP, is_bare, make_activation
 from ..ops import encode
 
 # Rows of the function, or one for all tokens, and positions, as they enter a model.
-Function, Embedding = Float[Tensor, "B _N F"], Float[Tensor, "B N E"]
+Function = Float[Tensor, "B _N F"]
+Embedding = Float[Tensor, "B N E"]
 # Scale of what a balanced new model predicts, in standard deviations of the fields.
 _FIRST_PREDICTION = 0.1
 
