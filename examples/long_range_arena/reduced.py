@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 
 from physicsnemo_flarepp.commands.configs import compose_config
-from physicsnemo_flarepp.runs.metrics import read_metrics
+from physicsnemo_flarepp.runs import read_metrics
 from physicsnemo_flarepp.texts import format_table
 from physicsnemo_flarepp.training import train
 

@@ -21,7 +21,7 @@ from measuring import legend_below, print_table, read_csv, slug, write_csv
 from omegaconf import DictConfig
 
 from physicsnemo_flarepp.commands.configs import compose_config
-from physicsnemo_flarepp.runs.metrics import read_metrics
+from physicsnemo_flarepp.runs import read_metrics
 from physicsnemo_flarepp.training.comparison import ComparedResult, ComparedRun, train_compared
 
 SETS = ("cars", "darcy", "elasticity", "airfoil", "pipe")

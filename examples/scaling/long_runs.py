@@ -20,8 +20,7 @@ from measuring import legend_below, print_table, read_csv, slug, write_csv
 from omegaconf import DictConfig
 
 from physicsnemo_flarepp.commands.configs import compose_config
-from physicsnemo_flarepp.runs import CheckpointStore, load_training_state
-from physicsnemo_flarepp.runs.metrics import read_metrics
+from physicsnemo_flarepp.runs import CheckpointStore, load_training_state, read_metrics
 from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
 
 # Cases per step and tokens per case.

@@ -89,11 +89,10 @@ def measure(way: str, n_tokens: int, settings: dict) -> dict:
     counts = StepCosts(model, 1, "fp32")
     chunk = settings["chunk"]
     tokens = -(-n_tokens // RANKS) if way == "context" else n_tokens
-    if way == "streamed":
-        predicted = counts.streamed(tokens, chunk) + counts.waiting(tokens)
-    else:
-        predicted = counts.recomputed(tokens) if way == "recomputed" else counts.plain(tokens)
-    predicted -= counts.held(tokens)
+    streams = way == "streamed"
+    kind = "plain" if way == "context" else way
+    predicted = counts.peak(kind, tokens, chunk if streams else None) - counts.held(tokens)
+    predicted += counts.waiting(tokens) if streams else 0
     if way == "context":
         with tempfile.TemporaryDirectory() as folder:
             arguments = (folder, n_tokens, settings)

@@ -166,7 +166,7 @@ def train_job(job: Job, runs: Path) -> dict:
     """Train a run, or resume it, and return its line of the ledger."""
     import torch
 
-    from physicsnemo_flarepp.runs.metrics import read_metrics
+    from physicsnemo_flarepp.runs import read_metrics
     from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
 
     directory = job.directory(runs)

@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 
 from ..datapipes.config import load_yaml
 from ..meshes.export import export_mesh
+from ..runs import read_metrics
 from ..runs.directory import CONFIG, record_written
-from ..runs.metrics import read_metrics
 from ..runs.trained_run import Run, distinct_names, load_run
 from ..texts import printable
 from ..visualization import (

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..files import put_in_place
 from ..mixers.base import TokenWeights
 from ..models import TokenModel
-from ..models.token_weights import scale_weights
+from ..models.token_model import scale_weights
 from ..ops.attention import join_weights
 from ..ops.checks import check_mask, check_weights
 from .streams import Range, Transfers

@@ -18,7 +18,7 @@ from ..mixers import Mixer
 from ..mixers.base import Gathered, Latents
 from ..models import TokenModel
 from ..models.layers import AnyBlock
-from ..models.token_weights import check_totals
+from ..models.token_model import check_totals
 from ..ops import all_reduce, group_size
 from ..ops.kernels import accumulation_dtype
 from .arrays import TokenInputs

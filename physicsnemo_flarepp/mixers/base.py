@@ -45,7 +45,7 @@ class Mixer(nn.Module, ABC):
     ``forward(x) == scatter(x, latents)`` up to rounding. A gather is a softmax over tokens
     (:class:`SoftmaxMixer`) or a sum (:class:`SumMixer`). Token weights enter the gathers only;
     mixers take them as they are, and the model scales them
-    (:mod:`~physicsnemo_flarepp.models.token_weights`).
+    (:func:`~physicsnemo_flarepp.models.token_model.weigh_tokens`).
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ from .flarepp import FlarePP
 from .gnot import GNOT
 from .lno import LNO
 from .perceiver_io import PerceiverIO
-from .physicsnemo_view import serve, view_physicsnemo
+from .physicsnemo_view import view_physicsnemo
 from .set_transformer import SetTransformer
 from .token_model import TokenModel
 
@@ -19,7 +19,6 @@ __all__ = [
     "SetTransformer",
     "TokenModel",
     "from_physicsnemo",
-    "serve",
     "to_physicsnemo",
     "view_physicsnemo",
 ]

@@ -24,13 +24,11 @@ class MixerBackbone(TokenModel):
     r"""Surrogate for fields on point sets, grids and meshes with an exchangeable token mixer.
 
     :class:`~physicsnemo_flarepp.models.FlarePP` with other mixers: everything else is the same, and
-    acts on each token alone. An option that a mixer does not have raises, unless it has its default
-    or None.
+    acts on each token alone, ``forward`` and all arguments that are not listed here included. An
+    option that a mixer does not have raises, unless it has its default or None.
 
     Parameters
     ----------
-    functional_dim, out_dim, embedding_dim, n_layers, n_hidden, dropout, n_head, act, mlp_ratio
-        As in :class:`~physicsnemo_flarepp.models.FlarePP`, like the rest of what is not named here.
     mixer : str, optional, default="flarepp"
         "flarepp", "flare", "attention", "transolver", "transolver_plus" or "transolver3".
     slice_num : int, optional, default=64
@@ -48,14 +46,6 @@ class MixerBackbone(TokenModel):
     noise_at_evaluation : bool, optional, default=False
         Let transolver_plus draw its Gumbel noise in ``eval()`` too, as in the published runs. Its
         predictions are then random, and cannot be streamed.
-
-    Forward
-    -------
-    As :class:`~physicsnemo_flarepp.models.FlarePP`.
-
-    Outputs
-    -------
-    As :class:`~physicsnemo_flarepp.models.FlarePP`.
 
     Examples
     --------
@@ -178,23 +168,17 @@ class MixerBackbone(TokenModel):
 def mixer_options(
     model: type[nn.Module], mixer: str, options: dict[str, Any], **shared: str
 ) -> dict[str, Any]:
-    """Return the options that a mixer has; raise on others that are not the `model`'s defaults.
-
-    What is `shared` with the rest of the model is left out silently.
-    """
+    """Return the options that a mixer has; raise on others that are not `model`'s defaults."""
     if mixer not in MIXERS:
         raise ValueError(f"mixer must be one of {sorted(MIXERS)}, got {mixer!r}")
     defaults = inspect.signature(model).parameters
-    having = {name: [key for key in MIXERS if name in _parameters(key)] for name in options}
+    parameters = {key: inspect.signature(cls).parameters for key, cls in MIXERS.items()}
     for name, value in options.items():
-        if mixer not in having[name] and value not in (None, defaults[name].default):
+        having = [key for key in MIXERS if name in parameters[key]]
+        if mixer not in having and value not in (None, defaults[name].default):
             raise ValueError(
                 f"{name}={value!r} has no effect with mixer={mixer!r}, only with "
-                f"{', '.join(having[name])}; leave it out, or choose another mixer"
+                f"{', '.join(having)}; leave it out, or choose another mixer"
             )
-    known = {name: value for name, value in options.items() if mixer in having[name]}
-    return known | {name: value for name, value in shared.items() if name in _parameters(mixer)}
-
-
-def _parameters(mixer: str) -> Sequence[str]:
-    return list(inspect.signature(MIXERS[mixer]).parameters)
+    given = options | shared
+    return {name: value for name, value in given.items() if name in parameters[mixer]}

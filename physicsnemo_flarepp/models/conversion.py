@@ -6,7 +6,7 @@ the scale of the scores (ours is :math:`D^{-1/2}`), and FLARE's projection befor
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import physicsnemo
 import physicsnemo.models.flare
@@ -21,20 +21,11 @@ from .physicsnemo_view import view_physicsnemo
 
 # Arguments that both have, with the same meaning.
 _SHARED = (
-    "functional_dim",
-    "out_dim",
-    "embedding_dim",
-    "n_layers",
-    "n_hidden",
-    "n_head",
-    "mlp_ratio",
-    "slice_num",
-    "unified_pos",
-    "ref",
-    "structured_shape",
-    "time_input",
-)
+    "functional_dim out_dim embedding_dim n_layers n_hidden n_head mlp_ratio slice_num unified_pos "
+    "ref structured_shape time_input"
+).split()
 _EXACT_GELU = "gelu_exact"
+Convert = Callable[..., dict[str, Tensor]]
 
 
 def from_physicsnemo(model: nn.Module) -> MixerBackbone:
@@ -53,8 +44,7 @@ def from_physicsnemo(model: nn.Module) -> MixerBackbone:
     Returns
     -------
     MixerBackbone
-        With ``plain_projections``, of the mixer "flare", or a FlarePP without ``seed_norm``; in
-        the dtype and on the device of ``model``.
+        With ``plain_projections``, of the mixer "flare", or a FlarePP without ``seed_norm``.
 
     Examples
     --------
@@ -81,12 +71,8 @@ def from_physicsnemo(model: nn.Module) -> MixerBackbone:
     arguments |= {} if is_flare else {"seed_norm": False}
     ours = MixerBackbone(**arguments, mixer="flare") if is_flare else FlarePP(**arguments)
     ours = ours.to(next(model.parameters()))
-    convert: Callable[[Any], dict[str, Tensor]] = _flare_from if is_flare else _flarepp_from
-    state = {
-        name.replace(".layers.", "."): value
-        for name, value in view.state_dict().items()
-        if ".mixer." not in name
-    }
+    convert: Convert = _flare_from if is_flare else _flarepp_from
+    state = {name.replace(".layers.", "."): value for name, value in _outside(view).items()}
     for number, block in enumerate(view.blocks):
         state |= _below(f"blocks.{number}.mixer", convert(block.mixer))
     ours.load_state_dict(state)
@@ -103,11 +89,6 @@ def to_physicsnemo(model: MixerBackbone) -> nn.Module:
         PhysicsNeMo has ("gelu_exact" is its "gelu"), no dropout, and an integer ``mlp_ratio``;
         FLARE++ without ``seed_norm`` and ``anchored_queries``. The values of "flare" must be one
         map per head of its keys, as they are in models that came from PhysicsNeMo.
-
-    Returns
-    -------
-    torch.nn.Module
-        ``physicsnemo.models.flare.FLARE`` or FLAREPlusPlus.
 
     Raises
     ------
@@ -142,31 +123,26 @@ def to_physicsnemo(model: MixerBackbone) -> nn.Module:
     arguments = {name: given[name] for name in _SHARED}
     arguments["act"] = "gelu" if act == _EXACT_GELU else act
     arguments["mlp_ratio"] = int(given["mlp_ratio"])
-    theirs = _upstream_class(mixer)(**arguments).to(next(model.parameters()))
-    view = view_physicsnemo(theirs)
-    convert: Callable[[Any, Any], dict[str, Tensor]] = (
-        _flare_to if mixer == "flare" else _flarepp_to
-    )
-    own = model.state_dict()
-    state = {
-        name: own[name.replace(".layers.", ".")]
-        for name in view.state_dict()
-        if ".mixer." not in name
-    }
-    for number, (block, target) in enumerate(zip(model.blocks, view.blocks, strict=True)):
-        state |= _below(f"blocks.{number}.mixer.layer", convert(block.mixer, target.mixer.scale))
-    view.load_state_dict(state)
-    return theirs.train(model.training)
-
-
-def _upstream_class(mixer: str) -> type[nn.Module]:
     name = {"flare": "FLARE", "flarepp": "FLAREPlusPlus"}[mixer]
     if not hasattr(physicsnemo.models.flare, name):
         raise ImportError(
             f"PhysicsNeMo {physicsnemo.__version__} has no {name}; install one that has it, or "
             "stay with FlarePP, which is a physicsnemo.Module"
         )
-    return getattr(physicsnemo.models.flare, name)
+    theirs = getattr(physicsnemo.models.flare, name)(**arguments).to(next(model.parameters()))
+    view = view_physicsnemo(theirs)
+    convert: Convert = _flare_to if mixer == "flare" else _flarepp_to
+    own = model.state_dict()
+    state = {name: own[name.replace(".layers.", ".")] for name in _outside(view)}
+    for number, (block, target) in enumerate(zip(model.blocks, view.blocks, strict=True)):
+        state |= _below(f"blocks.{number}.mixer.layer", convert(block.mixer, target.mixer.scale))
+    view.load_state_dict(state)
+    return theirs.train(model.training)
+
+
+def _outside(view: nn.Module) -> dict[str, Tensor]:
+    """Return the weights outside of the mixers."""
+    return {name: value for name, value in view.state_dict().items() if ".mixer." not in name}
 
 
 def _check_options(given: dict, required: dict, reason: str) -> None:
@@ -246,7 +222,7 @@ def _flare_to(mixer: FlareMixer, scale: float) -> dict[str, Tensor]:
     misfit = (known @ solution - wanted).norm() / wanted.norm()
     if misfit > 1e-5:
         raise ValueError(
-            "the values of a block are no map of its keys that all heads share (misfit "
+            "the values of a block are not a map of its keys that all heads share (misfit "
             f"{misfit:.1e}), which they are in PhysicsNeMo's FLARE: one projection, and two D x D "
             'maps. Models of mixer="flare" that were not converted from there stay ours'
         )

@@ -43,24 +43,14 @@ class InputLayout:
         cls, batch: TensorDict | Mapping[str, Tensor], grid: tuple[int, ...] | None = None
     ) -> "InputLayout":
         """Return the layout of a batch of the loaders; see :class:`PadCollator`."""
-        present = batch.keys()
-        return cls(
-            **{
-                key: batch[key].shape[-1] if key in present else 0
-                for key in ("coordinates", "features", "globals", "fields")
-            },
-            grid=None if grid is None else tuple(grid),
-        )
+        entries, present = ("coordinates", "features", "globals", "fields"), batch.keys()
+        widths = {key: batch[key].shape[-1] if key in present else 0 for key in entries}
+        return cls(**widths, grid=None if grid is None else tuple(grid))
 
 
 @dataclass(frozen=True)
 class InputRule:
-    """How one model family is fed.
-
-    ``sizes(layout, arguments)`` gives the sizes that follow from the data as constructor arguments,
-    where `arguments` are those of the config; ``inputs(model, batch)`` gives the keyword arguments
-    of ``forward``.
-    """
+    """Constructor arguments from layout and config, and arguments of ``forward`` from a batch."""
 
     sizes: Callable[[InputLayout, Mapping[str, Any]], dict[str, int | None]]
     inputs: Callable[[Module, TensorDict], dict[str, Tensor]]
@@ -119,39 +109,33 @@ def takes_weights(model: Module) -> bool:
 
 def _backbone_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
     tokens = layout.coordinates + layout.features
+    function, embedding = tokens, None
     if arguments.get("unified_pos"):
-        function, embedding = tokens + layout.globals, None
+        function += layout.globals
     elif layout.globals:
         function, embedding = layout.globals, tokens
-    else:
-        function, embedding = tokens, None
     return {"functional_dim": function, "embedding_dim": embedding, "out_dim": layout.fields}
 
 
 def _backbone_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
     """Tokens in one in-projection, as in the paper; globals as one row that is broadcast."""
+    tokens, present = ("coordinates", "features"), batch.keys()
     if model.unified_pos:
-        inputs = {"fx": _join(batch, "coordinates", "features", "globals")}
-    elif "globals" in batch.keys():
-        inputs = {
-            "fx": batch["globals"][:, None],
-            "embedding": _join(batch, "coordinates", "features"),
-        }
+        inputs = {"fx": _join(batch, *tokens, "globals")}
+    elif "globals" in present:
+        inputs = {"fx": batch["globals"][:, None], "embedding": _join(batch, *tokens)}
     else:
-        inputs = {"fx": _join(batch, "coordinates", "features")}
-    if "token_mask" in batch.keys():
-        inputs["token_mask"] = batch["token_mask"]
-    if "weights" in batch.keys():
-        inputs["token_weights"] = batch["weights"]
-    return inputs
+        inputs = {"fx": _join(batch, *tokens)}
+    named = {"token_mask": "token_mask", "token_weights": "weights"}
+    return inputs | {name: batch[key] for name, key in named.items() if key in present}
 
 
 def _transolver_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
     values = layout.features + layout.globals
+    function = values or layout.coordinates
+    embedding: int | None = layout.coordinates
     if arguments.get("unified_pos"):
         function, embedding = layout.coordinates + values, None
-    else:
-        function, embedding = values or layout.coordinates, layout.coordinates
     return {"functional_dim": function, "embedding_dim": embedding, "out_dim": layout.fields}
 
 
@@ -160,11 +144,8 @@ def _transolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
     _check_tokens(model, batch)
     if model.unified_pos:
         return {"fx": _join(batch, "coordinates", "features", "globals")}
-    if "features" in batch.keys() or "globals" in batch.keys():
-        function = _join(batch, "features", "globals")
-    else:
-        function = batch["coordinates"]
-    return {"fx": function, "embedding": batch["coordinates"]}
+    values = [key for key in ("features", "globals") if key in batch.keys()] or ["coordinates"]
+    return {"fx": _join(batch, *values), "embedding": batch["coordinates"]}
 
 
 def _geotransolver_sizes(
@@ -196,35 +177,34 @@ def _geotransolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]
     return inputs
 
 
-_BACKBONE = InputRule(_backbone_sizes, _backbone_inputs)
-_TRANSOLVER = InputRule(_transolver_sizes, _transolver_inputs)
-
-
-# By the path of the class, so that only the model in use is imported; subclasses are fed alike.
-# A model file may ask for these classes only: load_model builds no other without being told to.
 def _sequence_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
     """Return tokens and mask; the layout of sequences holds the sizes by name."""
-    masked = "token_mask" in batch.keys()
-    return {"tokens": batch["tokens"]} | ({"token_mask": batch["token_mask"]} if masked else {})
+    return {key: batch[key] for key in ("tokens", "token_mask") if key in batch.keys()}
 
 
+_BACKBONE = InputRule(_backbone_sizes, _backbone_inputs)
+_TRANSOLVER = InputRule(_transolver_sizes, _transolver_inputs)
+_OURS, _THEIRS = "physicsnemo_flarepp.models", "physicsnemo.models"
+# By the path of the class, so that only the model in use is imported; subclasses are fed alike.
+# A model file may ask for these classes only: load_model builds no other without being told to.
 INPUT_RULES: dict[str, InputRule] = {
-    "physicsnemo_flarepp.models.flarepp.FlarePP": _BACKBONE,
-    "physicsnemo_flarepp.models.backbone.MixerBackbone": _BACKBONE,
-    "physicsnemo_flarepp.models.perceiver_io.PerceiverIO": _BACKBONE,
-    "physicsnemo_flarepp.models.set_transformer.SetTransformer": _BACKBONE,
-    "physicsnemo_flarepp.models.gnot.GNOT": _BACKBONE,
-    "physicsnemo_flarepp.models.lno.LNO": _BACKBONE,
+    f"{_OURS}.flarepp.FlarePP": _BACKBONE,
+    f"{_OURS}.backbone.MixerBackbone": _BACKBONE,
+    f"{_OURS}.perceiver_io.PerceiverIO": _BACKBONE,
+    f"{_OURS}.set_transformer.SetTransformer": _BACKBONE,
+    f"{_OURS}.gnot.GNOT": _BACKBONE,
+    f"{_OURS}.lno.LNO": _BACKBONE,
     "physicsnemo_flarepp.sequences.classifier.SequenceClassifier": InputRule(
         lambda layout, _: asdict(cast(Any, layout)), _sequence_inputs
     ),
-    "physicsnemo.models.flare.flare.FLARE": _TRANSOLVER,
-    "physicsnemo.models.flare.flare.FLAREPlusPlus": _TRANSOLVER,  # in no release up to 2.2
-    "physicsnemo.models.transolver.transolver.Transolver": _TRANSOLVER,
-    "physicsnemo.models.geotransolver.geotransolver.GeoTransolver": InputRule(
+    f"{_THEIRS}.flare.flare.FLARE": _TRANSOLVER,
+    f"{_THEIRS}.flare.flare.FLAREPlusPlus": _TRANSOLVER,  # in no release up to 2.2
+    f"{_THEIRS}.transolver.transolver.Transolver": _TRANSOLVER,
+    f"{_THEIRS}.geotransolver.geotransolver.GeoTransolver": InputRule(
         _geotransolver_sizes, _geotransolver_inputs
     ),
 }
+_KNOWN = f"known are {', '.join(INPUT_RULES)} and their subclasses"
 
 
 def listed_class(path: str) -> type[Module] | None:
@@ -278,23 +258,18 @@ def _model_class(target: str | None) -> type[Module]:
         return get_class(target)
     except (HydraException, ImportError, ValueError) as error:
         raise ValueError(
-            f"model._target_ {target!r} cannot be imported ({error}); known are {_known()}"
+            f"model._target_ {target!r} cannot be imported ({error}); {_KNOWN}"
         ) from error
-
-
-def _known() -> str:
-    return f"{', '.join(INPUT_RULES)} and their subclasses"
 
 
 def _rule(cls: type[Module]) -> InputRule:
     """Return the entry of the class or of its nearest ancestor."""
-    for ancestor in cls.__mro__:
-        path = f"{ancestor.__module__}.{ancestor.__qualname__}"
-        if path in INPUT_RULES:
-            return INPUT_RULES[path]
+    paths = (f"{ancestor.__module__}.{ancestor.__qualname__}" for ancestor in cls.__mro__)
+    if rule := next((INPUT_RULES[path] for path in paths if path in INPUT_RULES), None):
+        return rule
     raise ValueError(
-        f"how to feed {cls.__module__}.{cls.__qualname__} is not known; known are {_known()}. To "
-        "add a class, give physicsnemo_flarepp.models.feeding.INPUT_RULES an entry: its path -> "
+        f"how to feed {cls.__module__}.{cls.__qualname__} is not known; {_KNOWN}. To add a class, "
+        "give physicsnemo_flarepp.models.feeding.INPUT_RULES an entry: its path -> "
         "InputRule(sizes, inputs). A wrapped model (DDP, torch.compile) must be unwrapped first"
     )
 
@@ -302,15 +277,15 @@ def _rule(cls: type[Module]) -> InputRule:
 def _known_arguments(cls: type[Module], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that the constructor has; raise on others unless they are None."""
     accepted = list(inspect.signature(cls.__init__).parameters)[1:]
-    unknown = [n for n, value in arguments.items() if n not in accepted and value is not None]
-    if unknown:
-        close = {name: difflib.get_close_matches(name, accepted, n=3) for name in unknown}
-        hints = "; ".join(
-            f"{name!r} (did you mean {' or '.join(map(repr, near))}?)" if near else repr(name)
-            for name, near in close.items()
-        )
+    hints = []
+    for name, value in arguments.items():
+        if name not in accepted and value is not None:
+            near = " or ".join(map(repr, difflib.get_close_matches(name, accepted, n=3)))
+            hints.append(f"{name!r} (did you mean {near}?)" if near else repr(name))
+    if hints:
         raise ValueError(
-            f"model: {cls.__name__} has no argument {hints}. Its arguments are {accepted}"
+            f"model: {cls.__name__} has no argument {'; '.join(hints)}. Its arguments are "
+            f"{accepted}"
         )
     return {name: value for name, value in arguments.items() if name in accepted}
 
@@ -319,8 +294,8 @@ def _grid_shape(given: Any, layout: InputLayout) -> tuple[int, ...]:
     """Return the grid of the data, which `given` must be or stand for."""
     if layout.grid is None:
         raise ValueError(
-            f"model.structured_shape is {given!r}, but the tokens of the data form no grid; set it "
-            "to null"
+            f"model.structured_shape is {given!r}, but the tokens of the data do not form a grid; "
+            "set it to null"
         )
     if given != GRID and tuple(given) != layout.grid:
         raise ValueError(

@@ -12,9 +12,8 @@ class FlarePP(MixerBackbone):
     :math:`O(N (5 C^2 + 3 M C))` in time and :math:`O(N C)` in memory per block, for any number of
     tokens, which may change from call to call.
 
-    A config of ``physicsnemo.models.flare.FLARE`` runs after changing ``_target_`` alone; there
-    ``slice_num`` is the paper's M, ``n_layers`` B, ``n_hidden`` C and ``n_head`` H. The defaults
-    are the paper's but for ``init``.
+    A config of ``physicsnemo.models.flare.FLARE`` runs after changing ``_target_`` alone. The
+    defaults are the paper's but for ``init``.
 
     First derivatives come from fused kernels, which have no second ones: Hessians, forward mode,
     ``torch.func`` and losses on derivatives of the prediction need
@@ -30,7 +29,7 @@ class FlarePP(MixerBackbone):
         Channels E of ``embedding``, such as coordinates. None (default) for a model of ``fx``
         alone, or with ``unified_pos``.
     n_layers : int, optional, default=8
-        Blocks.
+        Blocks, the paper's B.
     n_hidden : int, optional, default=128
         Hidden width C.
     dropout : float, optional, default=0.0
@@ -38,8 +37,7 @@ class FlarePP(MixerBackbone):
     n_head : int, optional, default=8
         Heads H; must divide ``n_hidden``.
     act : str, optional, default="gelu"
-        Activation, by PhysicsNeMo's names; "gelu" is the tanh approximation, "gelu_exact" the
-        other.
+        Activation, by PhysicsNeMo's names; "gelu" is the tanh approximation of "gelu_exact".
     mlp_ratio : float, optional, default=2.0
         Hidden width of the feed-forward over ``n_hidden``.
     slice_num : int, optional, default=64
@@ -67,8 +65,7 @@ class FlarePP(MixerBackbone):
     anchored_queries : bool, optional, default=False
         Add learned fixed queries to the synthesised ones (the authors' later variant).
     checkpoint_blocks : bool or float, optional, default=False
-        Recompute blocks in the backward pass instead of storing their activations; a number
-        between 0 and 1 is the share of the blocks, spread evenly.
+        Recompute all blocks in the backward pass, or this share of them, to save memory.
     activation_checkpointing : bool or float, optional, default=False
         PhysicsNeMo's name for ``checkpoint_blocks``; either turns it on.
     mixer : str, optional, default="flarepp"
@@ -81,20 +78,18 @@ class FlarePP(MixerBackbone):
     init : str, optional, default="balanced"
         How the first weights are drawn. "balanced" keeps the scale of unit inputs through every
         layer and lets all branches together add less to the stream than it has, so that training
-        starts at once, for any number of channels and blocks. "paper" draws every weight from
-        N(0, 0.02), as published. Checkpoints hold their weights, so this concerns new models only.
+        starts at once at any size. "paper" draws every weight from N(0, 0.02), as published.
     plus : bool, optional, default=False
         Only False: configs of PhysicsNeMo's Transolver have it.
     checkpointing_ratio : float, optional, default=0.0
         Another name for ``checkpoint_blocks``.
     projection_layers : int, optional, default=0
-        Residual layers in the maps to the keys and values of the routing, before the linear one.
-        FLARE's first paper has four.
+        Residual layers before the linear map to keys and values; FLARE's first paper has four.
     synthesis_layers : int, optional, default=0
         The same in the maps of the query synthesis.
     ffn_layers : int, optional, default=0
-        Residual layers of the feed-forward, of width ``n_hidden``, before a linear one; 0 builds
-        the one that ``mlp_ratio`` describes. FLARE's first paper has four.
+        Residual layers of a feed-forward of width ``n_hidden`` (four in FLARE's first paper); 0
+        builds the one that ``mlp_ratio`` describes.
     unit_scale : bool, optional, default=False
         Only False: an option of another mixer.
 

@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..mixers import make_norm
-from ..mixers.base import Gathered, Latents, SumMixer, TokenWeights
+from ..mixers.base import Gathered, Latents, SumMixer, Tokens, TokenWeights
 from ..mixers.layers import sum_tokens
-from .layers import BareBlock, join_inputs, linear_chain, stack_blocks
+from .layers import BareBlock, Embedding, Function, join_inputs, linear_chain, stack_blocks
 from .token_model import TokenModel, check_sizes
 
 
@@ -34,19 +34,14 @@ class LinearAttention(nn.Module):
         self.value = nn.Linear(dim, dim)
         self.out = nn.Linear(dim, dim)
 
-    def gather(
-        self, x: Float[Tensor, "B N C"], token_weights: TokenWeights | None
-    ) -> tuple[Float[Tensor, "B H D D"], Float[Tensor, "B H D"]]:
+    def gather(self, x: Tokens, token_weights: TokenWeights | None) -> Gathered:
         """Sum the values of the tokens, and their keys, in fp32 or better."""
         keys = self.key(x).unflatten(-1, self.by_head)
         keys = keys.to(torch.promote_types(keys.dtype, torch.float32))
-        return sum_tokens(
-            F.softmax(keys, -1), self.value(x).unflatten(-1, self.by_head), token_weights
-        )
+        values = self.value(x).unflatten(-1, self.by_head)
+        return sum_tokens(F.softmax(keys, -1), values, token_weights)
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], context: Float[Tensor, "B H D E"]
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, context: Float[Tensor, "B H D E"]) -> Tokens:
         """Read the context at each token."""
         q = F.softmax(self.query(x).unflatten(-1, self.by_head).transpose(1, 2), -1)
         read = q.to(context.dtype) @ context
@@ -59,14 +54,11 @@ class GatedExperts(nn.Module):
 
     def __init__(self, dim: int, hidden: int, n_experts: int, act: str) -> None:
         super().__init__()
-        self.experts = nn.ModuleList(
-            linear_chain((dim, hidden, dim), act) for _ in range(n_experts)
-        )
+        widths = (dim, hidden, dim)
+        self.experts = nn.ModuleList(linear_chain(widths, act) for _ in range(n_experts))
         self.norm = make_norm("layer", dim)
 
-    def forward(
-        self, x: Float[Tensor, "B N C"], gate: Float[Tensor, "B N experts"]
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, x: Tokens, gate: Float[Tensor, "B N experts"]) -> Tokens:
         """Mix what the experts make of each token."""
         parts = zip(gate.split(1, -1), self.experts, strict=True)
         return self.norm(sum(share * expert(x) for share, expert in parts))
@@ -153,9 +145,7 @@ class TwoEmbeddings(nn.Module):
         self.function = linear_chain((in_dim, 2 * dim, dim), act)
         self.placeholder = nn.Parameter(torch.empty(dim))
 
-    def forward(
-        self, fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None = None
-    ) -> Float[Tensor, "B N W"]:
+    def forward(self, fx: Function, embedding: Embedding | None = None) -> Float[Tensor, "B N W"]:
         """Return the state of each token before the first layer."""
         raw = fx if self.unified_pos else join_inputs(fx, embedding)
         seen = embedding if self.unified_pos else raw
@@ -186,10 +176,11 @@ class GNOT(TokenModel):
     embeddings see the distances to a reference grid *instead* of the inputs: coefficient and
     geometry reach the model only through the gates of the experts.
 
+    ``forward`` takes and returns what that of :class:`~physicsnemo_flarepp.models.FlarePP` does,
+    but for ``time``; arguments that are not listed mean what they mean there.
+
     Parameters
     ----------
-    functional_dim, out_dim, embedding_dim
-        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     n_layers, n_hidden, n_head : int, optional
         Layers, channels C and heads H. Defaults 8, 128 and 8.
     n_experts : int, optional, default=3
@@ -198,18 +189,8 @@ class GNOT(TokenModel):
         Hidden width of experts and gates over C.
     act : str, optional, default="gelu_exact"
         Activation.
-    structured_shape, ref, checkpoint_blocks
-        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     unified_pos : bool, optional, default=False
         Embed positions in the grid instead of the inputs (needs ``structured_shape``).
-
-    Forward
-    -------
-    As :class:`~physicsnemo_flarepp.models.FlarePP`, without ``time``.
-
-    Outputs
-    -------
-    As :class:`~physicsnemo_flarepp.models.FlarePP`.
 
     Examples
     --------
@@ -237,16 +218,15 @@ class GNOT(TokenModel):
         checkpoint_blocks: bool = False,
     ) -> None:
         check_sizes(n_layers, n_hidden, n_head, {"n_experts": n_experts}, mlp_ratio)
-        grid = (structured_shape, unified_pos, ref)
-        super().__init__(
-            functional_dim, out_dim, embedding_dim, *grid, checkpoint_blocks=checkpoint_blocks
-        )
+        inputs = (functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
+        super().__init__(*inputs, checkpoint_blocks=checkpoint_blocks)
         raw = functional_dim if unified_pos else self.token_width
         seen = self.token_width - functional_dim if unified_pos else raw
         hidden = round(n_hidden * mlp_ratio)
         self.in_projection = TwoEmbeddings(seen, n_hidden, act, unified_pos)
-        layers = [GNOTLayer(n_hidden, n_head, raw, hidden, n_experts, act) for _ in range(n_layers)]
-        self._stream_width = sum(layers[0].widths)
+        sizes = (n_hidden, n_head, raw, hidden, n_experts)
+        layers = [GNOTLayer(*sizes, act) for _ in range(n_layers)]
+        self._stream_width = sum(layers[0].widths)  # two embeddings and the raw inputs
         self.blocks = stack_blocks(map(BareBlock, layers))
         self.out_projection = FunctionHead(n_hidden, out_dim, act)
         self.reset_parameters()

@@ -17,6 +17,9 @@ from ..mixers.base import Latents, Tokens, TokenWeights
 from ..mixers.layers import ResidualLayer, ResidualMLP, is_bare, make_activation
 from ..ops import encode
 
+# Rows of the function, or one for all tokens, and positions, as they enter a model.
+Function = Float[Tensor, "B _N F"]
+Embedding = Float[Tensor, "B N E"]
 # Scale of what a balanced new model predicts, in standard deviations of the fields.
 _FIRST_PREDICTION = 0.1
 
@@ -34,18 +37,15 @@ class InProjection(nn.Module):
         self.layers = nn.Sequential(*(ResidualLayer(dim, act) for _ in range(n_layers)))
         self.last = nn.Linear(dim, dim)
 
-    def forward(
-        self, fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, fx: Function, embedding: Embedding | None = None) -> Tokens:
         """Project ``embedding`` next to ``fx``; a single row of ``fx`` is projected once."""
         if embedding is None:
             x = self.first(fx)
         elif fx.shape[1] == embedding.shape[1] or not is_bare(self.first):
             x = self.first(join_inputs(fx, embedding))
         else:
-            weight_embedding = self.first.weight[:, : self.embedding_dim]
-            weight_fx = self.first.weight[:, self.embedding_dim :]
-            x = F.linear(embedding, weight_embedding) + F.linear(fx, weight_fx, self.first.bias)
+            of_embedding, of_fx = self.first.weight.tensor_split([self.embedding_dim], 1)
+            x = F.linear(embedding, of_embedding) + F.linear(fx, of_fx, self.first.bias)
         x = self.layers(self.act(x))
         return x + self.last(x)
 
@@ -86,10 +86,8 @@ class Block(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.norm_mixer = norm_mixer
-        self.mixer = mixer
-        self.norm_ffn = norm_ffn
-        self.ffn = ffn
+        self.norm_mixer, self.mixer = norm_mixer, mixer
+        self.norm_ffn, self.ffn = norm_ffn, ffn
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tokens, token_weights: TokenWeights | None = None) -> Tokens:
@@ -97,11 +95,8 @@ class Block(nn.Module):
         x = x + self.dropout(self.mixer(self.norm_mixer(x), token_weights))
         return x + self.dropout(self.ffn(self.norm_ffn(x)))
 
-    def update(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
-        """Return the block's output for some tokens from what its mixer gathered from all.
-
-        Dropout is left out: streaming refuses models that have it switched on.
-        """
+    def update(self, x: Tokens, latents: Latents) -> Tokens:
+        """Return the block's output, without dropout, for some tokens from the latents of all."""
         x = x + self.mixer.scatter(self.norm_mixer(x), latents)
         return x + self.ffn(self.norm_ffn(x))
 
@@ -110,12 +105,9 @@ def make_block(
     mixer: Mixer, mlp_ratio: float, act: str, norm: str, dropout: float = 0.0, ffn_layers: int = 0
 ) -> Block:
     """Build a block around a mixer, its feed-forward ``mlp_ratio`` times as wide, or residual."""
-    norms = [make_norm(norm, mixer.dim) for _ in range(2)]
-    ffn: nn.Module = (
-        ResidualMLP(mixer.dim, ffn_layers, act)
-        if ffn_layers
-        else FeedForward(mixer.dim, mlp_ratio, act)
-    )
+    dim = mixer.dim
+    norms = [make_norm(norm, dim) for _ in range(2)]
+    ffn = ResidualMLP(dim, ffn_layers, act) if ffn_layers else FeedForward(dim, mlp_ratio, act)
     return Block(norms[0], mixer, norms[1], ffn, dropout)
 
 
@@ -131,8 +123,8 @@ class BareBlock(nn.Module):
         """Run the mixer."""
         return self.mixer(x, token_weights)
 
-    def update(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
-        """Run the last stage of the mixer."""
+    def update(self, x: Tokens, latents: Latents) -> Tokens:
+        """Return the block's output, without dropout, for some tokens from the latents of all."""
         return self.mixer.scatter(x, latents)
 
 
@@ -191,14 +183,11 @@ class LatentBlock(nn.Module):
 def linear_chain(widths: Sequence[int], act: str) -> nn.Sequential:
     """Build Linear layers from width to width with activations between them."""
     first, *others = itertools.starmap(nn.Linear, itertools.pairwise(widths))
-    return nn.Sequential(
-        first, *(layer for linear in others for layer in (make_activation(act), linear))
-    )
+    pairs = ((make_activation(act), linear) for linear in others)
+    return nn.Sequential(first, *itertools.chain.from_iterable(pairs))
 
 
-def join_inputs(
-    fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None
-) -> Float[Tensor, "B N W"]:
+def join_inputs(fx: Function, embedding: Embedding | None) -> Float[Tensor, "B N W"]:
     """Put ``embedding`` and ``fx`` side by side, a single row of ``fx`` at every token."""
     if embedding is None:
         return fx
@@ -212,9 +201,7 @@ class JoinedInputs(nn.Module):
         super().__init__()
         self.mlp = mlp
 
-    def forward(
-        self, fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None = None
-    ) -> Float[Tensor, "B N C"]:
+    def forward(self, fx: Function, embedding: Embedding | None = None) -> Tokens:
         """Project each token; a single row of ``fx`` is that of every token."""
         return self.mlp(join_inputs(fx, embedding))
 

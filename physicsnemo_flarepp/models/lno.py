@@ -9,14 +9,17 @@ from torch import Tensor, nn
 
 from ..mixers.base import AttentionInputs, Latents, OneGatherMixer
 from ..mixers.layers import ResidualLayer, affine_map, make_activation
-from .layers import BareBlock, LatentBlock, join_inputs, stack_blocks
+from .layers import BareBlock, Embedding, Function, LatentBlock, join_inputs, stack_blocks
 from .token_model import TokenModel, check_integers, check_sizes
 
 
-def residual_layers(in_dim: int, dim: int, n_layers: int, act: str) -> list[nn.Module]:
-    """Return Linear, act and residual layers; a last Linear makes them the paper's MLP."""
-    hidden = (ResidualLayer(dim, act) for _ in range(n_layers))
-    return [nn.Linear(in_dim, dim), make_activation(act), *hidden]
+def residual_layers(
+    in_dim: int, dim: int, n_layers: int, act: str, out_dim: int | None = None
+) -> nn.Sequential:
+    """Build Linear, act and residual layers; a last Linear makes them the paper's MLP."""
+    layers = [nn.Linear(in_dim, dim), make_activation(act)]
+    layers += [ResidualLayer(dim, act) for _ in range(n_layers)]
+    return nn.Sequential(*layers, *([] if out_dim is None else [nn.Linear(dim, out_dim)]))
 
 
 class TrunkAndBranch(nn.Module):
@@ -26,17 +29,11 @@ class TrunkAndBranch(nn.Module):
 
     def __init__(self, in_dim: int, dim: int, n_layers: int, act: str) -> None:
         super().__init__()
-        self.trunk = nn.Sequential(
-            *residual_layers(in_dim, dim, n_layers, act), nn.Linear(dim, dim)
-        )
-        self.branch = nn.Sequential(
-            *residual_layers(in_dim, dim, n_layers, act), nn.Linear(dim, dim)
-        )
-        self.score = nn.Sequential(*residual_layers(dim, dim, n_layers, act))
+        self.trunk = residual_layers(in_dim, dim, n_layers, act, dim)
+        self.branch = residual_layers(in_dim, dim, n_layers, act, dim)
+        self.score = residual_layers(dim, dim, n_layers, act)
 
-    def forward(
-        self, fx: Float[Tensor, "B _N F"], embedding: Float[Tensor, "B N E"] | None = None
-    ) -> Float[Tensor, "B N W"]:
+    def forward(self, fx: Function, embedding: Embedding | None = None) -> Float[Tensor, "B N W"]:
         """Return score features and values, W = 2 C channels."""
         x = join_inputs(fx, embedding)
         return torch.cat((self.score(self.trunk(x)), self.branch(x)), -1)
@@ -83,10 +80,11 @@ class LNO(TokenModel):
     the modes, one read, an MLP. The gather is a softmax over tokens, so masks, token shards,
     streaming and latent states work. Layers keep torch's own initial weights.
 
+    ``forward`` takes and returns what that of :class:`~physicsnemo_flarepp.models.FlarePP` does,
+    but for ``time``; arguments that are not listed mean what they mean there.
+
     Parameters
     ----------
-    functional_dim, out_dim, embedding_dim
-        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     n_layers : int, optional, default=4
         Blocks on the modes.
     n_hidden, n_head : int, optional
@@ -99,16 +97,6 @@ class LNO(TokenModel):
         Activation.
     io_layers : int, optional, default=2
         Residual layers of each MLP.
-    structured_shape, unified_pos, ref, checkpoint_blocks
-        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
-
-    Forward
-    -------
-    As :class:`~physicsnemo_flarepp.models.FlarePP`, without ``time``.
-
-    Outputs
-    -------
-    As :class:`~physicsnemo_flarepp.models.FlarePP`.
 
     Examples
     --------
@@ -136,16 +124,12 @@ class LNO(TokenModel):
     ) -> None:
         check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio)
         check_integers(0, {"io_layers": io_layers})
-        grid = (structured_shape, unified_pos, ref)
-        super().__init__(
-            functional_dim, out_dim, embedding_dim, *grid, checkpoint_blocks=checkpoint_blocks
-        )
+        inputs = (functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
+        super().__init__(*inputs, checkpoint_blocks=checkpoint_blocks)
         self.in_projection = TrunkAndBranch(self.token_width, n_hidden, io_layers, act)
         mixer = ModesMixer(n_hidden, n_head, slice_num, n_layers, mlp_ratio, act)
         self.blocks = stack_blocks([BareBlock(mixer)])
-        self.out_projection = nn.Sequential(
-            *residual_layers(n_hidden, n_hidden, io_layers, act), nn.Linear(n_hidden, out_dim)
-        )
+        self.out_projection = residual_layers(n_hidden, n_hidden, io_layers, act, out_dim)
 
     def reset_parameters(self) -> None:
         """Draw every layer as torch does."""

@@ -67,10 +67,11 @@ class PerceiverIO(TokenModel):
     blocks on the latents, cross-attention of the tokens to the latents, out-projection. The only
     gather is a softmax over tokens, so masks, token shards, streaming and latent states work.
 
+    ``forward`` takes and returns what that of :class:`~physicsnemo_flarepp.models.FlarePP` does,
+    but for ``time``; arguments that are not listed mean what they mean there.
+
     Parameters
     ----------
-    functional_dim, out_dim, embedding_dim
-        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     n_layers : int, optional, default=8
         Self-attention blocks on the latents.
     n_hidden, n_head : int, optional
@@ -81,16 +82,6 @@ class PerceiverIO(TokenModel):
         Hidden width of the feed-forwards over C.
     act : str, optional, default="gelu"
         Activation; "gelu" is the tanh approximation.
-    structured_shape, unified_pos, ref, io_layers, checkpoint_blocks
-        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
-
-    Forward
-    -------
-    As :class:`~physicsnemo_flarepp.models.FlarePP`, without ``time``.
-
-    Outputs
-    -------
-    As :class:`~physicsnemo_flarepp.models.FlarePP`.
 
     Examples
     --------
@@ -118,10 +109,8 @@ class PerceiverIO(TokenModel):
     ) -> None:
         check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio)
         check_integers(0, {"io_layers": io_layers})
-        grid = (structured_shape, unified_pos, ref)
-        super().__init__(
-            functional_dim, out_dim, embedding_dim, *grid, checkpoint_blocks=checkpoint_blocks
-        )
+        inputs = (functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
+        super().__init__(*inputs, checkpoint_blocks=checkpoint_blocks)
         self.in_projection = InProjection(
             self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
         )

@@ -1,6 +1,5 @@
 """PhysicsNeMo's own FLARE, FLAREPlusPlus and Transolver as models of ours, on their own weights."""
 
-import warnings
 from typing import Any
 
 from torch import nn
@@ -29,14 +28,8 @@ def view_physicsnemo(model: nn.Module) -> TokenModel:
     Returns
     -------
     TokenModel
-        A view of ``model``: save and load that one, and make a new view after moving it.
-
-    Raises
-    ------
-    TypeError
-        If ``model`` is none of these.
-    ValueError
-        If it was built with an option under which tokens meet in other ways.
+        A view of ``model``: save and load that one, and make a new view after moving it. Other
+        models raise TypeError, options under which tokens meet in other ways ValueError.
 
     Examples
     --------
@@ -56,12 +49,6 @@ def view_physicsnemo(model: nn.Module) -> TokenModel:
             f"Transolver, got {type(model).__name__}; pass the model inside of a wrapper"
         )
     return PhysicsNeMoView(model)
-
-
-def serve(model: nn.Module) -> TokenModel:
-    """Do what :func:`view_physicsnemo` does, by its name up to 0.3, which goes next release."""
-    warnings.warn("serve is now view_physicsnemo", DeprecationWarning, stacklevel=2)
-    return view_physicsnemo(model)
 
 
 class PhysicsNeMoView(TokenModel):

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..mixers import make_norm
-from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, keys_and_values
+from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, Tokens, keys_and_values
 from ..mixers.layers import make_activation
 from ..ops import decode
 from .layers import InProjection, OutProjection, make_block, stack_blocks
@@ -31,9 +31,7 @@ class AttentionRest(nn.Module):
         self.act = make_activation(act)
         self.norm_out = make_norm("layer", dim)
 
-    def forward(
-        self, q: Float[Tensor, "B n C"], attended: Float[Tensor, "B n C"]
-    ) -> Float[Tensor, "B n C"]:
+    def forward(self, q: Tokens, attended: Tokens) -> Tokens:
         """Add, normalise, transform, normalise."""
         o = self.norm_attended(q + attended)
         return self.norm_out(o + self.act(self.linear(o)))
@@ -88,10 +86,11 @@ class SetTransformer(TokenModel):
     Each block gathers by one softmax over tokens, so masks, token shards, streaming and latent
     states work.
 
+    ``forward`` takes and returns what that of :class:`~physicsnemo_flarepp.models.FlarePP` does,
+    but for ``time``; arguments that are not listed mean what they mean there.
+
     Parameters
     ----------
-    functional_dim, out_dim, embedding_dim
-        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     n_layers, n_hidden, n_head : int, optional
         Blocks, channels C and heads H. Defaults 8, 128 and 8.
     slice_num : int, optional, default=64
@@ -102,16 +101,6 @@ class SetTransformer(TokenModel):
         Activation of the projections and feed-forwards; "gelu" is the tanh approximation.
     attention_act : str, optional, default="gelu_exact"
         Activation inside the attention blocks.
-    structured_shape, unified_pos, ref, io_layers, checkpoint_blocks
-        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
-
-    Forward
-    -------
-    As :class:`~physicsnemo_flarepp.models.FlarePP`, without ``time``.
-
-    Outputs
-    -------
-    As :class:`~physicsnemo_flarepp.models.FlarePP`.
 
     Examples
     --------
@@ -140,18 +129,13 @@ class SetTransformer(TokenModel):
     ) -> None:
         check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio)
         check_integers(0, {"io_layers": io_layers})
-        grid = (structured_shape, unified_pos, ref)
-        super().__init__(
-            functional_dim, out_dim, embedding_dim, *grid, checkpoint_blocks=checkpoint_blocks
-        )
+        inputs = (functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
+        super().__init__(*inputs, checkpoint_blocks=checkpoint_blocks)
         self.in_projection = InProjection(
             self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
         )
-        self.blocks = stack_blocks(
-            make_block(mixer, mlp_ratio, act, "layer")
-            for mixer in (
-                InducedSetMixer(n_hidden, n_head, slice_num, attention_act) for _ in range(n_layers)
-            )
-        )
+        sizes = (n_hidden, n_head, slice_num)
+        mixers = (InducedSetMixer(*sizes, attention_act) for _ in range(n_layers))
+        self.blocks = stack_blocks(make_block(mixer, mlp_ratio, act, "layer") for mixer in mixers)
         self.out_projection = OutProjection(n_hidden, out_dim, io_layers, act, "layer")
         self.reset_parameters()

@@ -12,13 +12,16 @@ from torch.utils.checkpoint import checkpoint
 
 from ..mixers import draw_weights
 from ..mixers.base import TokenWeights
+from ..ops import sum_over_group
+from ..ops.attention import join_weights
 from ..ops.checks import check_devices, check_mask, check_weights
 from ..ops.collectives import sum_shared_gradients
+from ..ops.kernels import accumulation_dtype
 from ..ops.plain import is_plain, plain_operators
 from .layers import AnyBlock, balance_outputs
-from .token_weights import weigh_tokens
 
 _DEFAULT_REF = 8
+TOTAL_WEIGHT = 1e4
 
 
 @dataclass
@@ -38,16 +41,12 @@ class TokenModel(Module):
     parallelism, streaming and ShardTensors then work alike for all:
     :class:`~physicsnemo_flarepp.models.MixerBackbone` and FlarePP, the complete architectures
     PerceiverIO, SetTransformer, GNOT and LNO, and views of PhysicsNeMo's models. ``forward`` is
-    described in :class:`~physicsnemo_flarepp.models.FlarePP`.
+    described in :class:`~physicsnemo_flarepp.models.FlarePP`, as is what is not listed here.
 
     Parameters
     ----------
-    functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref
-        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     positions : torch.Tensor, optional
         Embedding of every token of the grid, shape :math:`(N, E)`, in place of the unified one.
-    time_input, checkpoint_blocks
-        As in :class:`~physicsnemo_flarepp.models.FlarePP`.
     meta : physicsnemo.core.ModelMetaData, optional
         What PhysicsNeMo may do with the model.
     """
@@ -75,8 +74,7 @@ class TokenModel(Module):
         super().__init__(meta=meta or MetaData())
         check_integers(1, {"functional_dim": functional_dim, "out_dim": out_dim})
         check_integers(1, {"embedding_dim": 1 if embedding_dim is None else embedding_dim})
-        self.functional_dim = functional_dim
-        self.out_dim = out_dim
+        self.functional_dim, self.out_dim = functional_dim, out_dim
         self.structured_shape = None if structured_shape is None else tuple(structured_shape)
         if positions is None:
             positions = grid_positions(structured_shape, unified_pos, ref, embedding_dim)
@@ -85,8 +83,7 @@ class TokenModel(Module):
             # Rebuilt from the arguments, so it need not travel in checkpoints.
             self.register_buffer("positions", positions, persistent=False)
             embedding_dim = positions.shape[-1]
-        self.embedding_dim = embedding_dim
-        self.time_input = time_input
+        self.embedding_dim, self.time_input = embedding_dim, time_input
         if not 0 <= checkpoint_blocks <= 1:
             raise ValueError(
                 f"checkpoint_blocks is {checkpoint_blocks}, expected True, False or a share of "
@@ -143,7 +140,10 @@ class TokenModel(Module):
         one_row = fx.ndim == 3 and fx.shape[1] == 1 and embedding is not None
         layout = fx if embedding is None or not one_row else embedding
         on_grid = self.structured_shape is not None and layout.ndim != 3
-        fx, embedding = self._as_tokens(fx, embedding)
+        fx = self._as_tokens(fx)
+        embedding = None if embedding is None else self._as_tokens(embedding)
+        if self.unified_pos:
+            embedding = self.positions.to(fx.dtype).expand(fx.shape[0], -1, -1)
         if not torch.compiler.is_compiling():
             self.check_inputs(fx, embedding, time, token_mask, token_weights)
         if self.sums_shared_gradients:
@@ -185,18 +185,10 @@ class TokenModel(Module):
         y = self.out_projection(x)
         return y if weights is None else y.masked_fill(weights[..., None] == 0, 0.0)
 
-    def _as_tokens(self, fx: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Flatten grids to tokens and supply the unified positions."""
-        if self.structured_shape is not None:
-            fx = self._flatten_grid(fx)
-            embedding = None if embedding is None else self._flatten_grid(embedding)
-        if self.unified_pos:
-            embedding = self.positions.to(fx.dtype).expand(fx.shape[0], -1, -1)
-        return fx, embedding
-
-    def _flatten_grid(self, value: Tensor) -> Tensor:
-        is_grid = tuple(value.shape[1:-1]) == self.structured_shape
-        return value.flatten(1, -2) if is_grid and value.ndim > 3 else value
+    def _as_tokens(self, value: Tensor) -> Tensor:
+        """Flatten a grid to tokens."""
+        is_grid = value.ndim > 3 and tuple(value.shape[1:-1]) == self.structured_shape
+        return value.flatten(1, -2) if is_grid else value
 
     def check_replaced(self, batch: int, shape: tuple[int, ...]) -> None:
         """Raise on an embedding that is replaced by positions and does not even fit the grid."""
@@ -217,32 +209,30 @@ class TokenModel(Module):
         token_weights: Tensor | None = None,
     ) -> None:
         """Raise on tokens, times, masks or weights that do not fit the model or each other."""
+        batch, width = fx.shape[0], self.embedding_dim
         for name, value in (("fx", fx), ("embedding", embedding)):
             if value is not None and not value.is_floating_point():
                 raise TypeError(f"{name} must be a floating tensor, got {value.dtype}")
-        check_tokens("fx", fx, self.functional_dim, fx.shape[0], ())
-        width = self.embedding_dim
+        check_tokens("fx", fx, self.functional_dim, batch, ())
+        n_tokens = fx.shape[1]
         if width is not None and embedding is None:
             raise ValueError(
                 f"embedding is missing: the model was built with embedding_dim={width}; "
                 f"pass a tensor of shape (B, N, {width})"
             )
-        if width is None and embedding is not None:
-            raise ValueError(
-                "the model takes no embedding (embedding_dim=None), "
-                f"got one of shape {tuple(embedding.shape)}; build it with embedding_dim"
-            )
-        batch = fx.shape[0]
-        grid: tuple[int, ...] = ()
+        rows: tuple[int, ...] = ()
         if self.structured_shape is not None and self.context_group is None:
-            grid = (torch.Size(self.structured_shape).numel(),)
-        if embedding is None or width is None:
-            check_tokens("fx", fx, self.functional_dim, batch, grid)
-            n_tokens = fx.shape[1]
-        else:
-            check_tokens("embedding", embedding, width, batch, grid)
+            rows = (torch.Size(self.structured_shape).numel(),)
+        if embedding is not None:
+            if width is None:
+                raise ValueError(
+                    "the model takes no embedding (embedding_dim=None), "
+                    f"got one of shape {tuple(embedding.shape)}; build it with embedding_dim"
+                )
+            check_tokens("embedding", embedding, width, batch, rows)
             n_tokens = embedding.shape[1]
-            check_tokens("fx", fx, self.functional_dim, batch, (n_tokens, 1))
+            rows = (n_tokens, 1)
+        check_tokens("fx", fx, self.functional_dim, batch, rows)
         if self.time_input != (time is not None):
             raise ValueError(
                 f"time must be given exactly when time_input is set: time_input="
@@ -259,14 +249,12 @@ class TokenModel(Module):
 
 def _checkpoint(block: nn.Module, x: Tensor, weights: TokenWeights | None) -> Tensor:
     """Run a block that is run again in the backward pass, whose thread may be another one."""
-    if not is_plain():
-        return checkpoint(block, x, weights, use_reentrant=False)
 
     def plain_block(x: Tensor, weights: TokenWeights | None) -> Tensor:
         with plain_operators():
             return block(x, weights)
 
-    return checkpoint(plain_block, x, weights, use_reentrant=False)
+    return checkpoint(plain_block if is_plain() else block, x, weights, use_reentrant=False)
 
 
 def grid_positions(
@@ -355,18 +343,71 @@ def check_tokens(name: str, value: Tensor, width: int, batch: int, rows: tuple[i
 
 
 def check_token_mask(mask: Tensor, batch: int, n_tokens: int, whole: bool) -> None:
-    """Raise unless ``mask`` is boolean (B, N) with a real token in every ``whole`` sample.
-
-    The last condition is read on the device: on CUDA it is asserted there, without a host sync.
-    """
+    """Raise unless ``mask`` is boolean (B, N) with a real token in every ``whole`` sample."""
     check_mask("token_mask", mask, (batch, n_tokens))
     if not whole:  # the real tokens may be on other ranks
         return
-    real = mask.any(-1).all()
-    if mask.device.type != "cpu":
-        torch._assert_async(real, "token_mask is False for every token of a sample")
-    elif not real:
-        empty = (~mask.any(-1)).nonzero().flatten().tolist()
+    empty = ~mask.any(-1)
+    if mask.device.type != "cpu":  # asserted there, without a host sync
+        torch._assert_async(~empty.any(), "token_mask is False for every token of a sample")
+    elif empty.any():
         raise ValueError(
-            f"token_mask is False for every token of sample(s) {empty}; drop these samples"
+            f"token_mask is False for every token of sample(s) {empty.nonzero().flatten().tolist()}"
+            "; drop these samples"
         )
+
+
+def weigh_tokens(
+    token_mask: Bool[Tensor, "B N"] | None,
+    token_weights: Float[Tensor, "B N"] | None,
+    dtype: torch.dtype,
+    group: str | None = None,
+) -> TokenWeights | None:
+    r"""Return what mixers take as the weights of tokens: a mask as it is, weights on their scale.
+
+    In the continuum a gather is an integral over the geometry; tokens are its quadrature points and
+    :math:`w_n`, the area or volume of token n, its weights: splitting a token into several that
+    share its weight changes nothing. Only ratios within a sample matter: its weights are scaled to
+    one total, over the tokens of all chunks and ranks. Mixers whose gathers are softmaxes do not
+    see the total. The Transolvers add 1e-5 *tokens* to the weight of each slice, so there the total
+    says what a token is: one of 10,000. It cannot be N, which splitting a token changes.
+    """
+    weights = join_weights(token_mask, token_weights)
+    if weights is None or token_weights is None:
+        return weights
+    if weights.requires_grad:
+        # A weight of 0 is padding, whose own output jumps to 0 there: no derivative, so none.
+        weights = weights.masked_fill(weights == 0, 0.0)
+    total = weights.sum(-1, dtype=torch.float64)
+    # Where values are not read, a negative weight must still not pass for a number.
+    total = total.masked_fill((weights < 0).any(-1), torch.nan)
+    total = sum_over_group(total, group)
+    if not torch.compiler.is_compiling():
+        check_totals(total)
+    return scale_weights(weights, total, dtype)
+
+
+def scale_weights(
+    weights: TokenWeights, total: Float[Tensor, " B"], dtype: torch.dtype
+) -> Float[Tensor, "B N"]:
+    """Scale some of the weights, of which those of a whole sample add up to ``total``.
+
+    Positive weights stay positive, however small: 0 means padding.
+    """
+    dtype = accumulation_dtype(dtype)
+    scaled = weights.double() / total[:, None] * TOTAL_WEIGHT
+    scaled = scaled.to(dtype).clamp(min=torch.finfo(dtype).tiny)
+    return scaled.masked_fill(weights == 0, 0.0)
+
+
+def check_totals(total: Float[Tensor, " B"]) -> None:
+    """Raise unless every sample has a positive, finite total; on CUDA without a host sync."""
+    good = (total > 0) & (total < torch.inf)
+    if total.device.type != "cpu":
+        torch._assert_async(good.all(), "token_weights are negative, NaN, infinite or all 0")
+    elif not good.all():
+        sample = int((~good).nonzero()[0])
+        reason = f"add up to {total[sample].item()}; rescale them"
+        if total[sample] == 0:
+            reason = "are 0 for every token, or it has no token; drop the sample"
+        raise ValueError(f"token_weights of sample {sample} {reason}")

@@ -44,8 +44,8 @@ from ..evaluation.reports import case_rows, comparison_rows, error_rows, force_r
 from ..evaluation.routing_figures import has_routes
 from ..files import replace_text
 from ..progress import progress_bar
+from ..runs import read_metrics
 from ..runs.directory import CONFIG, record_written
-from ..runs.metrics import read_metrics
 from ..runs.trained_run import Run, distinct_names
 from ..texts import printable
 from ..training.baselines import describe_baselines

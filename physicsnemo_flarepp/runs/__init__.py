@@ -1,7 +1,7 @@
 """The run directory: its manifest, checkpoints and metrics, and opening a trained run."""
 
 from .checkpoints import CheckpointStore, load_training_state
-from .metrics import read_metrics
+from .directory import read_metrics
 from .model_files import load_model, save_module
 from .trained_run import Run, load_run
 

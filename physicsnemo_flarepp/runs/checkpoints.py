@@ -1,7 +1,4 @@
-"""Checkpoints of a run: whole or absent, verified before use, the newest few and the best kept.
-
-The state of every random generator is among what they hold, as plain values.
-"""
+"""Checkpoints of a run: whole or absent, verified before use, the newest few and the best kept."""
 
 import math
 import os
@@ -11,19 +8,19 @@ import secrets
 import shutil
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from physicsnemo.core import Module
-from torch.distributed import ProcessGroup
 
-from ..files import explained, make_folder, sync_folder, write_durably
-from .manifest import Manifest
+from .. import __version__, files
+from ..files import Fingerprint, explained, make_folder, sync_folder, write_durably
 from .model_files import load_plain, write_module
 
 TRAINING, MODEL, MANIFEST = "training.pt", "model.mdlus", "manifest.json"
@@ -31,7 +28,59 @@ _FACTS = {"step": int, "epoch": int, "metric": (int, float, type(None))}
 _FOLDER = re.compile(r"step_(\d{8,})")
 # Hidden folders: being written, moved aside while its successor takes the name, being deleted.
 _SAVING, _ASIDE, _DELETING = ".saving_", ".aside_", ".deleting_"
-_PLAIN = (int, float, str, bool, type(None))
+_PLAIN = (int, float, str, bool, type(None), torch.Tensor, torch.nn.Parameter)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the JSON file `path` says of the files beside it, and facts, under its own checksum."""
+
+    path: Path
+    files: Mapping[str, Fingerprint] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path, facts: Mapping[str, type | tuple[type, ...]]) -> Self:
+        """Read a manifest with facts of these types; anything wrong is a ValueError."""
+        try:
+            content = files.read_checked_json(path)
+            listed = {name: Fingerprint(**entry) for name, entry in content["files"].items()}
+            files.check_inside(listed)
+            found = {name: content[name] for name in facts}
+            for name, kind in facts.items():
+                if not isinstance(found[name], kind):
+                    raise ValueError(f"its {name} is {found[name]!r}")
+        except FileNotFoundError as error:
+            raise ValueError(f"{path} is missing") from error
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} cannot be used: {type(error).__name__}: {error}") from error
+        return cls(path, listed, found)
+
+    def write(self) -> Self:
+        """Bring the manifest to the disk."""
+        content = {
+            "files": {name: entry._asdict() for name, entry in self.files.items()},
+            **self.facts,
+            "package_version": __version__,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        files.replace_text(self.path, files.checked_json(content))
+        return self
+
+    def rewrite(
+        self, add: Mapping[str, Fingerprint] | None = None, drop: Iterable[str] = (), **facts: Any
+    ) -> Self:
+        """Bring it to the disk without the files `drop`, with those of `add` and with new facts."""
+        kept = {name: entry for name, entry in self.files.items() if name not in set(drop)}
+        return replace(self, files=kept | dict(add or {}), facts={**self.facts, **facts}).write()
+
+    def verify(self, names: Iterable[str] | None = None) -> None:
+        """Raise ValueError if one of these files, by default any, is not as it was written."""
+        for name in self.files if names is None else names:
+            path = self.path.parent / name
+            if name not in self.files:
+                raise ValueError(f"{path} is not in {self.path.name}")
+            files.verify_file(path, self.files[name])
 
 
 @dataclass(frozen=True)
@@ -45,7 +94,7 @@ class Checkpoint:
     manifest: Manifest
 
     @classmethod
-    def read(cls, path: Path) -> "Checkpoint":
+    def read(cls, path: Path) -> Self:
         """Read the manifest of a folder; anything wrong with it is a ValueError."""
         manifest = Manifest.read(path / MANIFEST, _FACTS)
         if set(manifest.files) != {TRAINING, MODEL}:
@@ -55,20 +104,6 @@ class Checkpoint:
         if manifest.facts["step"] != _step(path):
             raise ValueError(f"{manifest.path} is of step {manifest.facts['step']}")
         return cls(path, **manifest.facts, manifest=manifest)
-
-    @property
-    def training_path(self) -> Path:
-        """File of the training state, for :func:`load_training_state`."""
-        return self.path / TRAINING
-
-    @property
-    def model_path(self) -> Path:
-        """File of the model, for :func:`load_model` or ``Module.from_checkpoint``."""
-        return self.path / MODEL
-
-    def verify(self) -> None:
-        """Compare every file with the manifest; a difference raises ValueError."""
-        self.manifest.verify()
 
 
 def load_training_state(
@@ -85,7 +120,8 @@ def load_training_state(
         from there, so "cpu" is the one that always works.
     """
     checkpoint.manifest.verify([TRAINING])
-    return load_plain(checkpoint.training_path, str(checkpoint.training_path), map_location)
+    path = checkpoint.path / TRAINING
+    return load_plain(path, str(path), map_location)
 
 
 class CheckpointStore:
@@ -120,8 +156,7 @@ class CheckpointStore:
     def __init__(self, directory: str | os.PathLike, keep: int = 3):
         if keep < 1:
             raise ValueError(f"keep is {keep}, expected at least 1")
-        self.directory = Path(directory)
-        self.keep = keep
+        self.directory, self.keep = Path(directory), keep
         self._damaged: set[Path] = set()
 
     def save(
@@ -143,83 +178,79 @@ class CheckpointStore:
         if metric is not None:
             metric = float(metric) if math.isfinite(metric) else None
         target = self.directory / f"step_{step:08d}"
-        temporary = self.directory / f"{_SAVING}{target.name}_{secrets.token_hex(4)}"
+        draft = self.directory / f"{_SAVING}{target.name}_{secrets.token_hex(4)}"
         with explained(target):
             make_folder(self.directory)
             self.clean_up()
             try:
-                temporary.mkdir()
-                files = {
-                    TRAINING: write_durably(
-                        temporary / TRAINING, lambda sink: torch.save(state, sink)
-                    ),
-                    MODEL: write_durably(temporary / MODEL, lambda sink: write_module(model, sink)),
+                draft.mkdir()
+                written = {
+                    TRAINING: write_durably(draft / TRAINING, lambda sink: torch.save(state, sink)),
+                    MODEL: write_durably(draft / MODEL, lambda sink: write_module(model, sink)),
                 }
                 facts = {"step": step, "epoch": epoch, "metric": metric}
-                Manifest(temporary / MANIFEST, files, facts).write()
-                sync_folder(temporary)
-                self._publish(temporary, target)
+                Manifest(draft / MANIFEST, written, facts).write()
+                sync_folder(draft)
+                self._publish(draft, target)
             except BaseException:
-                shutil.rmtree(temporary, ignore_errors=True)
+                shutil.rmtree(draft, ignore_errors=True)
                 raise
         self._damaged.discard(target)
         self._retain(step)
         return target
 
-    def entries(self, warn: Callable[[str], None] | None = None) -> list[Checkpoint]:
+    def entries(self, warn: Callable[[str], None] = lambda message: None) -> list[Checkpoint]:
         """List the checkpoints with a readable manifest, newest first, files not yet verified.
 
         `warn` gets one message per checkpoint that was passed over, here and below.
         """
-        found = []
-        for path in self._folders():
-            try:
-                found.append(Checkpoint.read(path))
-            except ValueError as error:
-                if warn is not None:
-                    warn(f"checkpoint {path} is damaged and was skipped: {error}")
-        return found
+        found = (self._read(path, warn) for path in self._folders())
+        return [checkpoint for checkpoint in found if checkpoint is not None]
 
     def newest_sound(self, warn: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest checkpoint whose files are as written; None if there is none."""
-        for path in self._folders():
-            try:
-                checkpoint = Checkpoint.read(path)
-                checkpoint.verify()
-            except ValueError as error:
-                self._damaged.add(path)
-                warn(f"checkpoint {path} is damaged and was skipped: {error}")
-                continue
-            return checkpoint
-        return None
+        found = (self._read(path, warn, whole=True) for path in self._folders())
+        return next((checkpoint for checkpoint in found if checkpoint is not None), None)
 
-    def best(self, warn: Callable[[str], None] | None = None) -> Checkpoint | None:
+    def best(self, warn: Callable[[str], None] = lambda message: None) -> Checkpoint | None:
         """Return the checkpoint with the lowest metric, the newest of equals; None without one."""
-        rated = [entry for entry in self.entries(warn) if entry.metric is not None]
-        return min(rated, key=lambda entry: entry.metric, default=None)
+        return _lowest(self.entries(warn))
+
+    def _read(
+        self, path: Path, warn: Callable[[str], None], whole: bool = False
+    ) -> Checkpoint | None:
+        """Return the checkpoint of a folder, None if its manifest (`whole`: a file) is damaged."""
+        try:
+            checkpoint = Checkpoint.read(path)
+            if whole:
+                checkpoint.manifest.verify()
+            return checkpoint
+        except ValueError as error:
+            if whole:
+                self._damaged.add(path)
+            warn(f"checkpoint {path} is damaged and was skipped: {error}")
+            return None
 
     def _folders(self) -> list[Path]:
         """List the checkpoint folders, newest first.
 
         A folder that was moved aside counts where a kill kept its successor from taking its name.
         """
-        if not self.directory.is_dir():
-            return []
         found = {}
-        for path in self.directory.iterdir():
+        for path in self.directory.iterdir() if self.directory.is_dir() else ():
             name = path.name.removeprefix(_ASIDE)
             match = _FOLDER.fullmatch(name)
             if match and (name == path.name or not (self.directory / name).exists()):
                 found[int(match[1])] = path
         return [path for _, path in sorted(found.items(), reverse=True)]
 
-    def _publish(self, temporary: Path, target: Path) -> None:
+    def _publish(self, draft: Path, target: Path) -> None:
         """Name a finished folder."""
         aside = target.with_name(_ASIDE + target.name)
         if target.exists():
             target.rename(aside)
         try:
-            temporary.rename(target)
+            draft.rename(target)
             sync_folder(self.directory)
         except BaseException:
             if aside.exists() and not target.exists():
@@ -230,9 +261,7 @@ class CheckpointStore:
 
     def clean_up(self) -> None:
         """Remove what killed processes left, and give a folder moved aside its name back."""
-        if not self.directory.is_dir():
-            return
-        for path in list(self.directory.iterdir()):
+        for path in list(self.directory.iterdir()) if self.directory.is_dir() else ():
             if path.name.startswith((_SAVING, _DELETING)):
                 _remove(path)
             elif path.name.startswith(_ASIDE):
@@ -262,11 +291,9 @@ class CheckpointStore:
         passes them. Those found damaged take no place.
         """
         sound = [entry for entry in self.entries() if entry.path not in self._damaged]
-        past = [entry.path for entry in sound if entry.step <= saved]
-        kept = set(past[: self.keep])
-        rated = [entry for entry in sound if entry.metric is not None]
-        if rated:
-            kept.add(min(rated, key=lambda entry: entry.metric).path)
+        kept = {entry.path for entry in [e for e in sound if e.step <= saved][: self.keep]}
+        if (best := _lowest(sound)) is not None:
+            kept.add(best.path)
         for path in self._folders():
             if path not in kept and _step(path) <= saved:
                 self._delete(path)
@@ -281,6 +308,11 @@ class CheckpointStore:
             warnings.warn(f"cannot remove the old checkpoint {path}: {error}", stacklevel=2)
         else:
             _remove(hidden)
+
+
+def _lowest(entries: Iterable[Checkpoint]) -> Checkpoint | None:
+    rated = [entry for entry in entries if entry.metric is not None]
+    return min(rated, key=lambda entry: entry.metric, default=None)
 
 
 def _step(path: Path) -> int:
@@ -304,7 +336,7 @@ def _check_plain(value: Any, name: str) -> None:
     elif type(value) in (list, tuple):
         for index, item in enumerate(value):
             _check_plain(item, f"{name}[{index}]")
-    elif type(value) not in (*_PLAIN, torch.Tensor, torch.nn.Parameter):
+    elif type(value) not in _PLAIN:
         raise TypeError(
             f"{name} is a {type(value).__module__}.{type(value).__qualname__}, which a checkpoint "
             "cannot hold; store tensors, numbers, strings, None, lists, tuples and dicts"
@@ -312,14 +344,9 @@ def _check_plain(value: Any, name: str) -> None:
 
 
 def capture_random_state() -> dict[str, Any]:
-    """Return the state of this process's generators: python, numpy, torch, and CUDA if in use.
-
-    Tensors, numbers and lists only, so that ``torch.load(weights_only=True)`` reads it.
-    """
+    """Return the state of this process's generators: python, numpy, torch, and CUDA if in use."""
     version, words, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    # A CUDA context costs memory, so none is made only to look at its generator.
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return {
         "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
         "numpy": {
@@ -330,23 +357,18 @@ def capture_random_state() -> dict[str, Any]:
             "cached_gaussian": float(cached),
         },
         "torch": torch.get_rng_state(),
-        "cuda": cuda,
+        # A CUDA context costs memory, so none is made only to look at its generator.
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
     }
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
     """Set this process's generators to a captured state, those of CUDA on the devices here."""
-    python, legacy = state["python"], state["numpy"]
+    python, legacy = state["python"], dict(state["numpy"])
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
-    np.random.set_state(
-        (
-            legacy["kind"],
-            legacy["keys"].cpu().numpy().astype(np.uint32),
-            legacy["position"],
-            legacy["has_gauss"],
-            legacy["cached_gaussian"],
-        )
-    )
+    legacy["keys"] = legacy["keys"].cpu().numpy().astype(np.uint32)
+    names = ("kind", "keys", "position", "has_gauss", "cached_gaussian")
+    np.random.set_state(tuple(legacy[name] for name in names))
     torch.set_rng_state(state["torch"].cpu())
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if state["cuda"] and devices != len(state["cuda"]):
@@ -359,30 +381,25 @@ def restore_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(cuda_state.cpu(), device)
 
 
-def gather_random_states(group: ProcessGroup | None = None) -> list[dict[str, Any]]:
+def gather_random_states() -> list[dict[str, Any]]:
     """Return the states of all ranks in rank order, on every rank; one rank writes them."""
-    state = capture_random_state()
-    size = _size(group)
-    if size == 1:
-        return [state]
-    states: list = [None] * size
-    dist.all_gather_object(states, state, group=group)
+    states = [capture_random_state()]
+    if _size() > 1:
+        own, states = states[0], [{}] * _size()
+        dist.all_gather_object(states, own)
     return states
 
 
-def restore_own_random_state(
-    states: list[dict[str, Any]], group: ProcessGroup | None = None
-) -> None:
+def restore_own_random_state(states: list[dict[str, Any]]) -> None:
     """Set this rank's generators to its entry; ValueError if the number of ranks differs."""
-    size = _size(group)
-    if len(states) != size:
+    if len(states) != _size():
         raise ValueError(
-            f"the checkpoint holds the random states of {len(states)} ranks, but {size} are "
+            f"the checkpoint holds the random states of {len(states)} ranks, but {_size()} are "
             "running; a run resumes bit for bit only with as many ranks as before. Start "
             f"{len(states)} ranks, or a new run in another run_dir"
         )
-    restore_random_state(states[0 if size == 1 else dist.get_rank(group)])
+    restore_random_state(states[dist.get_rank() if _size() > 1 else 0])
 
 
-def _size(group: ProcessGroup | None) -> int:
-    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
+def _size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1

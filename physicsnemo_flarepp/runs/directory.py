@@ -1,4 +1,4 @@
-"""The directory of a run: whose it is, and what it is begun and ended with."""
+"""The directory of a run: whose it is, what it begins and ends with, and its metrics."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib import metadata
@@ -16,20 +17,19 @@ from typing import IO, Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo.core import Module
+from torch.utils.tensorboard import SummaryWriter
 
+from .. import files
 from ..datapipes.channels import FILE_NAME as CHANNELS
 from ..datapipes.channels import Channels
 from ..datapipes.normalization import Normalizer
-from ..files import Fingerprint, exclusive, make_folder, replace_text, temporaries
+from ..files import Fingerprint, append_whole, exclusive, make_folder, replace_text
 from ..texts import csv_text
-from .checkpoints import CheckpointStore
-from .manifest import Manifest
-from .metrics import BOARD, OWN_EVENTS, MetricsLog, read_metrics
-from .metrics import FILE_NAME as METRICS
+from .checkpoints import CheckpointStore, Manifest
 from .model_files import save_module
 from .training_set import FILE_NAME as TRAINING_SET
 
-MANIFEST = "run_manifest.json"
+MANIFEST, METRICS, BOARD = "run_manifest.json", "metrics.jsonl", "tensorboard"
 CONFIG, NORMALIZER, MODEL = "config.yaml", "normalizer.safetensors", "model.mdlus"
 SELECTED = "selected.json"
 # Bounds of the errors of a run, and of an ensemble of which it is the first.
@@ -42,17 +42,133 @@ _TABLES = ("errors.csv", "table.md", "evaluation.csv", "report.html")
 _RESULTS = (*RESULT, *_TABLES, "figures", "predictions")
 _FILES = (*SETTINGS, METRICS, *RESULT, *_TABLES, "command.txt", "versions.json")
 _FOLDERS = ("checkpoints", "figures", "predictions", BOARD)
+# By its end a restart knows which of TensorBoard's files are the run's.
+_EVENTS_END = ".flarepp"
+_ALL = 0  # the step before which TensorBoard keeps nothing: all rows are shown anew
 _PACKAGES = (
-    "physicsnemo-flarepp",
-    "nvidia-physicsnemo",
-    "torch",
-    "numpy",
-    "scipy",
-    "hydra-core",
-    "tensordict",
-    "pyvista",
-    "vtk",
+    "physicsnemo-flarepp nvidia-physicsnemo torch numpy scipy hydra-core tensordict pyvista vtk"
 )
+Row = Mapping[str, object]
+
+
+def read_metrics(directory: str | Path) -> list[dict]:
+    """Return the rows of a run's ``metrics.jsonl`` in the order of steps.
+
+    A step that was repeated after a kill counts once, as it was done last. A last line cut by a
+    kill is left out; so are other lines that are not rows, with a warning.
+
+    Parameters
+    ----------
+    directory : str or Path
+        The run directory.
+    """
+    path = Path(directory) / METRICS
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; give the directory of a training run")
+    rows: dict[tuple[int, str, str], dict] = {}
+    strange = []
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            is_row = type(row["step"]) is int and type(row["kind"]) is str
+        except (ValueError, TypeError, KeyError, RecursionError):
+            is_row = False
+        if is_row:
+            rows[row["step"], row["kind"], str(row.get("split"))] = row
+        elif number < len(lines):
+            strange.append(str(number))
+    if strange:
+        warnings.warn(
+            f"{path}: line {', '.join(strange[:5])}{' ...' if len(strange) > 5 else ''} of "
+            f"{len(lines) - 1} is not a row of metrics and is left out",
+            stacklevel=2,
+        )
+    return sorted(rows.values(), key=lambda row: row["step"])
+
+
+class MetricsLog:
+    """Appends rows to the files of a run; rows that a full disk refuses wait for the next call."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / METRICS
+        self.waiting: list[Row] = []
+        self._board: SummaryWriter | None = None
+        self._next_step: int | None = None
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Append `rows` to the metrics, then to TensorBoard; OSError where the disk is full."""
+        self.waiting += rows
+        if self.waiting:
+            append_whole(self.path, _lines(self.waiting).encode())
+        written, self.waiting = self.waiting, []
+        if written or self._next_step == _ALL:
+            self._show(written)
+
+    def _show(self, rows: Sequence[Row]) -> None:
+        """Hand TensorBoard the numbers of rows that are written.
+
+        The first failed write ends the thread of a SummaryWriter for good, and which of the rows
+        before it are in its file is not known: its successor gets all rows anew.
+        """
+        try:
+            if self._board is None:
+                folder, first = self.path.parent / BOARD, self._next_step
+                make_folder(folder)
+                self._board = SummaryWriter(
+                    str(folder), purge_step=first, filename_suffix=_EVENTS_END
+                )
+                rows = read_metrics(self.path.parent) if first == _ALL else rows
+                self._next_step = None
+            for row in rows:
+                place = "/".join(str(row[key]) for key in ("kind", "split") if key in row)
+                for tag, value in _numbers_of(place, row):
+                    self._board.add_scalar(tag, value, row["step"])
+            self._board.flush()
+        except Exception as error:  # tensorflow, where it is installed, has classes of its own
+            self._end_board()
+            self._next_step = _ALL
+            raise OSError(f"TensorBoard's file cannot be written: {error}") from error
+
+    def replace(self, rows: Sequence[Row], next_step: int) -> None:
+        """Put `rows` in the place of all rows, before a resumed run does `next_step`."""
+        self._end_board()
+        self._next_step = next_step  # TensorBoard forgets what other files have from there on
+        replace_text(self.path, _lines(rows))
+
+    def sync(self) -> None:
+        """Wait until the disk has the rows; a checkpoint counts only then."""
+        if self.path.exists():
+            files.sync_file(self.path)
+
+    def close(self) -> None:
+        """End TensorBoard's writer; if it has died unnoticed, show all rows once more."""
+        self._end_board()
+        if self._next_step == _ALL:
+            with suppress(OSError):  # the metrics have the rows all the same
+                self._show([])
+            self._end_board()
+
+    def _end_board(self) -> None:
+        board, self._board = self._board, None
+        if board is not None:
+            try:
+                board.close()
+            except Exception:  # what ended its thread
+                self._next_step = _ALL
+
+
+def _lines(rows: Iterable[Row]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _numbers_of(name: str, value: object) -> Iterable[tuple[str, float]]:
+    """Return the floats in a row by their paths, such as ``evaluation/errors/pMeanTrim``."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _numbers_of(f"{name}/{key}", inner)
+    elif isinstance(value, float):
+        yield name, value
 
 
 def read_run_manifest(directory: Path) -> Manifest | None:
@@ -89,18 +205,17 @@ def record_written(directory: Path, paths: Iterable[Path]) -> None:
     manifest = read_run_manifest(directory)
     names = [str(path.relative_to(directory)) for path in paths if path.is_file()]
     if manifest is not None and not set(names) <= set(manifest.facts["written"]):
-        written = dict.fromkeys([*manifest.facts["written"], *names])
-        manifest.with_facts({"written": list(written)}).write()
+        manifest.rewrite(written=list(dict.fromkeys([*manifest.facts["written"], *names])))
 
 
 def add_result(directory: Path, name: str, write: Callable[[Path], Fingerprint]) -> None:
     """Write a file of ``RESULT`` under the manifest, which names the new file, the old or none."""
     manifest = read_run_manifest(directory)
     if manifest is not None:
-        manifest = manifest.with_files({}, without=[name]).write()
+        manifest = manifest.rewrite(drop=[name])
     written = write(directory / name)
     if manifest is not None:
-        manifest.with_files({name: written}).write()
+        manifest.rewrite({name: written})
         record_written(directory, [directory / name])
 
 
@@ -113,6 +228,7 @@ class RunDirectory:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
         self.metrics = MetricsLog(self.path)
         self._manifest = self._new_manifest()
         self._held = ExitStack()
@@ -129,11 +245,6 @@ class RunDirectory:
             (self.path / ".lock").unlink()  # a run that was refused leaves nothing
             self.path.rmdir()
         self._held.close()
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where the checkpoints are."""
-        return self.path / "checkpoints"
 
     def _new_manifest(self, *, saved: bool = False) -> Manifest:
         return Manifest(self.path / MANIFEST, facts={"written": list(_FILES), "saved": saved})
@@ -154,16 +265,16 @@ class RunDirectory:
 
         self._lock = self._held.enter_context(exclusive(lock, refuse))
         for name in (MANIFEST, *_FILES):  # of processes that were killed while writing
-            for path in temporaries(self.path / name):
+            for path in files.temporaries(self.path / name):
                 path.unlink()
 
     def check_present(self) -> None:
         """Raise RunDirectoryLost if the directory that was locked is not there any more."""
         try:
-            found = os.stat(self.path / ".lock")
+            held = os.path.samestat(os.stat(self.path / ".lock"), os.fstat(self._lock.fileno()))
         except FileNotFoundError:
-            found = None
-        if found is None or not os.path.samestat(found, os.fstat(self._lock.fileno())):
+            held = False
+        if not held:
             raise RunDirectoryLost(
                 f"{self.path} was removed or replaced while the run was training in it; what it "
                 "held is lost. Start again, and keep the directory until the run ends"
@@ -191,16 +302,13 @@ class RunDirectory:
                     "of a run; choose another run_dir"
                 )
             return
-        if restart:
-            return
         results = [name for name in _RESULTS if _holds_something(self.path / name)]
         results += [path.name for path in self.checkpoints.glob("step_*")]
+        if restart or not (results or run.facts["saved"]):
+            return
+        found = "the settings and metrics of a run whose checkpoints were removed"
         if results:
             found = f"{', '.join(results)} of a run, but no checkpoint that can be used"
-        elif run.facts["saved"]:
-            found = "the settings and metrics of a run whose checkpoints were removed"
-        else:
-            return
         raise FileExistsError(
             f"{self.path} holds {found}; choose another run_dir, or set restart=true to delete "
             "that run"
@@ -228,23 +336,15 @@ class RunDirectory:
             return
         # First: a run without checkpoints is begun again, one without settings cannot be resumed.
         CheckpointStore(self.checkpoints).clear()
-        for path in self._own_files(run):
-            path.unlink()
+        own = [self.path / str(name) for name in run.facts["written"]]
+        own += (self.path / BOARD).glob(f"events.out.tfevents.*{_EVENTS_END}")
+        for path in own:
+            inside = path.parent.resolve().is_relative_to(self.path.resolve())
+            if inside and (path.is_symlink() or path.is_file()):
+                path.unlink()
         for name in _FOLDERS:
             with suppress(OSError):  # not there, or it holds files of somebody else
                 (self.path / name).rmdir()
-
-    def _own_files(self, run: Manifest) -> list[Path]:
-        """Return the files of the run that are there; never one outside of its directory."""
-        paths = [self.path / str(name) for name in run.facts["written"]]
-        paths += (self.path / BOARD).glob(OWN_EVENTS)
-        inside = self.path.resolve()
-        return [
-            path
-            for path in paths
-            if path.parent.resolve().is_relative_to(inside)
-            and (path.is_symlink() or path.is_file())
-        ]
 
     # Writing ---------------------------------------------------------------------------------
 
@@ -264,52 +364,41 @@ class RunDirectory:
         self._manifest = self._new_manifest().write()
         replace_text(self.path / "versions.json", _json(_package_versions()))
         replace_text(self.path / "command.txt", shlex.join(sys.argv) + "\n")
-        files = {
+        settings = {
             CONFIG: replace_text(self.path / CONFIG, OmegaConf.to_yaml(cfg)),
             CHANNELS: channels.save(self.path),
             NORMALIZER: normalizer.save(self.path / NORMALIZER),
             TRAINING_SET: replace_text(self.path / TRAINING_SET, _json(training_set)),
         }
-        self._manifest = self._manifest.with_files(files).write()
+        self._manifest = self._manifest.rewrite(settings)
 
     def mark_saved(self) -> None:
         """Note that the run has a checkpoint: from now on it is of value."""
         if not self._manifest.facts["saved"]:
-            self._manifest = self._manifest.with_facts({"saved": True}).write()
+            self._manifest = self._manifest.rewrite(saved=True)
 
     def forget_after(self, step: int, *, result: bool = False) -> None:
-        """Drop metrics of steps that a resumed run repeats, and lines that are not metrics.
-
-        With `result` the row of the result, too: a run that is prolonged will have another.
-        """
+        """Drop metrics that a resumed run repeats, and its `result` if it is prolonged."""
         if self.metrics.path.exists():
             kept = [row for row in read_metrics(self.path) if row["step"] <= step]
-            if result:
-                kept = [row for row in kept if row["kind"] != "result"]
+            kept = [row for row in kept if not (result and row["kind"] == "result")]
             self.metrics.replace(kept, step + 1)
 
     def write_results(
-        self,
-        model: Module,
-        case_ids: Sequence[str],
-        fields: Sequence[str],
-        errors: Iterable[Sequence[float]],
-        table: str,
-        selection: Mapping[str, Any],
+        self, model: Module, errors: Iterable[Sequence], table: str, selection: Mapping[str, Any]
     ) -> None:
-        """Write the model, how it was chosen, the errors of every case and field, and their table.
+        """Write the model, how it was chosen, the rows of its errors, and their table.
 
         The manifest loses the model before it is replaced: what is there is the model of the
         manifest, or none.
         """
         self.check_present()
-        self._manifest = self._manifest.with_files({}, without=RESULT).write()
+        self._manifest = self._manifest.rewrite(drop=RESULT)
         written = save_module(model, self.path / MODEL)
-        rows = ([case, *row] for case, row in zip(case_ids, errors, strict=True))
-        replace_text(self.path / "errors.csv", csv_text([["case", *fields], *rows]))
+        replace_text(self.path / "errors.csv", csv_text(errors))
         replace_text(self.path / "table.md", table)
         chosen = replace_text(self.path / SELECTED, _json(selection))
-        self._manifest = self._manifest.with_files({MODEL: written, SELECTED: chosen}).write()
+        self._manifest = self._manifest.rewrite({MODEL: written, SELECTED: chosen})
 
 
 def _json(content: Mapping[str, Any]) -> str:
@@ -322,22 +411,16 @@ def _holds_something(path: Path) -> bool:
 
 def _package_versions() -> dict[str, str | None]:
     versions: dict[str, str | None] = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
+    for name in _PACKAGES.split():
+        versions[name] = None
+        with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
-    versions["commit"] = _commit()
+    root, versions["commit"] = Path(__file__).parents[2], None
+    if (root / ".git").exists() and shutil.which("git"):  # it runs from a checkout
+        asked = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        found = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+        versions["commit"] = found or None
     versions["cuda"] = torch.version.cuda
     versions["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     versions["platform"] = platform.platform()
     return versions
-
-
-def _commit() -> str | None:
-    """Return the commit of the checkout that this package runs from; None if it is installed."""
-    root = Path(__file__).parents[2]
-    if not (root / ".git").exists() or shutil.which("git") is None:
-        return None
-    asked = ["git", "-C", str(root), "rev-parse", "HEAD"]
-    return subprocess.run(asked, capture_output=True, text=True).stdout.strip() or None

@@ -6,8 +6,7 @@ import pickle
 import tarfile
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
@@ -37,12 +36,7 @@ def save_module(model: Module, path: str | os.PathLike) -> Fingerprint:
     model : physicsnemo.Module
         The bare model, not the compiled or wrapped one.
     path : str or PathLike
-        Ends with ``.mdlus``; its folder must exist.
-
-    Returns
-    -------
-    Fingerprint
-        Size and SHA-256 of the file.
+        Ends with ``.mdlus``; its folder must exist. Its size and SHA-256 are returned.
 
     Examples
     --------
@@ -73,10 +67,8 @@ def write_module(model: Module, sink: Sink | BinaryIO) -> None:
     arguments = _described(model, _NESTED, metadata, nested := {})
     metadata["mdlus_file_version"] = model.__model_checkpoint_version__
     # Made first: arguments that JSON cannot hold must not leave a file behind.
-    texts = {
-        "args.json": json.dumps(arguments | nested),
-        "metadata.json": json.dumps(metadata),
-    }
+    contents = {"args.json": arguments | nested, "metadata.json": metadata}
+    texts = {name: json.dumps(content) for name, content in contents.items()}
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as archive:
         with archive.open("model.pt", "w", force_zip64=True) as file:
             torch.save(model.state_dict(), file)
@@ -105,11 +97,6 @@ def load_model(
     trust : bool, optional
         Import whatever class the file names, if it is a ``physicsnemo.Module``: for a file of
         someone who may run code on this machine. Pickles are refused all the same.
-
-    Returns
-    -------
-    physicsnemo.Module
-        With the weights of the file.
 
     Raises
     ------
@@ -220,8 +207,7 @@ def _find_class(target: str, own: dict[str, type[Module]], trust: bool) -> type[
 
 def _check_plain(value: Any, where: str) -> None:
     """Refuse values that name a class, at any depth; some constructors instantiate them."""
-    names = list(value) if isinstance(value, dict) else [value] if isinstance(value, str) else []
-    for name in names:
+    for name in value if isinstance(value, dict) else [value] if isinstance(value, str) else ():
         if name == "_target_" or name.startswith("__"):
             raise ValueError(
                 f"{where} holds {name!r}, which names a class to be called. Nothing was called; "
@@ -248,11 +234,13 @@ def load_plain(
 ) -> dict[str, Any]:
     """Load a dict that ``torch.save`` wrote; anything but tensors and plain values is refused.
 
-    `name` is how messages call the file.
+    `name` is how messages call the file. Only torch's own list of harmless types holds: tensordict,
+    which PhysicsNeMo imports, adds functions that build objects from their arguments.
     """
+    added = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
     try:
-        with _default_allowlist():
-            content = torch.load(file, map_location=map_location, weights_only=True)
+        content = torch.load(file, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{name} is refused: it holds more than tensors and plain values, and loading it "
@@ -261,23 +249,11 @@ def load_plain(
         ) from error
     except Exception as error:
         raise ValueError(f"{name} cannot be read: {type(error).__name__}: {error}") from error
+    finally:
+        torch.serialization.add_safe_globals(added)
     if not isinstance(content, dict):
         raise ValueError(f"{name} holds a {type(content).__name__}, expected a dict")
     return content
-
-
-@contextmanager
-def _default_allowlist() -> Iterator[None]:
-    """Take torch's own list of harmless types, without what other packages have added to it.
-
-    tensordict, which PhysicsNeMo imports, adds functions that build objects from their arguments.
-    """
-    added = torch.serialization.get_safe_globals()
-    torch.serialization.clear_safe_globals()
-    try:
-        yield
-    finally:
-        torch.serialization.add_safe_globals(added)
 
 
 def _described(

@@ -76,7 +76,9 @@ def input_sample(
 ) -> dict[str, Tensor]:
     """Return the inputs of a run at all tokens of a file, in physical units and not transformed."""
     channels, path = run.channels, Path(contents.source)
-    if contents.mesh is None and (run.names is None or _is_sample(path, contents)):
+    # A file may name its arrays as the entries of a sample are named.
+    plain = path.suffix in (".npz", "") and "coordinates" in contents.arrays.keys() <= {*SAMPLE}
+    if contents.mesh is None and (run.names is None or plain):
         names, values = _sample_names(run, contents), {}
     else:
         names = run.names or Names(
@@ -87,11 +89,6 @@ def input_sample(
     names = replace(names, fields={}, association=association)
     table = make_table(replace(contents, values=values), names)
     return _whole_sample(run, table, names.weights, path)
-
-
-def _is_sample(path: Path, contents: Contents) -> bool:
-    """Return whether a file names its arrays as those of a sample are named."""
-    return path.suffix in (".npz", "") and "coordinates" in contents.arrays.keys() <= {*SAMPLE}
 
 
 def _sample_names(run: "Run", contents: Contents) -> Names:

@@ -5,7 +5,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +31,16 @@ from ..inference import LatentState, predict
 from ..inference.prediction import unwrap
 from ..models.feeding import input_adapter
 from ..parallel.launch import find_device
+from . import directory as run_files
 from .checkpoints import CheckpointStore
-from .directory import (
-    CONFIG,
-    MANIFEST,
-    MODEL,
-    NORMALIZER,
-    RESULT,
-    SELECTED,
-    SETTINGS,
-    read_run_manifest,
-    verify_run,
-)
 from .model_files import load_model
 from .samples import sample_of
 from .training_set import holds_training_files, parameter_warning, read_training_set
 
 CHECKPOINTS = ("final", "best", "latest")
+# What changes of a data config where whole test cases are read, one by one.
+_LOADING = dict(num_workers=0, device=None, pin_memory=False, collate_metadata=False)
+_WHOLE_CASES = {"n_points_test": None, "batch_size_test": 1, **_LOADING}
 
 
 @dataclass(frozen=True)
@@ -56,30 +49,20 @@ class Run:
 
     Parameters
     ----------
-    name : str
-        Name of the run directory.
-    directory : Path
-        The run directory.
-    config : DictConfig
-        The resolved config of the run.
-    model : physicsnemo.Module
-        In evaluation mode, on `device`.
-    normalizer : Normalizer
+    name, directory, config
+        Name and path of the run directory, and its resolved config.
+    model, device
+        The model in evaluation mode, and where it computes.
+    normalizer
         The statistics of training, on the CPU.
-    device : torch.device
-        Where the model computes.
-    data : DictConfig
-        What the test set is made from, at full resolution.
-    checkpoint : str
+    data, memory
+        What the test set is made from, at full resolution; the cases, if they are in memory.
+    checkpoint
         Whose weights these are: ``final``, ``best`` or ``latest``.
-    data_root : Path or None
-        Directory of the data, if it is not that of training.
-    moved : bool
-        Whether `data_root` holds the files of training.
-    trust : bool
+    data_root, moved
+        Directory of the data, if it is not that of training, and whether it holds the same files.
+    trust
         Whether a reader that is not registered may be imported.
-    memory : MemoryCases or None
-        The cases, if they are in memory.
     """
 
     name: str
@@ -103,10 +86,10 @@ class Run:
     @property
     def selected(self) -> dict[str, Any] | None:
         """How the final weights were chosen; None for other weights."""
-        if self.checkpoint != "final" or not (self.directory / SELECTED).is_file():
+        if self.checkpoint != "final" or not (self.directory / run_files.SELECTED).is_file():
             return None
-        with reading(self.directory / SELECTED):
-            return json.loads((self.directory / SELECTED).read_bytes())
+        with reading(self.directory / run_files.SELECTED):
+            return json.loads((self.directory / run_files.SELECTED).read_bytes())
 
     @cached_property
     def test_set(self) -> CaseReader:
@@ -121,24 +104,25 @@ class Run:
                 "elsewhere now, give their directory as data_root (--data-root)"
             ) from error
         except ValueError as error:
-            source = self.data_root or self.directory / CONFIG
+            source = self.data_root or self.directory / run_files.CONFIG
             raise ValueError(f"the data of {source} cannot be opened: {error}") from error
         return loader.dataset.reader
 
     def training_cases(self) -> CaseReader:
         """Return the cases the run was trained on, in physical units, if they are there."""
-        here = self.data_root is None or self.moved
-        data = self.data if here else self.config.data
-        return open_source(data, self.trust, self.memory).reader("train")
+        return open_source(self._own_data, self.trust, self.memory).reader("train")
 
     def cases(self, split: str, *, n_points: int | None = None) -> CaseReader | None:
         """Return the cases of a split of the run's data, None if it has no such split.
 
         They are in physical units, with all their tokens or at most `n_points` of each.
         """
-        data = self.data if self.data_root is None or self.moved else self.config.data
-        whole = OmegaConf.merge(data, {"n_points": n_points, "n_points_test": n_points})
+        whole = OmegaConf.merge(self._own_data, {"n_points": n_points, "n_points_test": n_points})
         return open_source(whole, self.trust, self.memory).find_reader(split)
+
+    @property
+    def _own_data(self) -> DictConfig:
+        return self.data if self.data_root is None or self.moved else self.config.data
 
     @property
     def case_ids(self) -> list[str]:
@@ -147,12 +131,7 @@ class Run:
 
     @cached_property
     def training_set(self) -> dict[str, Any] | None:
-        """What the run keeps of its training set; None if it has lost it.
-
-        ``coordinates``, ``features`` and ``globals`` have ``min`` and ``max`` per channel,
-        ``extent`` the smallest and the largest size of a case along each axis; ``forces`` is the
-        convention of the forces or None.
-        """
+        """What the run keeps of its training set, ranges of inputs first; None if it is lost."""
         return read_training_set(self.directory)
 
     @cached_property
@@ -317,24 +296,28 @@ def load_run(
         The cases of a run that was trained on data in memory, which no file holds.
     """
     directory = Path(directory)
-    config_file = _run_file(directory, CONFIG)
-    normalizer_file = _run_file(directory, NORMALIZER)
-    weights_file = _weights_file(directory, checkpoint)
+    for name in (run_files.CONFIG, run_files.NORMALIZER):
+        _check_there(directory, name)
+    weights = _weights_file(directory, checkpoint)
     _check_manifest(directory, checkpoint)
-    config = _read_config(config_file)
-    moved = data_root is not None and _is_moved(directory, Path(data_root))
+    config = _read_config(directory / run_files.CONFIG)
+    evaluated, moved = OmegaConf.to_container(config.data, resolve=True), None
+    if data_root is not None:
+        data_root = Path(data_root)
+        if known := read_training_set(directory):
+            moved = holds_training_files(data_root, known["files"])
+        evaluated = data_elsewhere(evaluated, data_root, moved=moved)
     device = find_device(device)
-    model = load_model(weights_file, trust=trust).to(device).eval()
     return Run(
         name=directory.resolve().name,
         directory=directory,
         config=config,
-        model=model,
-        normalizer=Normalizer.load(normalizer_file),
+        model=load_model(weights, trust=trust).to(device).eval(),
+        normalizer=Normalizer.load(directory / run_files.NORMALIZER),
         device=device,
-        data=_evaluation_data(config, data_root, moved),
+        data=OmegaConf.create({**evaluated, **_WHOLE_CASES}),
         checkpoint=checkpoint,
-        data_root=None if data_root is None else Path(data_root),
+        data_root=data_root,
         moved=bool(moved),
         trust=trust,
         memory=data,
@@ -350,7 +333,7 @@ def pretrained_run(name: str) -> Path:
     'pMeanTrim'
     """
     folder = Path(__file__).parents[1] / "pretrained"
-    known = sorted(path.name for path in folder.iterdir() if (path / CONFIG).is_file())
+    known = sorted(path.name for path in folder.iterdir() if (path / run_files.CONFIG).is_file())
     if name not in known:
         raise ValueError(f"there is no pretrained {name!r}; choose one of {', '.join(known)}")
     return folder / name
@@ -358,30 +341,27 @@ def pretrained_run(name: str) -> Path:
 
 def _check_manifest(directory: Path, checkpoint: str) -> None:
     """Compare what predictions depend on with the run's manifest, before any of it is used."""
-    manifest = read_run_manifest(directory)
+    manifest = run_files.read_run_manifest(directory)
     if manifest is None:
         warnings.warn(
-            f"{directory} has no {MANIFEST}: its files are loaded without verification",
+            f"{directory} has no {run_files.MANIFEST}: its files are loaded without verification",
             stacklevel=3,
         )
         return
-    if checkpoint == "final" and MODEL not in manifest.files:
+    if checkpoint == "final" and run_files.MODEL not in manifest.files:
         raise ValueError(
-            f"{directory / MODEL} is not in {MANIFEST}: training was stopped while it wrote its "
-            "results. Start it again with the same command and it finishes them"
+            f"{directory / run_files.MODEL} is not in {run_files.MANIFEST}: training was stopped "
+            "while it wrote its results. Start it again with the same command and it finishes them"
         )
-    names = dict.fromkeys((*SETTINGS, *manifest.files))
+    names = dict.fromkeys((*run_files.SETTINGS, *manifest.files))
     if checkpoint != "final":
-        for name in RESULT:
+        for name in run_files.RESULT:
             names.pop(name, None)  # the checkpoint's own manifest vouches for its weights
-    verify_run(manifest, names)
+    run_files.verify_run(manifest, names)
 
 
 def _read_config(path: Path) -> DictConfig:
-    """Return the config of a run, which holds values only: references could read the environment.
-
-    Tags of YAML that build objects are refused by OmegaConf's loader.
-    """
+    """Return the config of a run: values only, since references could read the environment."""
     with reading(path):
         config = load_yaml(path)
         if not isinstance(config, DictConfig) or not isinstance(config.get("data"), DictConfig):
@@ -403,7 +383,7 @@ def _references(value: Any) -> Iterator[str]:
             yield from _references(inner)
 
 
-def _run_file(directory: Path, name: str) -> Path:
+def _check_there(directory: Path, name: str) -> None:
     if not directory.is_dir():
         raise FileNotFoundError(
             f"run directory {directory} does not exist; give one that flarepp train wrote, such as "
@@ -415,51 +395,23 @@ def _run_file(directory: Path, name: str) -> Path:
             f"{directory / name} is missing; {directory} holds {present}. Give the directory of a "
             "run that flarepp train finished; the command that started a stopped run resumes it"
         )
-    return directory / name
 
 
 def _weights_file(directory: Path, checkpoint: str) -> Path:
     if checkpoint not in CHECKPOINTS:
         raise ValueError(f"checkpoint is {checkpoint!r}, expected one of {CHECKPOINTS}")
     if checkpoint == "final":
-        return _run_file(directory, MODEL)
-    store = CheckpointStore(directory / "checkpoints")
-    found = store.best(_warn) if checkpoint == "best" else store.newest_sound(_warn)
+        _check_there(directory, run_files.MODEL)
+        return directory / run_files.MODEL
+    store, warn = CheckpointStore(directory / "checkpoints"), partial(warnings.warn, stacklevel=4)
+    found = store.best(warn) if checkpoint == "best" else store.newest_sound(warn)
     if found is None:
         raise FileNotFoundError(
             f"{store.directory} holds no {checkpoint} checkpoint that can be used; train further, "
             "or choose another of " + ", ".join(CHECKPOINTS)
         )
-    found.verify()
-    return found.model_path
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=4)
-
-
-def _is_moved(directory: Path, data_root: Path) -> bool | None:
-    """Return whether a directory holds the training files of a run; None if these are not known."""
-    training_set = read_training_set(directory)
-    return training_set and holds_training_files(data_root, training_set["files"])
-
-
-def _evaluation_data(
-    config: DictConfig, data_root: str | Path | None, moved: bool | None
-) -> DictConfig:
-    """Return the data config of a run, or of the data in `data_root`, for whole test cases."""
-    changes = {
-        "n_points_test": None,
-        "batch_size_test": 1,
-        "num_workers": 0,
-        "device": None,
-        "pin_memory": False,
-        "collate_metadata": False,
-    }
-    data = OmegaConf.to_container(config.data, resolve=True)
-    if data_root is not None:
-        data = data_elsewhere(data, data_root, moved=moved)
-    return OmegaConf.create({**data, **changes})
+    found.manifest.verify()
+    return found.path / run_files.MODEL
 
 
 def distinct_names(

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,43 +35,26 @@ _HEADER = 128
 
 
 def describe_training_set(
-    loaders: Loaders,
-    channels: Channels,
-    data: DictConfig,
-    ranks: Ranks,
-    *,
-    chosen_on_test: bool = False,
+    loaders: Loaders, channels: Channels, data: DictConfig, ranks: Ranks, chosen_on_test: bool
 ) -> dict[str, Any]:
-    """Return what predictions on other data are compared with, as JSON holds it; all ranks call it.
-
-    ``coordinates``, ``extent``, ``features``, ``globals`` and ``cases`` are as in
-    :func:`~physicsnemo_flarepp.datapipes.statistics.input_ranges`; ``forces`` are the
-    arguments of a :class:`~physicsnemo_flarepp.datapipes.specs.ForceConvention` or None;
-    ``builtin`` is the name of a built-in set or None; ``files`` are those of :func:`data_files`;
-    ``orientation`` is that of :func:`surface_orientation`; ``same_inputs`` says whether all cases
-    have the same inputs.
-    """
-    reader = loaders.train.dataset.reader
+    """Return what predictions on other data are compared with; all ranks call it."""
+    reader, ranges = loaders.train.dataset.reader, loaders.normalizer.ranges
+    if not ranges:  # no statistics were fitted to the training cases: they are read once
+        mesh = ranks.mesh["data"]
+        cases = range(mesh.get_local_rank(), len(reader), mesh.size())
+        group = dist.group.WORLD if ranks.size > 1 else None
+        ranges = fit_normalizer(reader, {}, cases=cases, group=group).ranges
     builtin = builtin_name(data.get("root"), data.get("builtin"))
     convention = force_convention(channels.fields, builtin)
+    first = ranks.is_first
     return {
-        **(loaders.normalizer.ranges or _measure_ranges(loaders, ranks)),
+        **ranges,
         "forces": None if convention is None else asdict(convention),
         "builtin": builtin,
-        "orientation": surface_orientation(reader) if ranks.is_first else None,
-        "same_inputs": ranks.is_first
-        and has_same_inputs([(reader, i) for i in range(len(reader))]),
-        "files": data_files(loaders, test=chosen_on_test) if ranks.is_first else {},
+        "orientation": surface_orientation(reader) if first else None,
+        "same_inputs": first and has_same_inputs([(reader, i) for i in range(len(reader))]),
+        "files": data_files(loaders, test=chosen_on_test) if first else {},
     }
-
-
-def _measure_ranges(loaders: Loaders, ranks: Ranks) -> dict[str, Any]:
-    """Read the training cases once, where no statistics were fitted to them."""
-    reader = loaders.train.dataset.reader
-    mesh = ranks.mesh["data"]
-    cases = range(mesh.get_local_rank(), len(reader), mesh.size())
-    group = dist.group.WORLD if ranks.size > 1 else None
-    return fit_normalizer(reader, {}, cases=cases, group=group).ranges
 
 
 def describe_doubts(
@@ -111,15 +94,7 @@ def _varying_axes(ranges: Mapping[str, Any], axes: Sequence[str], given: Any) ->
 def parameter_warning(
     training_set: Mapping[str, Any] | None, names: Sequence[str], values: Tensor | None
 ) -> str | None:
-    """Return which parameters are outside of the range of training, None if none is.
-
-    Examples
-    --------
-    >>> known = {"globals": {"min": [1.0, -1.0], "max": [2.0, 1.0]}}
-    >>> parameter_warning(known, ["load", "angle"], torch.tensor([50.0, 0.5]))
-    'parameters are outside the range of training: load is 50 (training 1 to 2). The prediction is
-    an extrapolation'
-    """
+    """Return which parameters are outside of the range of training, None if none is."""
     known = (training_set or {}).get("globals")
     if known is None or values is None or len(known["min"]) != values.numel():
         return None
@@ -131,9 +106,8 @@ def parameter_warning(
     ]
     if not outside:
         return None
-    listed = "; ".join(outside)
     return (
-        f"parameters are outside the range of training: {listed}. The prediction is an "
+        f"parameters are outside the range of training: {'; '.join(outside)}. The prediction is an "
         "extrapolation"
     )
 
@@ -166,20 +140,17 @@ def data_files(loaders: Loaders, *, test: bool = False) -> dict[str, str]:
     used = [loaders.train, loaders.val, loaders.test if test else None]
     readers = [loader.dataset.reader for loader in used if loader is not None]
     sources = dict.fromkeys(source for reader in readers for source in reader.source_files())
-    files = list(dict.fromkeys(file for source in sources for file in _files_of(source)))
+    files: dict[Path, None] = {}
+    for source in sources:  # a file, or the folder of one, such as a zarr store
+        found = sorted(source.rglob("*")) if source.is_dir() else [source]
+        files |= dict.fromkeys(
+            file.absolute() for file in found if file.is_file() or file == source
+        )
     in_memory = {name: digest for r in readers for name, digest in r.source_hashes().items()}
     if not files:
         return in_memory
     base = os.path.commonpath([file.parent for file in files])
     return in_memory | {os.path.relpath(file, base): _partial_hash(file) for file in files}
-
-
-def _files_of(source: Path) -> Iterator[Path]:
-    """Return the file, or those of a folder such as a zarr store."""
-    if source.is_dir():
-        yield from sorted(file.absolute() for file in source.rglob("*") if file.is_file())
-    else:
-        yield source.absolute()
 
 
 def _partial_hash(path: Path) -> str:
@@ -195,10 +166,7 @@ def _partial_hash(path: Path) -> str:
 
 
 def holds_training_files(root: Path, files: Mapping[str, str]) -> bool:
-    """Return whether a directory holds files that a run was trained on, wherever below it.
-
-    Three of them are looked for by name, and known by size and the hash of their parts.
-    """
+    """Return whether a directory holds files of training, of which three are looked for by name."""
     names = list(files)
     asked = {names[i] for i in (0, len(names) // 2, -1)} if names else set()
     return any(

@@ -23,10 +23,9 @@ from ..parallel import enable_context_parallel, initialize, make_mesh
 from ..parallel.launch import find_device
 from ..parallel.ranks import Ranks
 from .config import TrainingConfig
-from .optimizers import make_average, make_optimizer, make_schedule
+from .optimizers import TrainStep, make_average, make_optimizer, make_schedule
 from .planning import StreamChoice
-from .step import Objective, TrainStep
-from .tasks import Measure, task_of
+from .tasks import Measure, Objective, task_of
 
 # Steps that each number of threads is tried for, after one to warm up.
 _TRIED_STEPS = 5
@@ -63,54 +62,39 @@ class Assembly:
         """The moving average of the weights."""
         return self.step.average
 
+    @property
+    def parameters(self) -> int:
+        """Size of the model."""
+        return sum(p.numel() for p in self.model.parameters())
+
 
 def start_ranks(cfg: DictConfig) -> Ranks:
     """Start the process group, of one process or of many; choose device, threads and TF32."""
     manager = initialize(device=None if cfg.device == "auto" else cfg.device)
-    mesh = make_mesh(cfg.parallel.context)
-    device = _choose_device(cfg.device, manager.device, manager.world_size)
+    mesh, own = make_mesh(cfg.parallel.context), manager.device
+    device = own if cfg.device in ("auto", own.type) else find_device(cfg.device)
+    if device != own and manager.world_size > 1:
+        raise ValueError(
+            f"device is {cfg.device!r}, but this rank of {manager.world_size} owns {own}; use "
+            "'auto' (and CUDA_VISIBLE_DEVICES to choose among GPUs, empty for the CPU)"
+        )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     if isinstance(cfg.threads, int):
         torch.set_num_threads(cfg.threads)
-    torch.backends.cuda.matmul.allow_tf32 = cfg.training.tf32
-    torch.backends.cudnn.allow_tf32 = cfg.training.tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = cfg.training.tf32
     return Ranks(manager.rank, manager.world_size, mesh, device)
 
 
-def _choose_device(name: str, own: torch.device, world_size: int) -> torch.device:
-    """Return the device called `name`; `own` is the one that belongs to this rank."""
-    chosen = own if name in ("auto", own.type) else find_device(name)
-    if chosen != own and world_size > 1:
-        raise ValueError(
-            f"device is {name!r}, but this rank of {world_size} owns {own}; use 'auto' (and "
-            "CUDA_VISIBLE_DEVICES to choose among GPUs, empty for the CPU)"
-        )
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
-    return chosen
-
-
 def load_data(
-    cfg: DictConfig,
-    ranks: Ranks,
-    normalizer: Path | None = None,
-    data: MemoryCases | None = None,
+    cfg: DictConfig, ranks: Ranks, normalizer: Path | None = None, data: MemoryCases | None = None
 ) -> Loaders:
-    """Return the loaders of this rank, with the stored normaliser if one is given.
-
-    The cases are those of the config, or `data` in memory.
-    """
-    mesh = ranks.mesh
-    placed = {
-        "seed": cfg.seed,
-        "device": str(ranks.device) if ranks.device.type == "cuda" else None,
-        "pin_memory": ranks.device.type == "cuda",
-        "parallel": {
-            "data_rank": mesh["data"].get_local_rank(),
-            "data_size": mesh["data"].size(),
-            "context_rank": mesh["context"].get_local_rank(),
-            "context_size": mesh["context"].size(),
-        },
-    }
+    """Return the loaders of this rank, with the stored normaliser if one is given."""
+    on_gpu, mesh = ranks.device.type == "cuda", ranks.mesh
+    place = {f"{axis}_rank": mesh[axis].get_local_rank() for axis in ("data", "context")}
+    place |= {f"{axis}_size": mesh[axis].size() for axis in ("data", "context")}
+    device = str(ranks.device) if on_gpu else None
+    placed = {"seed": cfg.seed, "device": device, "pin_memory": on_gpu, "parallel": place}
     return task_of(cfg).load_data(cfg, placed, normalizer, data)
 
 
@@ -121,7 +105,8 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     model, channels, objective, constant = task_of(cfg).build(cfg, ranks, loaders)
     if ranks.context_group is not None:
         enable_context_parallel(model, ranks.context_group)
-    _seed_rank(cfg.seed, ranks.rank)
+    # Once the weights are drawn, every rank has noise of its own (dropout, Gumbel).
+    torch.manual_seed(int(np.random.SeedSequence([cfg.seed, ranks.rank]).generate_state(1)[0]))
 
     steps_per_epoch = -(-len(loaders.train) // settings.accumulate)
     total_steps = settings.steps or settings.epochs * steps_per_epoch
@@ -133,33 +118,28 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     else:
         choice = StreamChoice(settings.stream, model, settings.precision, ranks.context_group)
         loss, evaluation = objective(model, choice), objective(average.module, choice)
-    step = TrainStep(
-        loss,
-        model,
-        optimizer,
-        make_schedule(optimizer, settings, total_steps),
-        torch.amp.GradScaler(ranks.device.type, enabled=settings.precision == "fp16"),
-        average,
-        settings.clip_norm,
-        ranks.mesh,
-    )
-    return Assembly(
-        *(loaders, channels, model, step, evaluation, constant, steps_per_epoch, total_steps)
-    )
+    schedule = make_schedule(optimizer, settings, total_steps)
+    scaler = torch.amp.GradScaler(ranks.device.type, enabled=settings.precision == "fp16")
+    clip, mesh = settings.clip_norm, ranks.mesh
+    step = TrainStep(loss, model, optimizer, schedule, scaler, average, clip, mesh)
+    parts = (loaders, channels, model, step, evaluation, constant)
+    return Assembly(*parts, steps_per_epoch, total_steps)
+
+
+def _assemble_trial(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
+    """Return a model that is timed and thrown away."""
+    return assemble(OmegaConf.merge(cfg, {"training": {"steps": 1000}}), ranks, loaders)
 
 
 def steps_in_time(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int:
-    """Return how many steps ``training.minutes`` allow, timed on a model that is thrown away.
-
-    The very first step is not counted: it compiles, allocates and opens files.
-    """
+    """Return how many steps ``training.minutes`` allow; the first compiles and is not counted."""
     budget = 60 * cfg.training.minutes
-    assembly = assemble(OmegaConf.merge(cfg, {"training": {"steps": 1000}}), ranks, loaders)
+    step = _assemble_trial(cfg, ranks, loaders).step
     start, done = 0.0, -1
     for epoch in itertools.count():
         loaders.train.set_epoch(epoch)
         for batch in loaders.train:
-            assembly.step((batch,) * cfg.training.accumulate).item()
+            step((batch,) * cfg.training.accumulate).item()
             done += 1
             now = time.perf_counter()
             start = start or now
@@ -168,10 +148,10 @@ def steps_in_time(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int:
 
 
 def fastest_threads(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int | None:
-    """Return how many CPU threads train fastest now, tried on a model that is thrown away.
+    """Return how many CPU threads train fastest now; None on a GPU, where it is left to torch.
 
     Candidates are 1, 8 and as many as torch would take, in turns, because other programs come and
-    go. None on a GPU, where it is left to torch.
+    go.
     """
     if ranks.device.type != "cpu":
         return None
@@ -179,7 +159,7 @@ def fastest_threads(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int | No
     choices = sorted({1, min(8, cores), cores})
     if len(choices) == 1:
         return choices[0]
-    assembly = assemble(OmegaConf.merge(cfg, {"training": {"steps": 1000}}), ranks, loaders)
+    step = _assemble_trial(cfg, ranks, loaders).step
     loaders.train.set_epoch(0)
     batches = (next(iter(loaders.train)),) * cfg.training.accumulate
     seconds: dict[int, list[float]] = {threads: [] for threads in choices}
@@ -187,23 +167,24 @@ def fastest_threads(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int | No
     for threads in choices * (1 + _TRIED_STEPS):
         torch.set_num_threads(threads)
         start = time.perf_counter()
-        assembly.step(batches).item()
+        step(batches).item()
         seconds[threads].append(time.perf_counter() - start)
     return min(choices, key=lambda threads: statistics.median(seconds[threads][1:]))
 
 
-def _seed_rank(seed: int, rank: int) -> None:
-    """Start noise of its own (dropout, Gumbel) on every rank, once the weights are drawn."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
-
-
 def is_compiled(settings: TrainingConfig, device: torch.device) -> bool:
     """Return whether to compile; ``auto`` warns and does without where Triton cannot build."""
-    automatic = settings.compile == "auto"
-    if automatic and (device.type != "cuda" or settings.stream is not None):
+    automatic, on_gpu = settings.compile == "auto", device.type == "cuda"
+    if automatic and (not on_gpu or settings.stream is not None):
         return False
-    missing = missing_build_tools() if settings.compile and device.type == "cuda" else []
-    if not missing:
+    compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    tools = {
+        "C compiler (gcc)": any(map(shutil.which, compilers)),
+        "header Python.h (python3-dev)": headers.is_file(),
+    }
+    missing = [name for name, there in tools.items() if not there]
+    if not (settings.compile and on_gpu and missing):
         return bool(settings.compile)
     problem = (
         f"training.compile is {str(settings.compile).lower()}, but this machine has no "
@@ -216,14 +197,3 @@ def is_compiled(settings: TrainingConfig, device: torch.device) -> bool:
         f"{problem}: training continues uncompiled, slower. To compile, {advice}", stacklevel=2
     )
     return False
-
-
-def missing_build_tools() -> list[str]:
-    """Return what of a C compiler and Python's headers Triton would not find."""
-    compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
-    headers = Path(sysconfig.get_path("include")) / "Python.h"
-    found = {
-        "C compiler (gcc)": any(map(shutil.which, compilers)),
-        "header Python.h (python3-dev)": headers.is_file(),
-    }
-    return [name for name, there in found.items() if not there]

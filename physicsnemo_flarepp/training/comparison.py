@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..files import replace_text
 from ..progress import progress_bar
-from ..runs.metrics import read_metrics
+from ..runs import read_metrics
 from ..texts import csv_text, format_table
 from .config import OPTIMIZERS, check_config
 from .reporting import SPLIT_NAMES
@@ -60,10 +60,7 @@ class ComparedResult:
 
 
 def compare(trials: Sequence[ComparedRun], directory: str | Path, jobs: int = 1) -> str:
-    """Train all trials and write ``comparison.md`` and ``comparison.csv``; return the table.
-
-    Trials that were trained before are only evaluated, those that were stopped resume.
-    """
+    """Train or resume all trials, write ``comparison.md`` and ``.csv``; return the table."""
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}, expected at least 1")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -94,16 +91,10 @@ def _run_jobs(trials: Sequence[ComparedRun], jobs: int) -> list[ComparedResult]:
     context = multiprocessing.get_context("spawn" if gpus else "forkserver")
     if not gpus:
         context.set_forkserver_preload([train.__module__])
-    with (
-        ProcessPoolExecutor(
-            jobs,
-            context,
-            initializer=torch.set_num_threads,
-            initargs=(threads,),
-            max_tasks_per_child=1,  # a peak of memory is then that of one trial
-        ) as pool,
-        progress_bar("training", len(trials), wanted=True) as advance,
-    ):
+    # One trial per process, whose peak of memory is then that of the trial.
+    limits = {"initargs": (threads,), "max_tasks_per_child": 1}
+    pool = ProcessPoolExecutor(jobs, context, initializer=torch.set_num_threads, **limits)
+    with pool, progress_bar("training", len(trials), wanted=True) as advance:
         running: dict[Future, int | None] = {}
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -119,8 +110,6 @@ def _run_jobs(trials: Sequence[ComparedRun], jobs: int) -> list[ComparedResult]:
 def idlest_gpu(gpus: int, taken: Iterable[int | None]) -> int | None:
     """Return the GPU with the fewest trials, None without GPUs.
 
-    Examples
-    --------
     >>> idlest_gpu(3, [0, 2, 0]), idlest_gpu(2, [0, 1, 1]), idlest_gpu(0, [None])
     (1, 0, None)
     """
@@ -143,17 +132,10 @@ def train_compared(trial: ComparedRun) -> ComparedResult:
         raise ComparisonStopped(f"{message}; the same command resumes it", run.exit_code())
     rows = read_metrics(run.directory)
     seconds = [row["seconds_per_step"] for row in rows if "seconds_per_step" in row]
-    return ComparedResult(
-        trial.model,
-        trial.seed,
-        run.error,
-        run.parameters,
-        statistics.median(seconds),
-        max(row["memory_mb"] for row in rows if "memory_mb" in row),
-        str(run.directory),
-        recipe_of(trial.config),
-        run.split,
-    )
+    memory = max(row["memory_mb"] for row in rows if "memory_mb" in row)
+    costs = (run.parameters, statistics.median(seconds), memory)
+    about = (str(run.directory), recipe_of(trial.config), run.split)
+    return ComparedResult(trial.model, trial.seed, run.error, *costs, *about)
 
 
 def recipe_of(cfg: DictConfig) -> str:
@@ -187,8 +169,6 @@ def _run_quietly(trial: ComparedRun) -> ComparedResult:
 def comparison_table(results: Sequence[ComparedResult]) -> str:
     """Return the models as a Markdown table: errors, size, step time, memory, recipe.
 
-    Examples
-    --------
     >>> results = [
     ...     ComparedResult("lno", seed, error, 1000, 0.1, 80, "", "batch 2")
     ...     for seed, error in ((0, 0.2), (1, 0.22))
@@ -216,34 +196,22 @@ def comparison_table(results: Sequence[ComparedResult]) -> str:
     letters = dict(zip(recipes, string.ascii_uppercase, strict=False))
     means = {name: statistics.mean(o.error for o in runs) for name, runs in models.items()}
     steps = {name: statistics.median(o.step_seconds for o in runs) for name, runs in models.items()}
-    error, ratio = f"{kind} error, %", f"/ {first}"
-    rows = [("model", error, "by seed", ratio, "parameters", "step, ms", ratio, "peak, MB",
-             "recipe")]  # fmt: skip
+    ratio = f"/ {first}"
+    head = ("model", f"{kind} error, %", "by seed", ratio, "parameters", "step, ms", ratio)
+    rows = [(*head, "peak, MB", "recipe")]
     for name, runs in models.items():
         percent = [100 * result.error for result in runs]
         spread = f" ± {statistics.stdev(percent):.2f}" if len(percent) > 1 else ""
-        rows.append(
-            (
-                name,
-                f"{100 * means[name]:.2f}{spread}",
-                ", ".join(f"{value:.2f}" for value in percent),
-                f"{means[name] / means[first]:.2f}",
-                f"{runs[0].parameters:,}",
-                f"{1e3 * steps[name]:.0f}",
-                f"{steps[name] / steps[first]:.2f}",
-                f"{max(result.memory_mb for result in runs):.0f}",
-                letters[runs[0].recipe],
-            )
-        )
+        error = f"{100 * means[name]:.2f}{spread}"
+        by_seed = ", ".join(f"{value:.2f}" for value in percent)
+        size, memory = runs[0].parameters, max(result.memory_mb for result in runs)
+        row = (name, error, by_seed, f"{means[name] / means[first]:.2f}", f"{size:,}")
+        row += (f"{1e3 * steps[name]:.0f}", f"{steps[name] / steps[first]:.2f}", f"{memory:.0f}")
+        rows.append((*row, letters[runs[0].recipe]))
     seeds = ", ".join(str(seed) for seed in sorted({result.seed for result in results}))
-    lines = [
-        format_table(rows, markdown=True),
-        "",
-        f"Mean and standard deviation over seeds ({seeds}) of the relative L2 error on the {kind} "
-        "set.",
-        "Peak: of the memory that training added.",
-        "",
-        *(f"- Recipe {letter}: {recipe}" for recipe, letter in letters.items()),
-        "",
-    ]
-    return "\n".join(lines)
+    about = f"Mean and standard deviation over seeds ({seeds}) of the relative L2 error on the"
+    listed = "\n".join(f"- Recipe {letter}: {recipe}" for recipe, letter in letters.items())
+    return (
+        f"{format_table(rows, markdown=True)}\n\n{about} {kind} set.\n"
+        f"Peak: of the memory that training added.\n\n{listed}\n"
+    )

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 CONFIGS = "physicsnemo_flarepp.conf"
 # Names of torch's dtypes.
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-FIELD_NORMS = ("separate", "joint")
-NORMS = ("tokens", "measure", "auto")
 # Of which a run has one; minutes become steps when it begins.
 BUDGETS = ("epochs", "steps", "minutes")
 # How tables describe each, filled in from the settings; optimizers.make_optimizer builds them.
@@ -26,32 +24,21 @@ OPTIMIZERS = {
     "adamw": "AdamW lr {learning_rate:.3g}",
     "muon": "Muon lr {muon_learning_rate:.3g}, AdamW lr {learning_rate:.3g}",
 }
-SCHEDULES = ("one_cycle", "cosine", "wsd")
-SELECTIONS = ("last", "best", "best_on_test")
 SECTIONS = ("model", "data", "training", "parallel", "seed", "threads")
 # These change what is written, where or how fast, but no number of the run.
 FREE = frozenset(
-    {
-        "device",
-        "data.device",
-        "data.num_workers",
-        "data.memory",
-        "data.pin_memory",
-        "data.prefetch",
-        "training.checkpoint_every",
-        "training.evaluate_every",
-        "training.keep_checkpoints",
-        "training.log_every",
-        "training.watch_test",
-    }
+    "device data.device data.num_workers data.memory data.pin_memory data.prefetch "
+    "training.checkpoint_every training.evaluate_every training.keep_checkpoints "
+    "training.log_every training.watch_test".split()
 )
 _CHOICES = {
     "precision": tuple(PRECISIONS),
-    "field_norms": FIELD_NORMS,
-    "norm": NORMS,
+    "field_norms": ("separate", "joint"),
+    "norm": ("tokens", "measure", "auto"),
     "optimizer": tuple(OPTIMIZERS),
-    "schedule": SCHEDULES,
-    "select": SELECTIONS,
+    "schedule": ("one_cycle", "cosine", "wsd"),
+    "select": ("last", "best", "best_on_test"),
+    "compile": ("auto", True, False),
 }
 # Ranges of numbers, each with what it expects; null is left to other checks.
 _RANGES = (
@@ -217,12 +204,9 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
     training = cfg.training
     for name, choices in _CHOICES.items():
         if training[name] not in choices:
-            raise ValueError(
-                f"training.{name} is {training[name]!r}; choose one of {', '.join(choices)}"
-            )
+            listed = ", ".join(str(choice).lower() for choice in choices)
+            raise ValueError(f"training.{name} is {training[name]!r}; choose one of {listed}")
     _check_weights(training.norm, cfg.data)
-    if training.compile not in ("auto", True, False):
-        raise ValueError(f"training.compile is {training.compile!r}; choose 'auto', true or false")
     for expected, fits, names in _RANGES:
         for name in names.split():
             value = OmegaConf.select(cfg, name)
@@ -231,18 +215,14 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
     threads = cfg.threads
     if threads not in (None, "auto") and (type(threads) is not int or threads < 1):
         raise ValueError(f"threads is {threads!r}, expected at least 1, 'auto' or null")
-    _check_budget(training)
-    _check_stream(training)
-    return cfg
-
-
-def _check_budget(training: "DictConfig") -> None:
     given = {name: training[name] for name in BUDGETS if training[name] is not None}
     if not given or "epochs" in given and len(given) > 1:
         raise ValueError(
             f"the length of the run is {given or 'not given'}; give one of training.epochs, "
             "training.steps and training.minutes, and null for the others"
         )
+    _check_stream(training)
+    return cfg
 
 
 def folder_name(path: str) -> str:
@@ -307,16 +287,24 @@ def config_difference(
     With the schedule ``wsd`` the length may differ: the run is prolonged, or cut. Where
     the weights are chosen by their errors, ``evaluate_every`` may not: it says which can be chosen.
     """
-    before, now = (_leaves(_plain(config)) for config in (saved, current))
+    from omegaconf import DictConfig, OmegaConf
+
+    def leaves(config: Any) -> dict[str, Any]:
+        if isinstance(config, DictConfig):
+            config = OmegaConf.to_container(config, resolve=True)
+        return _leaves({name: config[name] for name in SECTIONS if name in config})
+
+    before, now = leaves(saved), leaves(current)
     lengths = {f"training.{name}" for name in BUDGETS}
     free = FREE | lengths if now.get("training.schedule") == "wsd" else FREE
     if now.get("training.select", "last") != "last":  # among the epochs that are evaluated
         free = free - {"training.evaluate_every"}
-    return [
-        f"{name}: {_shown(before, name)} in the checkpoint, {_shown(now, name)} now"
-        for name in sorted((before.keys() | now.keys()) - free)
-        if not _same(before.get(name, _ABSENT), now.get(name, _ABSENT))
-    ]
+    lines = []
+    for name in sorted((before.keys() | now.keys()) - free):
+        if not _same(before.get(name, _ABSENT), now.get(name, _ABSENT)):
+            was, is_now = (repr(v[name]) if name in v else "absent" for v in (before, now))
+            lines.append(f"{name}: {was} in the checkpoint, {is_now} now")
+    return lines
 
 
 def check_same_config(
@@ -340,28 +328,12 @@ def check_same_config(
         )
 
 
-def _plain(config: "Mapping[str, Any] | DictConfig") -> Mapping[str, Any]:
-    from omegaconf import DictConfig, OmegaConf
-
-    if isinstance(config, DictConfig):
-        return OmegaConf.to_container(config, resolve=True)
-    return config
-
-
-def _leaves(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten the sections to {"model.n_hidden": 128}; lists are leaves, empty mappings none."""
+def _leaves(config: "Mapping[str, Any] | DictConfig", prefix: str = "") -> dict[str, Any]:
+    """Flatten a config to {"model.n_hidden": 128}; lists are leaves, empty mappings none."""
     leaves: dict[str, Any] = {}
-
-    def visit(name: str, value: Any) -> None:
-        if isinstance(value, Mapping):
-            for key, item in value.items():
-                visit(f"{name}.{key}", item)
-        else:
-            leaves[name] = value
-
-    for section in SECTIONS:
-        if section in config:
-            visit(section, config[section])
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        leaves |= _leaves(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
     return leaves
 
 
@@ -375,7 +347,3 @@ def _same(a: Any, b: Any) -> bool:
         return False
     both_nan = a != a and b != b
     return both_nan or a == b
-
-
-def _shown(leaves: dict[str, Any], name: str) -> str:
-    return repr(leaves[name]) if name in leaves else "absent"

@@ -16,7 +16,6 @@ are added up, and parameters' gradients stay partial, as those of the plain back
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float
@@ -27,20 +26,19 @@ from ..inference.passes import TokenPasses, fail_together
 from ..inference.streams import ResidualStream
 from ..mixers.base import Gathered, Latents
 from ..models.layers import AnyBlock
-from ..models.token_weights import scale_weights
+from ..models.token_model import scale_weights
 from ..ops import all_reduce, group_size
 from ..ops.kernels import accumulation_dtype
 from .losses import LossOverSums
 
 # What a pass gets of a chunk; None where a model has no such input.
 Loaded = tuple[Tensor | None, ...]
+# The gradients that arrive at a gather and at its normaliser.
+Pair = Sequence[Tensor | None]
 
 
 class GradientPasses:
-    """One forward and backward pass over all tokens, with gradients in fp64 of its own.
-
-    Those of inputs go to `places`, arrays by the name of the input.
-    """
+    """One pass forwards and backwards over all tokens; `places` get the gradients of inputs."""
 
     def __init__(
         self,
@@ -50,16 +48,13 @@ class GradientPasses:
         parameters: list[nn.Parameter],
         places: Mapping[str, TokenArray],
     ) -> None:
-        self.passes = passes
-        self.model = passes.model
-        self.inputs = passes.inputs
-        self.group = self.model.context_group
+        self.passes, self.model, self.inputs = passes, passes.model, passes.inputs
+        self.targets, self.loss, self.parameters = targets, loss, parameters
+        group = self.model.context_group
+        self.group = None if group is None or group_size(group) == 1 else group
         # Hidden states that enter each block, and the gradient of those that the passes came to.
         *self.states, self.gradient = passes.streams
-        self.targets = targets
-        self.loss = loss
-        self.parameters = parameters
-        self.of_inputs = InputGradients(passes, places)
+        self.of_inputs = InputGradients(passes, places, self.group)
         # Thousands of chunks are added up: in fp64 that costs neither time nor digits.
         self.gradients = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
         self.latents: list[Latents] = []
@@ -82,9 +77,14 @@ class GradientPasses:
                     f"sums, got the shape {tuple(value.shape)}"
                 )
             (grad_sums,) = torch.autograd.grad(value * factor, sums)
-        latent_gradients = self._differentiate_head(grad_sums)
+        grads = self._differentiate_head(grad_sums)
         for number in reversed(range(len(self.model.blocks))):
-            latent_gradients = self._differentiate_block(number, latent_gradients)
+            for position in reversed(range(1, len(grads))):
+                pair = self._differentiate_finish(number, position, grads)
+                self._differentiate_gather(number, position, pair, grads)
+            pair = self._differentiate_finish(number, 0, grads)
+            self.states[number].release()
+            grads = self._differentiate_entry(number, pair)
         self.of_inputs.finish()
         return value.detach().reshape(()).to(accumulation_dtype(self.inputs.dtype))
 
@@ -93,34 +93,27 @@ class GradientPasses:
     def _add_up_loss(self) -> Tensor:
         """Return the sums of the loss over the tokens of all chunks and ranks, in fp64."""
         total = None
-
-        def add(index: int, x: Tensor, weights: Tensor | None, target: Tensor | None) -> None:
-            nonlocal total
-            with torch.no_grad():
+        with self._together(), torch.no_grad():
+            for index, (x, weights, target) in self._chunks(self._load_head):
                 with self._autocast():
                     y = self._read_out(x, self.latents[-1], weights)
-                sums = self._sums(index, y, target)
-            total = sums.double() if total is None else total + sums
+                sums = self.loss.sums(y, target, self.passes.ranges[index])
+                if index == 0:
+                    self._check_sums(sums, y, target)
+                total = sums.double() if total is None else total + sums
+        return total if self.group is None else all_reduce(total, "sum", self.group)
 
-        self._visit(self._load_head, add)
-        if self.group is not None and group_size(self.group) > 1:
-            total = all_reduce(total, "sum", self.group)
-        return total
-
-    def _sums(self, index: int, prediction: Tensor, target: Tensor | None) -> Tensor:
-        rows = self.passes.ranges[index]
-        sums = self.loss.sums(prediction, target, rows)
-        if index == 0:
-            nothing = None if target is None else target[:, :0]
-            empty = self.loss.sums(prediction[:, :0], nothing, (rows[0], rows[0]))
-            if empty.shape != sums.shape or bool((empty != 0).any()):
-                raise TypeError(
-                    f"{type(self.loss).__name__}.sums must add up over tokens, but over none it "
-                    f"gives {empty.flatten().tolist()[:3]} of shape {tuple(empty.shape)} and over "
-                    f"{rows[1] - rows[0]} the shape {tuple(sums.shape)}; return sums, not means or "
-                    "rows, and divide in value"
-                )
-        return sums
+    def _check_sums(self, sums: Tensor, prediction: Tensor, target: Tensor | None) -> None:
+        first, last = self.passes.ranges[0]
+        nothing = None if target is None else target[:, :0]
+        empty = self.loss.sums(prediction[:, :0], nothing, (first, first))
+        if empty.shape != sums.shape or bool((empty != 0).any()):
+            raise TypeError(
+                f"{type(self.loss).__name__}.sums must add up over tokens, but over none it gives "
+                f"{empty.flatten().tolist()[:3]} of shape {tuple(empty.shape)} and over "
+                f"{last - first} the shape {tuple(sums.shape)}; return sums, not means or rows, "
+                "and divide in value"
+            )
 
     def _read_out(self, x: Tensor, latents: Latents, weights: Tensor | None) -> Tensor:
         return self.model.read_out(self.model.blocks[-1].update(x, latents), weights)
@@ -135,95 +128,69 @@ class GradientPasses:
         """Differentiate loss, read-out and the last update; return the gradients of its latents."""
         latents = _leaves(self.latents[-1])
         total = _zeros(latents)
-
-        def differentiate(
-            index: int, x: Tensor, weights: Tensor | None, target: Tensor | None
-        ) -> None:
-            (x,) = _leaves((x,))
-            target, learned = self.of_inputs.leaf("target", target)
-            with torch.enable_grad():
-                with self._autocast():
-                    y = self._read_out(x, latents, weights)
-                sums = self.loss.sums(y, target, self.passes.ranges[index])
-            grads = self._backward([(sums, grad_sums.to(sums.dtype))], [x, *latents, *learned])
-            self.gradient.write(index, grads[0])
-            _add(total, grads[1:])
-            if learned:
-                self.of_inputs.store("target", index, grads[-1])
-            if weights is not None:
-                nothing = x.new_zeros((*weights.shape, 1), dtype=accumulation_dtype(x.dtype))
-                self.of_inputs.add_to_weights(index, nothing, None)
-
-        self._visit(self._load_head, differentiate)
+        with self._together():
+            for index, (x, weights, target) in self._chunks(self._load_head):
+                (x,) = _leaves((x,))
+                target, learned = self.of_inputs.leaf("target", target)
+                with torch.enable_grad():
+                    with self._autocast():
+                        y = self._read_out(x, latents, weights)
+                    sums = self.loss.sums(y, target, self.passes.ranges[index])
+                arriving = [(sums, grad_sums.to(sums.dtype))]
+                grads = self._backward(arriving, [x, *latents, *learned])
+                self.gradient.write(index, grads[0])
+                _add(total, grads[1:])
+                if learned:
+                    self.of_inputs.store("target", index, grads[-1])
+                if weights is not None:
+                    nothing = x.new_zeros((*weights.shape, 1), dtype=accumulation_dtype(x.dtype))
+                    self.of_inputs.add_to_weights(index, nothing, None)
         return total
 
     # A block -------------------------------------------------------------------------------
 
-    def _differentiate_block(self, number: int, grads: list[Tensor]) -> list[Tensor]:
-        """Differentiate the gathers of a block, and the update before them or the embedding.
-
-        Takes the gradients of the latents of this block, and gives those of the block before.
-        """
-        for position in reversed(range(1, len(grads))):
-            pair = self._differentiate_finish(number, position, grads)
-            self._differentiate_gather(number, position, pair, grads)
-        pair = self._differentiate_finish(number, 0, grads)
-        self.states[number].release()
-        return self._differentiate_entry(number, pair)
-
-    def _differentiate_finish(
-        self, number: int, position: int, grads: list[Tensor]
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def _differentiate_finish(self, number: int, position: int, grads: list[Tensor]) -> Pair:
         """Return the gradients of a whole gather; adds those of the latents before it."""
         gathered = _leaves(self.gathered[number][position])
         before = _leaves(self.latents[number][:position])
         with torch.enable_grad(), self._autocast():
             latent = self.model.blocks[number].mixer.finish((gathered[0], gathered[1]), before)
-        grad = grads[position].to(latent.dtype)
-        found = self._backward([(latent, grad)], [*gathered, *before])
+        found = self._backward([(latent, grads[position].to(latent.dtype))], [*gathered, *before])
         _add(grads, found[2:])
-        pair = found[:2]
-        if self.group is not None and group_size(self.group) > 1:
-            pair = [None if g is None else all_reduce(g, "sum", self.group) for g in pair]
-        return pair[0], pair[1]
+        if self.group is None:
+            return found[:2]
+        return [None if g is None else all_reduce(g, "sum", self.group) for g in found[:2]]
 
     def _differentiate_gather(
-        self,
-        number: int,
-        position: int,
-        pair: tuple[Tensor | None, Tensor | None],
-        grads: list[Tensor],
+        self, number: int, position: int, pair: Pair, grads: list[Tensor]
     ) -> None:
         """Differentiate a later gather, of stored states and earlier latents."""
-        block, stream = self.model.blocks[number], self.states[number]
+        block, gathered = self.model.blocks[number], self.gathered[number][position]
         before = _leaves(self.latents[number][:position])
 
         def load(index: int) -> Loaded:
             weights = self.inputs.load_weights(*self.passes.ranges[index])
-            summed = self.of_inputs.read_summed(index)
-            return stream.read(index), weights, self.gradient.read(index), summed
+            known = self.gradient.read(index), self.of_inputs.read_summed(index)
+            return *known, self.states[number].read(index), weights
 
-        def differentiate(
-            index: int, x: Tensor, weights: Tensor | None, grad: Tensor, summed: Tensor | None
-        ) -> None:
-            (x,) = _leaves((x,))
-            weights, learned = self.of_inputs.leaf("token_weights", weights)
-            outputs = self._gather_again(
-                block, x, before, weights, self.gathered[number][position], pair
-            )
-            found = self._backward(outputs, [x, *before, *learned])
-            if found[0] is not None:
-                self.gradient.write(index, grad + found[0])
-            _add(grads, found[1 : 1 + len(before)])
-            if learned:
-                self.of_inputs.add_to_weights(index, summed, found[-1])
+        with self._together():
+            for index, (grad, summed, x, weights) in self._chunks(load):
+                (x,) = _leaves((x,))
+                weights, learned = self.of_inputs.leaf("token_weights", weights)
+                arriving = self._gather_again(block, x, before, weights, gathered, pair)
+                found = self._backward(arriving, [x, *before, *learned])
+                if found[0] is not None:
+                    self.gradient.write(index, grad + found[0])
+                _add(grads, found[1 : 1 + len(before)])
+                if learned:
+                    self.of_inputs.add_to_weights(index, summed, found[-1])
 
-        self._visit(load, differentiate)
+    def _differentiate_entry(self, number: int, pair: Pair) -> list[Tensor]:
+        """Differentiate the first gather of a block and what made the tokens that enter it.
 
-    def _differentiate_entry(
-        self, number: int, pair: tuple[Tensor | None, Tensor | None]
-    ) -> list[Tensor]:
-        """Differentiate the first gather of a block and what made the tokens that enter it."""
+        That is the update of the block before, the gradients of whose latents are returned, or the
+        embedding.
+        """
         block, gathered = self.model.blocks[number], self.gathered[number][0]
         latents = _leaves(self.latents[number - 1]) if number else ()
         total = _zeros(latents)
@@ -233,40 +200,35 @@ class GradientPasses:
             known = self.gradient.read(index), self.of_inputs.read_summed(index)
             if number == 0:
                 return *known, *self.inputs.load(*rows)
-            weights = self.inputs.load_weights(*rows)
-            return *known, self.states[number - 1].read(index), weights
+            return *known, self.states[number - 1].read(index), self.inputs.load_weights(*rows)
 
-        def differentiate(
-            index: int, grad: Tensor, summed: Tensor | None, *loaded: Tensor | None
-        ) -> None:
-            *tokens, weights = loaded
-            weights, learned = self.of_inputs.leaf("token_weights", weights)
-            if number == 0:
-                named = zip(("fx", "embedding"), tokens, strict=True)
-                leaves = {name: self.of_inputs.leaf(name, value) for name, value in named}
-                tokens = [value for value, _ in leaves.values()]
-                wanted = {name: leaf[0] for name, (_, leaf) in leaves.items() if leaf}
-            else:
-                tokens = _leaves(tokens)
-                wanted = {"state": tokens[0]}
-            with torch.enable_grad(), self._autocast():
+        with self._together():
+            for index, (grad, summed, *tokens, weights) in self._chunks(load):
+                weights, learned = self.of_inputs.leaf("token_weights", weights)
+                wanted: dict[str, Tensor] = {}
                 if number == 0:
-                    x = self.model.embed(*tokens, self.inputs.time, weights)
+                    for place, name in enumerate(("fx", "embedding")):
+                        tokens[place], leaf = self.of_inputs.leaf(name, tokens[place])
+                        wanted |= {name: leaf[0]} if leaf else {}
                 else:
-                    x = self.model.blocks[number - 1].update(*tokens, latents)
-            outputs = [(x, grad)]
-            outputs += self._gather_again(block, x, (), weights, gathered, pair)
-            found = self._backward(outputs, [*wanted.values(), *latents, *learned])
-            if learned:
-                self.of_inputs.add_to_weights(index, summed, found[-1])
-            if number == 0:
-                for name, gradient in zip(wanted, found, strict=False):
-                    self.of_inputs.store(name, index, gradient)
-            else:
-                self.gradient.write(index, found[0])
-                _add(total, found[1:])
-
-        self._visit(load, differentiate)
+                    tokens = _leaves(tokens)
+                    wanted["state"] = tokens[0]
+                with torch.enable_grad(), self._autocast():
+                    if number == 0:
+                        x = self.model.embed(*tokens, self.inputs.time, weights)
+                    else:
+                        x = self.model.blocks[number - 1].update(*tokens, latents)
+                arriving = [(x, grad)]
+                arriving += self._gather_again(block, x, (), weights, gathered, pair)
+                found = self._backward(arriving, [*wanted.values(), *latents, *learned])
+                if learned:
+                    self.of_inputs.add_to_weights(index, summed, found[-1])
+                if number == 0:
+                    for name, gradient in zip(wanted, found, strict=False):
+                        self.of_inputs.store(name, index, gradient)
+                else:
+                    self.gradient.write(index, found[0])
+                    _add(total, found[1:])
         return total
 
     def _gather_again(
@@ -276,31 +238,31 @@ class GradientPasses:
         before: Latents,
         weights: Tensor | None,
         gathered: Gathered,
-        grads: tuple[Tensor | None, Tensor | None],
+        pair: Pair,
     ) -> list[tuple[Tensor, Tensor | None]]:
         """Return a chunk's gather and the gradients that arrive at it."""
         with torch.enable_grad(), self._autocast():
             found = block.mixer.gather_again(block.norm_mixer(x), before, weights, gathered)
-        return list(zip(found, grads, strict=True))
+        return list(zip(found, pair, strict=True))
 
     # Tools ---------------------------------------------------------------------------------
 
-    @contextmanager
-    def _autocast(self) -> Iterator[None]:
+    def _autocast(self) -> torch.autocast:
         """Run as the caller's autocast has it, without its cache.
 
         A weight that was cast without a gradient would be found there by the passes with one.
         """
         device, enabled = self.inputs.device.type, self.half is not None
-        with torch.autocast(device, self.half, enabled=enabled, cache_enabled=False):
-            yield
+        return torch.autocast(device, self.half, enabled=enabled, cache_enabled=False)
 
-    def _visit(self, load: Callable[[int], Loaded], work: Callable[..., None]) -> None:
-        """Call ``work(index, *load(index))`` for each chunk; an error on one rank stops all."""
-        with fail_together(self.group, self.inputs.device):
-            for index, loaded in self.passes.transfers.prefetch(load, len(self.passes.ranges)):
-                work(index, *loaded)
-                self.passes.advance()
+    def _together(self):
+        """Let an error on one rank, which may be in the caller's loss, stop all."""
+        return fail_together(self.group, self.inputs.device)
+
+    def _chunks(self, load: Callable[[int], Loaded]) -> Iterator[tuple[int, Loaded]]:
+        for chunk in self.passes.transfers.prefetch(load, len(self.passes.ranges)):
+            yield chunk
+            self.passes.advance()
 
     def _backward(
         self, outputs: Sequence[tuple[Tensor, Tensor | None]], wanted: Sequence[Tensor]
@@ -309,12 +271,10 @@ class GradientPasses:
         known = [(out, g) for out, g in outputs if g is not None and out.requires_grad]
         if not known:
             return [None] * len(wanted)
-        tensors, grads = zip(*known, strict=True)
-        grads = [grad.to(out.dtype) for out, grad in known]
+        tensors, grads = [out for out, _ in known], [grad.to(out.dtype) for out, grad in known]
+        sources = [*wanted, *self.parameters]
         with torch.autocast(self.inputs.device.type, enabled=False):
-            found = torch.autograd.grad(
-                tensors, [*wanted, *self.parameters], grads, allow_unused=True
-            )
+            found = torch.autograd.grad(tensors, sources, grads, allow_unused=True)
         _add(self.gradients, found[len(wanted) :])
         return list(found[: len(wanted)])
 
@@ -341,12 +301,12 @@ class InputGradients:
     it is added when it is complete, as is the gradient of one row of fx that all tokens share.
     """
 
-    def __init__(self, passes: TokenPasses, places: Mapping[str, TokenArray]) -> None:
-        self.places = places
+    def __init__(
+        self, passes: TokenPasses, places: Mapping[str, TokenArray], group: str | None
+    ) -> None:
+        self.places, self.group = places, group
         self.inputs = inputs = passes.inputs
         self.ranges, self.transfers = passes.ranges, passes.transfers
-        group = passes.model.context_group
-        self.group = None if group is None or group_size(group) == 1 else group
         self.summed: ResidualStream | None = None
         if "token_weights" in places:
             place = passes.streams[-1].place
@@ -358,7 +318,6 @@ class InputGradients:
             vote = inputs.fx.shape[1] == 1 and inputs.n_tokens != 1
             self.is_shared = bool(self._over_ranks(torch.tensor([float(vote)]), "max"))
         self._of_row: Tensor | None = None
-        self._of_total: Tensor | None = None
 
     def leaf(self, name: str, value: Tensor | None) -> tuple[Tensor | None, tuple[Tensor, ...]]:
         """Return an input of a chunk, and again in a tuple of what to differentiate by."""
@@ -395,12 +354,9 @@ class InputGradients:
         if self.summed is None:
             return
         place, of_total = self.places["token_weights"], torch.zeros(self.inputs.batch).double()
-
-        def load(index: int) -> tuple[Tensor]:
-            return (self.summed.read(index),)
-
+        chunks = self.transfers.prefetch(lambda i: (self.summed.read(i),), len(self.ranges))
         with fail_together(self.group, self.inputs.device):
-            for index, (summed,) in self.transfers.prefetch(load, len(self.ranges)):
+            for index, (summed,) in chunks:
                 start, stop = self.ranges[index]
                 leaves = [self.inputs.read_weights(start, stop), self.inputs.total_weight]
                 leaves = [self.inputs.to_device(leaf).detach().requires_grad_() for leaf in leaves]

@@ -1,7 +1,7 @@
 """Relative L2 errors: as losses, whole, over sums or of finite differences, and of all cases."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -14,9 +14,6 @@ from ..inference.arrays import ArrayLike, TokenArray
 from ..inference.streams import Range
 from ..ops.collectives import Group
 from ..ops.errors import error_squares, errors_of_squares, field_errors, relative_l2
-
-if TYPE_CHECKING:
-    from ..datapipes.normalization import Normalizer
 
 
 def relative_l2_loss(
@@ -33,28 +30,6 @@ def relative_l2_loss(
     return relative_l2(prediction, target, token_mask=token_mask, group=group).mean()
 
 
-def batch_errors(
-    prediction: Float[Tensor, "B N O"],
-    batch: TensorDict,
-    widths: Sequence[int],
-    norm: str,
-    group: Group | None = None,
-) -> Float[Tensor, "B F"]:
-    """Return the relative L2 error of each field of each sample; padding does not count.
-
-    `norm` is ``tokens``, sums over tokens, or ``measure``, integrals by ``batch["weights"]``;
-    `group` is the context group that shares the samples.
-    """
-    return field_errors(
-        prediction,
-        batch["fields"],
-        widths,
-        token_mask=batch.get("token_mask", None),
-        token_weights=batch["weights"] if norm == "measure" else None,
-        group=group,
-    )
-
-
 def derivative_loss(
     prediction: Float[Tensor, "B N O"],
     target: Float[Tensor, "B N O"],
@@ -67,16 +42,13 @@ def derivative_loss(
     0, both fields are continued by 0, and the differences are taken at all points. The spacing
     cancels in the relative error. Samples are whole, tokens in row-major order.
     """
-    rows, columns = grid
     prediction, target = (value.unflatten(1, grid) for value in (prediction, target))
     prediction = F.pad(prediction[:, 1:-1, 1:-1], (0, 0, 2, 2, 2, 2))
     target = F.pad(target, (0, 0, 1, 1, 1, 1))
 
     def differences(values: Tensor) -> tuple[Tensor, Tensor]:
-        return (
-            values[:, 2:, 1 : columns + 1] - values[:, :-2, 1 : columns + 1],
-            values[:, 1 : rows + 1, 2:] - values[:, 1 : rows + 1, :-2],
-        )
+        down, along = values[:, :, 1:-1], values[:, 1:-1]
+        return down[:, 2:] - down[:, :-2], along[:, :, 2:] - along[:, :, :-2]
 
     pairs = zip(differences(prediction), differences(target), strict=True)
     return sum(field_errors(a, b, widths).mean() for a, b in pairs)
@@ -96,10 +68,7 @@ class LossOverSums(Protocol):
 
 
 class RelativeL2:
-    """Mean relative L2 error of the samples, as a function of sums of squares.
-
-    `widths` are the channels of fields that have an error each; by default all have one.
-    """
+    """Mean relative L2 error as a function of sums of squares, of fields of these `widths`."""
 
     def __init__(
         self,
@@ -152,13 +121,3 @@ def case_errors(
         dist.all_gather_object(everyones, own, group=data_group)
     order = torch.cat([positions for positions, _ in everyones]).argsort()
     return {name: torch.cat([found[name] for _, found in everyones])[order] for name in measures}
-
-
-def predict_mean(normalizer: "Normalizer") -> Callable[[TensorDict], Float[Tensor, "B N O"]]:
-    """Return what predicts the fields that normalise to 0."""
-
-    def predict(batch: TensorDict) -> Float[Tensor, "B N O"]:
-        zeros, given = torch.zeros_like(batch["fields"]), batch.get("globals", None)
-        return normalizer.inverse(zeros, batch["tokens"], given=given)
-
-    return predict

@@ -1,36 +1,35 @@
-"""AdamW, Muon, schedules of their rates, and the moving average of the weights."""
+"""The optimisation step: AdamW, Muon, schedules of their rates, and the average of the weights."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from physicsnemo.optim import CombinedOptimizer
+from tensordict import TensorDict
 from torch import Tensor, nn
+from torch.distributed import DeviceMesh
+from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..mixers import Mixer
+from ..parallel import sync_gradients
 from .config import TrainingConfig
+
+if TYPE_CHECKING:
+    from .tasks import Objective
 
 # The layers whose weights are matrices. Norms, biases, seeds, queries and temperatures are not
 # decayed: shrinking them towards 0 would pull them from where they start, not regularise.
-_DECAYED_LAYERS = (
-    nn.Linear,
-    nn.modules.conv._ConvNd,
-)
+_DECAYED_LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """Return the parameters in two groups, those that decay and those that do not.
-
-    Examples
-    --------
-    >>> layers = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
-    >>> [len(group["params"]) for group in parameter_groups(layers, 0.1)]
-    [1, 3]
-    """
+    """Return the parameters in two groups, those that decay and those that do not."""
     decayed = {id(layer.weight) for layer in model.modules() if isinstance(layer, _DECAYED_LAYERS)}
     parameters = [p for p in model.parameters() if p.requires_grad]
     return [
@@ -45,15 +44,6 @@ class ResidualAdamW(torch.optim.AdamW):
     A projection :math:`x + W x` is stored as one weight :math:`I + W`. Decay belongs to W:
     :math:`(I + W) - \eta\lambda W` is what AdamW gives plus :math:`\eta\lambda I`, so that much is
     added to the diagonals after its step. State and checkpoints are those of AdamW.
-
-    Examples
-    --------
-    >>> weight = nn.Parameter(3 * torch.eye(2))
-    >>> optimizer = ResidualAdamW([{"params": [weight], "weight_decay": 0.5}], [weight], lr=1.0)
-    >>> weight.grad = torch.zeros(2, 2)
-    >>> optimizer.step()
-    >>> weight.diagonal().tolist()
-    [2.0, 2.0]
     """
 
     def __init__(self, groups: list[dict], residual: Sequence[Tensor], **options) -> None:
@@ -65,10 +55,9 @@ class ResidualAdamW(torch.optim.AdamW):
         """Update the parameters."""
         loss = super().step(closure)
         group = self.param_groups[0]
-        amount = group["lr"] * group["weight_decay"]
         # A gradient scaler leaves the verdict on the device; a skipped step adds nothing.
-        found_inf = getattr(self, "found_inf", None)
-        _return_identity(self._residual, amount, found_inf)
+        skipped = getattr(self, "found_inf", None)
+        _return_identity(self._residual, group["lr"] * group["weight_decay"], skipped)
         return loss
 
 
@@ -76,30 +65,18 @@ def _return_identity(
     residual: Iterable[Tensor], amount: float, found_inf: Tensor | None = None
 ) -> None:
     """Add to the diagonals what decay took from the identity; nothing if the step was skipped."""
-    diagonals = [_diagonals(weight) for weight in residual if weight.grad is not None]
-    if diagonals and amount > 0:
-        if found_inf is not None:
-            amount = amount * (1 - found_inf).squeeze()
-        # One by one: `_foreach_add_` would read a tensor on the host, and is no faster on views.
-        for diagonal in diagonals:
-            diagonal.add_(amount)
+    if amount <= 0:
+        return
+    scale = amount if found_inf is None else amount * (1 - found_inf).squeeze()
+    # One by one: `_foreach_add_` would read a tensor on the host, and is no faster on views.
+    for weight in residual:
+        if weight.grad is not None:
+            width = weight.shape[1]
+            weight.detach().view(-1, width, width).diagonal(dim1=1, dim2=2).add_(scale)
 
 
-def _diagonals(weight: Float[Tensor, "rows C"]) -> Float[Tensor, "projections C"]:
-    width = weight.shape[1]
-    return weight.detach().view(-1, width, width).diagonal(dim1=1, dim2=2)
-
-
-def residual_weights(model: nn.Module) -> list[Tensor]:
-    """Return the weights in which mixers store residual projections as I + W.
-
-    Examples
-    --------
-    >>> from physicsnemo_flarepp import FlarePP
-    >>> model = FlarePP(2, 1, n_layers=3, n_hidden=16, n_head=2, slice_num=4)
-    >>> [tuple(weight.shape) for weight in residual_weights(model)]
-    [(64, 16), (64, 16), (64, 16)]
-    """
+def _residual_weights(model: nn.Module) -> list[Tensor]:
+    """Return the weights in which mixers store residual projections as I + W."""
     return [
         mixer.project.weight
         for mixer in model.modules()
@@ -117,16 +94,6 @@ class ResidualMuon(torch.optim.Muon):
     one matrix, none would be orthogonal on its own. Maps of one shape go through one batched
     product. torch computes the factor in bfloat16, where rounding differences between meshes of
     ranks grow to percents; here it has the precision of the weights, which is also faster on CPUs.
-
-    Examples
-    --------
-    >>> weight = nn.Parameter(torch.zeros(4, 2))
-    >>> optimizer = ResidualMuon([weight], [weight], [], lr=1.0, weight_decay=0.0)
-    >>> weight.grad = torch.randn(4, 2)
-    >>> optimizer.step()
-    >>> sizes = torch.linalg.svdvals(weight.detach().view(2, 2, 2)) / (0.2 * 2**0.5)
-    >>> bool(((sizes > 0.6) & (sizes < 1.3)).all())
-    True
     """
 
     def __init__(
@@ -151,16 +118,15 @@ class ResidualMuon(torch.optim.Muon):
             self._init_group(group, weights, gradients, momenta)
             if not weights:
                 continue
-            kept = (
-                [tensor.clone() for tensor in (*weights, *momenta)] if found_inf is not None else []
-            )
+            changed = [] if found_inf is None else [*weights, *momenta]
+            kept = [tensor.clone() for tensor in changed]
             torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
             directions = torch._foreach_lerp(gradients, momenta, group["momentum"])
             decay = group["lr"] * group["weight_decay"]
             torch._foreach_mul_(weights, 1 - decay)
             self._move(weights, directions, group)
             _return_identity(self._residual, decay)
-            for tensor, before in zip((*weights, *momenta), kept, strict=found_inf is not None):
+            for tensor, before in zip(changed, kept, strict=True):
                 tensor.copy_(torch.where(found_inf > 0, before, tensor))
         return None
 
@@ -186,11 +152,7 @@ def orthogonal_factors(
     steps: int,
     eps: float,
 ) -> Float[Tensor, "G rows columns"]:
-    r"""Return about the factor U V^T of each matrix U S V^T, by Newton and Schulz's iteration.
-
-    Muon's polynomial :math:`a x + b x^3 + c x^5` acts on the singular values and brings them near
-    1, not to 1, in few steps.
-    """
+    """Return about the factor U V^T of each matrix U S V^T, by Newton and Schulz's iteration."""
     a, b, c = coefficients
     wide = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
     x = wide / torch.linalg.matrix_norm(wide, keepdim=True).clamp(min=eps)
@@ -220,15 +182,8 @@ class MuonWithAdamW(CombinedOptimizer):
 def block_matrices(model: nn.Module) -> list[Tensor]:
     """Return the weights of the Linears in the blocks of a model, which Muon optimises.
 
-    Seeds and queries are no maps between channels, and neither see in- and out-projections
+    Seeds and queries are not maps between channels, and in- and out-projections do not see
     activations on both sides: these are left to AdamW.
-
-    Examples
-    --------
-    >>> from physicsnemo_flarepp import FlarePP
-    >>> model = FlarePP(2, 1, n_layers=1, n_hidden=16, n_head=2, slice_num=4)
-    >>> [tuple(weight.shape) for weight in block_matrices(model)]
-    [(64, 16), (16, 16), (32, 16), (16, 32)]
     """
     blocks = getattr(model, "blocks", None)
     if not isinstance(blocks, nn.Module):
@@ -242,31 +197,22 @@ def block_matrices(model: nn.Module) -> list[Tensor]:
 
 def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.Optimizer:
     """Return AdamW as the paper sets it, or Muon beside it; neither waits for the device."""
-    residual = [weight for weight in residual_weights(model) if weight.requires_grad]
+    residual = [weight for weight in _residual_weights(model) if weight.requires_grad]
     groups = parameter_groups(model, settings.weight_decay)
     matrices = block_matrices(model) if settings.optimizer == "muon" else []
     taken = {id(weight) for weight in matrices}
     for group in groups:
         group["params"] = [p for p in group["params"] if id(p) not in taken]
-    adamw = ResidualAdamW(
-        groups,
-        [weight for weight in residual if id(weight) not in taken],
-        lr=settings.learning_rate,
-        betas=(0.9, settings.beta2),
-        eps=1e-8,
-        fused=True,
-    )
+    own = [weight for weight in residual if id(weight) not in taken]
+    betas = (0.9, settings.beta2)
+    adamw = ResidualAdamW(groups, own, lr=settings.learning_rate, betas=betas, eps=1e-8, fused=True)
     if not matrices:
         return adamw
     mixers = [module for module in model.modules() if isinstance(module, Mixer)]
-    muon = ResidualMuon(
-        matrices,
-        [m.project.weight for m in mixers if isinstance(getattr(m, "project", None), nn.Linear)],
-        residual,
-        lr=settings.muon_learning_rate,
-        weight_decay=settings.weight_decay,
-    )
-    return MuonWithAdamW(adamw, muon)
+    projections = [getattr(mixer, "project", None) for mixer in mixers]
+    stacked = [layer.weight for layer in projections if isinstance(layer, nn.Linear)]
+    rates = {"lr": settings.muon_learning_rate, "weight_decay": settings.weight_decay}
+    return MuonWithAdamW(adamw, ResidualMuon(matrices, stacked, residual, **rates))
 
 
 class ExponentialAverage(AveragedModel):
@@ -294,10 +240,7 @@ class ExponentialAverage(AveragedModel):
 
 
 def make_average(model: nn.Module, decay: float) -> ExponentialAverage:
-    """Return the exponential moving average of `model`; a decay of 0 follows the weights.
-
-    Its counter stays on the host, where it is read at every update.
-    """
+    """Return the exponential moving average of `model`; a decay of 0 follows the weights."""
     return ExponentialAverage(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
@@ -341,19 +284,56 @@ def make_schedule(
 
     def shape(step: int) -> float:
         rise = min(1.0, (step + 1) / (warmup + 1))
-        if settings.schedule == "cosine":
-            return rise * _cosine(step, total_steps, warmup)
-        return rise * _stable_decay(step, total_steps, settings.decay_fraction)
+        if settings.schedule == "cosine":  # half of one, from 1 after the warm-up to 0 at the end
+            passed = (step - warmup) / (total_steps - warmup)
+            return rise * 0.5 * (1 + math.cos(math.pi * max(0.0, passed)))
+        # Constant, then along a line to 0 over the last part of the run.
+        fall = (total_steps - step) / max(1.0, settings.decay_fraction * total_steps)
+        return rise * min(1.0, fall)
 
     return ShapedRate(optimizer, shape)
 
 
-def _cosine(step: int, total_steps: int, warmup: int) -> float:
-    """Fall from 1 after the warm-up to 0 at the end, in half a cosine."""
-    passed = (step - warmup) / (total_steps - warmup)
-    return 0.5 * (1 + math.cos(math.pi * max(0.0, passed)))
+@dataclass
+class TrainStep:
+    """Forward, backward, synchronisation, clipping, update, schedule and moving average.
 
+    `scaler` is torch's gradient scaler, disabled but for fp16; `mesh` has the axes "data" and
+    "context".
+    """
 
-def _stable_decay(step: int, total_steps: int, fraction: float) -> float:
-    """Stay at 1, then fall along a line to 0 over the last part of the run."""
-    return min(1.0, (total_steps - step) / max(1.0, fraction * total_steps))
+    loss: "Objective"
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
+    scaler: torch.amp.GradScaler
+    average: AveragedModel
+    clip_norm: float | None
+    mesh: DeviceMesh
+
+    def __post_init__(self) -> None:
+        # Walking over the modules takes as long as computing the norm.
+        self._parameters = list(self.model.parameters())
+
+    def __call__(self, batches: Sequence[TensorDict]) -> Float[Tensor, ""]:
+        """Update the model with the mean gradient of `batches`; return their mean loss."""
+
+        def weigh(loss: Tensor) -> Tensor:
+            return self.scaler.scale(loss / len(batches))
+
+        total = 0.0
+        for batch in batches:
+            total = total + self.loss.backward(batch, weigh) / len(batches)
+        sync_gradients(self.model, self.mesh)
+        self.scaler.unscale_(self.optimizer)
+        if self.clip_norm is not None:
+            clip_grad_norm_(self._parameters, self.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        with warnings.catch_warnings():
+            # The scaler may skip the very first update, which the schedule takes for a mistake.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            self.schedule.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.average.update_parameters(self.model)
+        return total

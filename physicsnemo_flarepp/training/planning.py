@@ -86,23 +86,25 @@ def plan(
             return device <= _SHARE["cuda"] * memory and host <= _SHARE["cpu"] * host_memory
         return device + host <= _SHARE["cpu"] * memory
 
-    def step(name: str, way: str, tokens: int, device: int, host: int = 0) -> StepPlan:
+    def step(name: str, way: str, tokens: int = n_tokens) -> StepPlan:
+        streams = way == "streamed"
+        device = costs.peak(way, tokens, chunk if streams else None)
+        host = costs.waiting(tokens) if streams else 0
         return StepPlan(name, device, host, tokens * seconds * costs.work(way), fits(device, host))
 
-    shards = [(f"context over {r} ranks", -(-n_tokens // r)) for r in ranks]
-    streamed, waiting = costs.streamed(n_tokens, chunk), costs.waiting(n_tokens)
     return [
-        step("plain", "plain", n_tokens, costs.plain(n_tokens)),
-        step("recomputed blocks", "recomputed", n_tokens, costs.recomputed(n_tokens)),
-        *(step(name, "plain", tokens, costs.plain(tokens)) for name, tokens in shards),
-        step(f"streamed, chunks of {chunk}", "streamed", n_tokens, streamed, waiting),
+        step("plain", "plain"),
+        step("recomputed blocks", "recomputed"),
+        *(step(f"context over {r} ranks", "plain", -(-n_tokens // r)) for r in ranks),
+        step(f"streamed, chunks of {chunk}", "streamed"),
     ]
 
 
 class StepCosts:
     """Bytes and operations of training steps of a model, for any number of tokens.
 
-    The model is copied. `kind` is the type of the device: on "cuda" kernels have workspaces.
+    The model is copied. `kind` is the type of the device: on "cuda" kernels have workspaces. The
+    ways to take a step are "plain", "recomputed" (blocks, in the backward pass) and "streamed".
     """
 
     def __init__(self, model: MixerBackbone, batch: int, precision: str, kind: str = "cpu") -> None:
@@ -110,22 +112,11 @@ class StepCosts:
         self.batch, self.precision, self.kind = batch, precision, kind
         self._lines: dict[str, tuple[float, float, float]] = {}
 
-    def plain(self, n_tokens: int) -> int:
-        """Return the bytes at the peak of a plain step."""
-        return self._bytes("plain", n_tokens) + self.held(n_tokens)
-
-    def recomputed(self, n_tokens: int) -> int:
-        """Return the bytes at the peak of a step that recomputes blocks in the backward pass."""
-        return self._bytes("recomputed", n_tokens) + self.held(n_tokens)
-
-    def streamed(self, n_tokens: int, chunk: int) -> int:
-        """Return the bytes at the peak of a streamed step, without :meth:`waiting`."""
-        return self._bytes("streamed", min(chunk, n_tokens)) + self.held(n_tokens)
-
-    def waiting(self, n_tokens: int) -> int:
-        """Return the bytes of the hidden states of a streamed step, which wait where it is told."""
-        numbers = self.batch * n_tokens * self.model.stream_width * (len(self.model.blocks) + 1)
-        return numbers * next(self.model.parameters()).element_size()
+    def peak(self, way: str, n_tokens: int, chunk: int | None = None) -> int:
+        """Return the bytes at the peak of a step; of a streamed one without :meth:`waiting`."""
+        fixed, slope, _ = self._line(way)
+        at_once = n_tokens if chunk is None else min(chunk, n_tokens)
+        return int(fixed + slope * at_once) + self.held(n_tokens)
 
     def held(self, n_tokens: int) -> int:
         """Return what is there between steps: weights, moments, average, inputs and targets."""
@@ -133,6 +124,11 @@ class StepCosts:
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         width = model.functional_dim + (model.embedding_dim or 0) + model.out_dim
         return _COPIES * weights + 4 * width * self.batch * n_tokens
+
+    def waiting(self, n_tokens: int) -> int:
+        """Return the bytes of the hidden states of a streamed step, which wait where it is told."""
+        numbers = self.batch * n_tokens * self.model.stream_width * (len(self.model.blocks) + 1)
+        return numbers * next(self.model.parameters()).element_size()
 
     def chunk(self, memory: float) -> int:
         """Return the tokens per chunk that a quarter of a memory allows, a power of two."""
@@ -142,10 +138,6 @@ class StepCosts:
     def work(self, way: str) -> float:
         """Return the operations per token, relative to a plain step."""
         return self._line(way)[2] / self._line("plain")[2]
-
-    def _bytes(self, way: str, n_tokens: int) -> int:
-        fixed, slope, _ = self._line(way)
-        return int(fixed + slope * n_tokens)
 
     def _line(self, way: str) -> tuple[float, float, float]:
         """Return bytes without tokens, bytes per token and operations per token."""
@@ -158,11 +150,9 @@ class StepCosts:
     def _count(self, way: str, n_tokens: int) -> tuple[float, float]:
         """Return bytes at the peak and operations of a step; a streamed one has two such chunks."""
         chunks = 2 if way == "streamed" else 1
-        cloud = chunks * n_tokens
+        cloud, width = chunks * n_tokens, _WORKSPACE_WIDTH[self.precision]
         step = _make_step(self.model, self.batch, self.precision, way, cloud, n_tokens)
-        with OperatorCounter(
-            _WORKSPACE_WIDTH[self.precision] if self.kind == "cuda" else 0
-        ) as seen:
+        with OperatorCounter(width if self.kind == "cuda" else 0) as seen:
             step()
         self.model.zero_grad(set_to_none=True)
         waiting = self.waiting(cloud) if way == "streamed" else 0
@@ -176,8 +166,6 @@ class StreamChoice:
     its whole memory, not by what happens to be free: a run that resumes takes the same steps. The
     ranks of the context group choose together.
 
-    Examples
-    --------
     >>> model = MixerBackbone(3, 1, n_layers=1, n_hidden=32, n_head=4)
     >>> StreamChoice(500, model, "fp32")(1, 10**7), StreamChoice("auto", model, "fp32")(1, 1000)
     (500, None)
@@ -186,10 +174,8 @@ class StreamChoice:
     def __init__(
         self, stream: int | str, model: nn.Module, precision: str, group: Group | None = None
     ) -> None:
-        self.stream = stream
-        self.model = unwrap(model)
-        self.precision = precision
-        self.group = group
+        self.stream, self.model = stream, unwrap(model)
+        self.precision, self.group = precision, group
         self._costs: dict[int, StepCosts] = {}
 
     def __call__(self, batch: int, n_tokens: int) -> int | None:
@@ -200,7 +186,7 @@ class StreamChoice:
         if batch not in self._costs:
             self._costs[batch] = StepCosts(self.model, batch, self.precision, device.type)
         costs, memory = self._costs[batch], total_memory(device)
-        fits = costs.plain(n_tokens) <= _SHARE[device.type] * memory
+        fits = costs.peak("plain", n_tokens) <= _SHARE[device.type] * memory
         if self.group is not None:
             fits = not all_reduce(torch.tensor(float(not fits), device=device), "max", self.group)
         return None if fits else costs.chunk(memory)
@@ -211,8 +197,6 @@ class OperatorCounter(TorchDispatchMode):
 
     With `width`, attention backwards has a workspace of fp32 rows of a multiple of that width.
 
-    Examples
-    --------
     >>> with OperatorCounter() as counter:
     ...     x = torch.zeros(10, 100).add(1) @ torch.zeros(100, 10)
     >>> counter.now, counter.peak, counter.operations
@@ -235,8 +219,8 @@ class OperatorCounter(TorchDispatchMode):
             storage = tensor.untyped_storage()
             if storage not in self._seen:
                 self._seen.add(storage)
-                self.now += storage.nbytes()
-                weakref.finalize(storage, self._forget, storage.nbytes())
+                self._count(storage.nbytes())
+                weakref.finalize(storage, self._count, -storage.nbytes())
         operator, workspace = function.overloadpacket, 0
         if operator in flop_registry:
             self.operations += flop_registry[operator](*args, **kwargs, out_val=result)
@@ -246,8 +230,8 @@ class OperatorCounter(TorchDispatchMode):
         self.peak = max(self.peak, self.now + workspace)
         return result
 
-    def _forget(self, size: int) -> None:
-        self.now -= size
+    def _count(self, size: int) -> None:
+        self.now += size
 
 
 def _tensors(tree: object) -> list[Tensor]:

@@ -1,46 +1,27 @@
-"""What a run tells while it trains: a live bar on a terminal, sparse lines elsewhere."""
+"""What a run and its user tell each other: progress and memory, and requests to stop."""
 
 import ctypes
 import gc
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import torch
-from jaxtyping import Float, Int
+import torch.distributed as dist
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import Tensor
 
 from ..texts import printable
 
 QUIET_SECONDS = 30.0
 SPLIT_NAMES = {"val": "validation", "test": "test"}
-
-
-@dataclass(frozen=True)
-class PendingStep:
-    """A step whose loss is still on the device; `cases` are its positions, batch by batch."""
-
-    step: int
-    epoch: int
-    learning_rate: float
-    loss: Float[Tensor, ""]
-    cases: list[Int[Tensor, " B"]]
-
-    def row(self, loss: float) -> dict[str, object]:
-        """Return the row of metrics, with the loss over all ranks."""
-        return {
-            "kind": "step",
-            "step": self.step,
-            "epoch": self.epoch,
-            "loss": loss,
-            "learning_rate": self.learning_rate,
-        }
+# Sent by schedulers and torchrun, by Ctrl-C, and by `sbatch --signal=USR1@120` ahead of the limit.
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class PeakMemory:
@@ -50,8 +31,6 @@ class PeakMemory:
     memory of the process grew at its peak; where Linux's ``/proc`` cannot be written, by how much
     it has grown now.
 
-    Examples
-    --------
     >>> watch = PeakMemory(torch.device("cpu"))
     >>> _ = torch.ones(2**24)  # 64 MB, and gone
     >>> watch.megabytes() > 60
@@ -65,8 +44,7 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(device)
             return
         # What the C library keeps of freed blocks would be filled again without growing.
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
             trim(0)
         try:
             Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
@@ -94,21 +72,17 @@ def _resident(key: str) -> int:
 def duration(seconds: float) -> str:
     """Return a time for people.
 
-    Examples
-    --------
     >>> duration(42), duration(200), duration(7300)
     ('42 s', '3 min 20 s', '2 h 1 min')
     """
-    seconds = int(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+    minutes, seconds = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 class Reporter:
-    """Shows the progress of a run, once its length is set; silent unless `enabled`.
+    """Shows a live bar on a terminal, sparse lines elsewhere; silent unless `enabled`.
 
     `constant` names the prediction whose error is shown beside that of the model.
     """
@@ -118,8 +92,7 @@ class Reporter:
     ) -> None:
         # Not on a terminal rich would wrap lines at 80 columns.
         self.console = console or Console(soft_wrap=True, highlight=False)
-        self.enabled = enabled
-        self.constant = constant
+        self.enabled, self.constant = enabled, constant
         self.total_steps = self.epochs = 0
         self._error = ""
         self._first: tuple[int, float] | None = None
@@ -134,7 +107,7 @@ class Reporter:
         )
         self._task = None
 
-    def __enter__(self) -> "Reporter":
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
@@ -158,37 +131,72 @@ class Reporter:
             self._task = self._bar.add_task("", total=self.total_steps, name=epoch, text=text)
         self._bar.update(self._task, completed=step, name=epoch, text=text)
         now = time.monotonic()
-        if self._first is None:
-            self._first = (step, now)
+        first_step, since = self._first = self._first or (step, now)
         if not self.console.is_terminal and now - self._last_line > QUIET_SECONDS:
-            self._last_line = now
-            left = self._seconds_left(step, now)
+            self._last_line, left = now, "unknown"
+            if step > first_step:
+                left = duration((now - since) / (step - first_step) * (self.total_steps - step))
             self.say(f"{epoch}  step {step}/{self.total_steps}  {text}  {left} left")
 
     @contextmanager
     def evaluating(self, split: str, batches: int) -> Iterator[Callable[[], None]]:
-        """Show a second bar on a terminal; gives what is called after each batch."""
-        name = f"{SPLIT_NAMES[split]} cases"
-        task = self._bar.add_task("", total=batches, name=name, text="")
+        """Show a second bar on a terminal; yields what is called after each batch."""
+        task = self._bar.add_task("", total=batches, name=f"{SPLIT_NAMES[split]} cases", text="")
         try:
             yield lambda: self._bar.advance(task)
         finally:
             self._bar.remove_task(task)
 
-    def evaluated(self, epoch: int, split: str, error: float, mean_predictor: float | None) -> None:
-        """Show the error after an epoch, beside that of the training mean if it is known."""
+    def evaluated(self, epoch: int, split: str, error: float, constant: float | None) -> None:
+        """Show the error after an epoch, beside that of the constant prediction if it is known."""
         self._error = f"  {split} {100 * error:.2f} %"
         if not self.console.is_terminal:
-            beside = ""
-            if mean_predictor is not None:
-                beside = f" (predicting {self.constant}: {100 * mean_predictor:.1f} %)"
-            self.say(
-                f"epoch {epoch}/{self.epochs}  {SPLIT_NAMES[split]} error {100 * error:.2f} %"
-                f"{beside}"
-            )
+            text = f"epoch {epoch}/{self.epochs}  {SPLIT_NAMES[split]} error {100 * error:.2f} %"
+            if constant is not None:
+                text += f" (predicting {self.constant}: {100 * constant:.1f} %)"
+            self.say(text)
 
-    def _seconds_left(self, step: int, now: float) -> str:
-        first_step, since = self._first
-        if step == first_step:
-            return "unknown"
-        return duration((now - since) / (step - first_step) * (self.total_steps - step))
+
+class StopRequest:
+    """Inside its ``with``, SIGTERM, SIGINT and SIGUSR1 ask for a stop instead of killing.
+
+    A second SIGINT raises KeyboardInterrupt, for a user who cannot wait. The earlier handlers
+    come back at the end. Python delivers signals to the main thread only: in another thread
+    nothing is installed and nothing is ever requested.
+    """
+
+    def __init__(self) -> None:
+        self.signal_name: str | None = None  # of the first signal that this process got
+        self._interrupted = False
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def agree(self, device: str | torch.device) -> bool:
+        """Return whether any rank was asked to stop: the same answer on all, at the same step.
+
+        The flag is reduced on `device`, the rank's GPU with NCCL, and read on the host.
+        """
+        requested = self.signal_name is not None
+        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+            return requested
+        flag = torch.tensor(int(requested), dtype=torch.int32, device=device)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag.item())
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._previous:
+            number, handler = self._previous.popitem()
+            # None stands for a handler that was not installed from Python and cannot be again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if number == signal.SIGINT:
+            if self._interrupted:
+                raise KeyboardInterrupt
+            self._interrupted = True
+        self.signal_name = self.signal_name or signal.Signals(number).name

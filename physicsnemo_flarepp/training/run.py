@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,12 @@ from ..parallel.ranks import Ranks, on_first_rank
 from ..runs.checkpoints import Checkpoint, CheckpointStore, load_training_state
 from ..runs.directory import NORMALIZER, RunDirectory
 from ..runs.trained_run import load_run
-from ..runs.training_set import (
-    check_same_data,
-    data_files,
-    read_training_set,
-)
-from .assembly import (
-    Assembly,
-    assemble,
-    fastest_threads,
-    load_data,
-    start_ranks,
-    steps_in_time,
-)
+from ..runs.training_set import check_same_data, data_files, read_training_set
+from .assembly import Assembly, assemble, fastest_threads, load_data, start_ranks, steps_in_time
 from .config import check_config, check_same_config, compose, folder_name, one_budget
 from .reporting import Reporter
 from .tasks import task_of
-from .trainer import Selection, Trainer, watches_test
+from .trainer import Selection, Trainer
 
 
 @dataclass(frozen=True)
@@ -42,10 +32,8 @@ class TrainingResult:
 
     Parameters
     ----------
-    directory : Path
-        The run directory.
-    is_main : bool
-        Whether this process is the one that writes.
+    directory, is_main
+        The run directory, and whether this process is the one that writes.
     fields : tuple[str, ...]
         What has an error of its own.
     errors : torch.Tensor or None
@@ -57,13 +45,10 @@ class TrainingResult:
         Size of the model.
     stopped_by : str or None
         Signal that stopped the run before its end.
-    split : str
-        What the errors are of: ``test``, or ``val`` of data without a test split.
-    selection : Selection or None
-        Which weights they are of; None if the run was stopped.
+    split, selection
+        What the errors are of, ``test`` or without a test split ``val``; and of which weights.
     baselines : Mapping[str, float]
-        Mean errors on the same cases of predictors that need no network; empty if the run was
-        stopped.
+        Mean errors on the same cases of predictors that need no network; empty if it was stopped.
     """
 
     directory: Path
@@ -135,8 +120,8 @@ def _train_in(
         reporter.say(f"data: {guess}")
     store = CheckpointStore(directory.checkpoints, keep=cfg.training.keep_checkpoints)
     state = _find_state(cfg, directory, store, reporter)
-    stored = directory.path / NORMALIZER
-    loaders = load_data(cfg, ranks, stored if state is not None else None, data)
+    stored = None if state is None else directory.path / NORMALIZER
+    loaders = load_data(cfg, ranks, stored, data)
     if state is not None:
         on_first_rank(lambda: _check_data(directory, loaders, cfg), "checking the data")
     if cfg.threads == "auto":
@@ -150,7 +135,6 @@ def _train_in(
     assembly = assemble(cfg, ranks, loaders)
     reporter.total_steps, reporter.epochs = assembly.total_steps, assembly.epochs
     trainer = Trainer(cfg, ranks, assembly, directory, store, reporter)
-    _check_choice(trainer)
     if state is not None:
         trainer.resume(state)
         del state  # a copy of all weights and moments
@@ -165,43 +149,27 @@ def _train_in(
             directory.clear()
             directory.begin(cfg, loaders.normalizer, assembly.channels, training_set)
     _announce(reporter, ranks, assembly, cfg)
-    selection = errors = None
+    fields, split = tuple(assembly.fields), trainer.result_split
+    known = {"parameters": assembly.parameters, "split": split}
+    outcome = partial(TrainingResult, directory.path, is_main, fields, **known)
     with reporter:
-        stopped_by = trainer.run()
-        if stopped_by is None:
-            selection, errors = trainer.finish()
-    split = trainer.result_split
-    baselines = {} if stopped_by else task.baselines(assembly, split)
-    parameters = sum(p.numel() for p in assembly.model.parameters())
-    result = TrainingResult(
-        directory.path,
-        is_main,
-        tuple(assembly.fields),
-        errors,
-        trainer.mean_predictor_error(split) if stopped_by is None else None,
-        parameters,
-        stopped_by,
-        split,
-        selection,
-        baselines,
-    )
-    if stopped_by is not None:
-        reporter.say(
-            f"stopped by {stopped_by} at step {trainer.step} of {reporter.total_steps}; saved in "
-            f"{directory.checkpoints}. The same command resumes from there"
-        )
-        return result
+        if stopped_by := trainer.run():
+            reporter.say(
+                f"stopped by {stopped_by} at step {trainer.step} of {reporter.total_steps}; saved "
+                f"in {directory.checkpoints}. The same command resumes from there"
+            )
+            return outcome(None, None, stopped_by=stopped_by)
+        selection, errors = trainer.finish()
+    baselines = task.baselines(assembly, split)
+    mean = trainer.mean_predictor_error(split)
+    result = outcome(errors, mean, selection=selection, baselines=baselines)
     table = task.table(result, cfg, ranks, assembly)
     if is_main:
-        case_ids = getattr(loaders, split).dataset.reader.case_ids
-        directory.write_results(
-            assembly.average.module,
-            case_ids,
-            result.fields,
-            result.errors.tolist(),
-            table,
-            {**asdict(selection), "measured_on": split, "epochs": assembly.epochs},
-        )
+        cases = getattr(loaders, split).dataset.reader.case_ids
+        rows = ([case, *row] for case, row in zip(cases, errors.tolist(), strict=True))
+        chosen = {**asdict(selection), "measured_on": split, "epochs": assembly.epochs}
+        average = assembly.average.module
+        directory.write_results(average, [["case", *fields], *rows], table, chosen)
         reporter.say(table)
         reporter.say(f"results in {directory.path}")
     return result
@@ -264,35 +232,17 @@ def _check_data(directory: RunDirectory, loaders: Loaders, cfg: DictConfig) -> N
     check_same_data(stored["files"], found, directory.path)
 
 
-def _check_choice(trainer: Trainer) -> None:
-    """Raise ValueError before training if there is nothing to choose the weights by."""
-    loaders, select = trainer.assembly.loaders, trainer.settings.select
-    if select == "best" and loaders.val is None:
-        raise ValueError(
-            "training.select is 'best', but the data has no validation split to choose on: set "
-            "data.n_val, or data.splits with an entry val, or choose training.select=last "
-            "('best_on_test' chooses on the test set, which makes its errors optimistic)"
-        )
-    if watches_test(trainer.settings) and loaders.test is None:
-        raise ValueError(
-            "training.watch_test or training.select=best_on_test needs a test split, but the data "
-            "has none; name one in data.splits"
-        )
-
-
 def _announce(reporter: Reporter, ranks: Ranks, assembly: Assembly, cfg: DictConfig) -> None:
     """Say in a few lines what is about to happen, and what of the data goes unused."""
-    loaders = {"training": assembly.loaders.train, "validation": assembly.loaders.val}
-    loaders["test"] = assembly.loaders.test
-    cases = ", ".join(
-        f"{len(loader.dataset.reader)} {name}" for name, loader in loaders.items() if loader
-    )
-    parameters = sum(p.numel() for p in assembly.model.parameters())
-    mesh = ranks.mesh
+    loaders = assembly.loaders
+    named = {"training": loaders.train, "validation": loaders.val, "test": loaders.test}
+    sizes = [f"{len(split.dataset.reader)} {name}" for name, split in named.items() if split]
+    mesh, kind = ranks.mesh, type(assembly.model).__name__
     reporter.say(
-        f"{type(assembly.model).__name__} with {parameters:,} parameters on {ranks.device}, "
+        f"{kind} with {assembly.parameters:,} parameters on {ranks.device}, "
         f"{mesh['data'].size()} data x {mesh['context'].size()} context ranks, "
-        f"{torch.get_num_threads()} threads; {cases} cases; fields {', '.join(assembly.fields)}"
+        f"{torch.get_num_threads()} threads; {', '.join(sizes)} cases; "
+        f"fields {', '.join(assembly.fields)}"
     )
     for line in assembly.loaders.train.dataset.reader.describe_names():
         reporter.say(line)
@@ -313,7 +263,10 @@ def with_defaults(cfg: Mapping[str, Any] | DictConfig, *, in_memory: bool) -> Di
     model, data = given.get("model"), given.get("data")
     named = isinstance(model, str) or model is None
     name = model if isinstance(model, str) else "flarepp"
-    own = in_memory or data is not None and _is_own(data)
+    # Own data is in memory, or a folder and nothing says what is in it.
+    said = data is not None and (data.get("benchmark") or data.get("sequences"))
+    said = said or "_target_" in (OmegaConf.select(given, "data.reader") or {})
+    own = in_memory or not said and OmegaConf.select(given, "data.root") is not None
     if not own and data is not None:
         if named:
             given.model = _compose_unnamed(["experiment=none", f"model={name}"]).model
@@ -331,13 +284,6 @@ def with_defaults(cfg: Mapping[str, Any] | DictConfig, *, in_memory: bool) -> Di
     elif "_target_" in model:
         base.model = {}
     return OmegaConf.merge(base, given)
-
-
-def _is_own(data: DictConfig) -> bool:
-    """Return whether a data config is a folder and nothing says what is in it."""
-    reader = data.get("reader") or {}
-    said = data.get("benchmark") or data.get("sequences") or "_target_" in reader
-    return data.get("root") is not None and not said
 
 
 def _compose_unnamed(overrides: Sequence[str]) -> DictConfig:

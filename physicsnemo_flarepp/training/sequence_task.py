@@ -21,8 +21,7 @@ from ..sequences.loading import checked_config, layout_of, sequence_loaders
 from ..texts import format_table
 from .losses import case_errors
 from .planning import StreamChoice
-from .step import Adapter, Objective
-from .tasks import Built, Task
+from .tasks import Adapter, Built, FieldTask, Objective, Weigh
 
 if TYPE_CHECKING:
     from .assembly import Assembly
@@ -40,8 +39,7 @@ class LabelLoss(Objective):
     def __init__(
         self, forward: Callable[..., Tensor], adapter: Adapter, precision: str, context_ranks: int
     ) -> None:
-        super().__init__(precision)
-        self.forward, self.adapter = forward, adapter
+        super().__init__(forward, adapter, precision)
         self.context_ranks = context_ranks
 
     def logits(self, batch: TensorDict) -> Float[Tensor, "B classes"]:
@@ -58,11 +56,9 @@ class LabelLoss(Objective):
         """Return 1 for each case whose class is wrong, 0 for the others."""
         return (self.classify(batch) != batch["label"])[:, None].float()
 
-    def backward(self, batch: TensorDict, weigh: Callable[[Tensor], Tensor]) -> Float[Tensor, ""]:
+    def backward(self, batch: TensorDict, weigh: Weigh) -> Float[Tensor, ""]:
         """Add the gradients of the weighed loss to those of the model; return the loss."""
-        loss = self(batch)
-        weigh(loss / self.context_ranks).backward()
-        return loss.detach()
+        return super().backward(batch, lambda loss: weigh(loss / self.context_ranks))
 
     def __call__(self, batch: TensorDict) -> Float[Tensor, ""]:
         """Return the loss, differentiable."""
@@ -72,7 +68,7 @@ class LabelLoss(Objective):
         return F.cross_entropy(logits, labels)
 
 
-class SequenceTask(Task):
+class SequenceTask(FieldTask):
     """Classes of sequences, by the share that is classified wrong."""
 
     constant_name = "the commonest class"
@@ -92,11 +88,7 @@ class SequenceTask(Task):
         return ()
 
     def load_data(
-        self,
-        cfg: DictConfig,
-        placed: Mapping[str, Any],
-        normalizer: Path | None,
-        data: MemoryCases | None,
+        self, cfg: DictConfig, placed: Mapping, normalizer: Path | None, data: MemoryCases | None
     ) -> Loaders:
         """Return the loaders; nothing is normalised."""
         return sequence_loaders(checked_config(cfg.data), placed)
@@ -127,6 +119,10 @@ class SequenceTask(Task):
         unknown = dict.fromkeys(("coordinates", "extent", "forces", "builtin"))
         return {**unknown, "files": files}, ()
 
+    def baselines(self, assembly: "Assembly", split: str) -> Mapping[str, float]:
+        """Return none: the commonest class is in the table."""
+        return {}
+
     def table(
         self, result: "TrainingResult", cfg: DictConfig, ranks: Ranks, assembly: "Assembly"
     ) -> str:
@@ -152,17 +148,6 @@ class SequenceTask(Task):
             head, *((str(i), *map(str, row)) for i, row in enumerate(tables["test"].tolist()))
         ]  # fmt: skip
         padding = "masked" if cfg.data.get("mask_padding", True) else "not masked, as published"
-        return "\n".join(
-            [
-                f"Accuracy in percent; padding {padding}",
-                "",
-                format_table(rows, markdown=True),
-                "",
-                "Test sequences by class",
-                "",
-                format_table(confusion, markdown=True),
-                "",
-                result.selection.describe(assembly.epochs, result.split),
-                "",
-            ]
-        )
+        lines = [f"Accuracy in percent; padding {padding}", "", format_table(rows, markdown=True)]
+        lines += ["", "Test sequences by class", "", format_table(confusion, markdown=True)]
+        return "\n".join([*lines, "", result.selection.describe(assembly.epochs, result.split), ""])

@@ -95,13 +95,10 @@ def streamed_step(
     parameters = [p for p in model.parameters() if p.requires_grad]
     inputs = TokenInputs(model, fx, embedding, time, token_mask, token_weights)
     if inputs.require_grad or not parameters:
+        reason = "an input requires one; detach it, or call streamed_gradients"
         raise ValueError(
             "streamed_step gives the gradients of parameters: "
-            + (
-                "an input requires one; detach it, or call streamed_gradients"
-                if parameters
-                else "none of them requires one"
-            )
+            + (reason if parameters else "none of them requires one")
         )
     loss = RelativeL2(token_mask) if loss is None else loss
     plan = (chunk_size, offload, stream_dtype, progress)
@@ -200,20 +197,17 @@ def _arrays_for(
     model: TokenModel,
 ) -> dict[str, ArrayLike]:
     """Return the arrays that gradients are written to, by name."""
-    known = [name for name, value in given.items() if value is not None]
-    if model.unified_pos:  # made from the grid, whatever is given
-        known = [name for name in known if name != "embedding"]
+    replaced = "embedding" if model.unified_pos else None  # made from the grid, whatever is given
+    known = [name for name, value in given.items() if value is not None and name != replaced]
     if wanted is None:
         wanted = [name for name in known if name != "target"]
-    names = list(dict.fromkeys((*wanted, *out)))
-    for name in names:
+    arrays = {}
+    for name in dict.fromkeys((*wanted, *out)):
         if name not in known:
             raise ValueError(
                 f"wanted: there is no gradient of {name!r}, because the model gets no such input; "
                 f"choose from {', '.join(known)}"
             )
-    arrays = {}
-    for name in names:
         value = given[name]
         if name not in out:
             dtype = accumulation_dtype(TokenArray(name, value).meta().dtype)
@@ -244,30 +238,23 @@ def _run(
     if not isinstance(loss, LossOverSums):
         raise TypeError(
             f"loss must have sums(prediction, target, rows) and value(sums), got "
-            f"{type(loss).__name__}: a loss that is no function of sums over tokens cannot be "
+            f"{type(loss).__name__}: a loss that is not a function of sums over tokens cannot be "
             "streamed; use the plain forward, or leave it out for the relative L2"
         )
-    targets = None if target is None else _check_target(target, inputs, model.structured_shape)
-    chunk_size, offload, stream_dtype, progress = plan
+    targets, expected = None, (inputs.batch, inputs.n_tokens)
+    if target is not None:
+        targets = TokenArray("target", target, model.structured_shape)
+        if len(targets.shape) != 3 or targets.shape[:2] != expected:
+            raise ValueError(
+                f"target must have a row for each of the {expected[1]} tokens of the {expected[0]} "
+                f"samples, got the shape {tuple(target.shape)}"
+            )
+    chunk_size, offload, dtype, progress = plan
     n_streams = len(model.blocks) + 1  # the last one for the gradient
-    passes, visits = plan_passes(
-        model, inputs, chunk_size, storage_place(offload), stream_dtype, n_streams
-    )
+    place = storage_place(offload)
+    passes, visits = plan_passes(model, inputs, chunk_size, place, dtype, n_streams)
     work = GradientPasses(passes, targets, loss, parameters, places)
     visits = 2 * (visits + len(passes.ranges))
     with progress_bar("streamed step", visits, progress) as passes.advance:
         value = work.run(factor)
     return value, work.gradients
-
-
-def _check_target(
-    target: ArrayLike, inputs: TokenInputs, grid: tuple[int, ...] | None
-) -> TokenArray:
-    array = TokenArray("target", target, grid)
-    expected = (inputs.batch, inputs.n_tokens)
-    if len(array.shape) != 3 or array.shape[:2] != expected:
-        raise ValueError(
-            f"target must have a row for each of the {expected[1]} tokens of the {expected[0]} "
-            f"samples, got the shape {tuple(target.shape)}"
-        )
-    return array

@@ -15,20 +15,16 @@ from torch import Tensor
 
 from ..ops import all_reduce
 from ..parallel.ranks import Ranks, on_first_rank
-from ..runs.checkpoints import (
-    Checkpoint,
-    CheckpointStore,
-    gather_random_states,
-    load_training_state,
-    restore_own_random_state,
-)
-from ..runs.directory import RunDirectory
-from ..runs.metrics import read_metrics
+from ..runs import checkpoints
+from ..runs.checkpoints import Checkpoint, CheckpointStore
+from ..runs.directory import RunDirectory, read_metrics
 from .assembly import Assembly
-from .config import BUDGETS, TrainingConfig
-from .interrupts import StopRequest
+from .config import BUDGETS
 from .losses import case_errors
-from .reporting import SPLIT_NAMES, PeakMemory, PendingStep, Reporter
+from .reporting import SPLIT_NAMES, PeakMemory, Reporter, StopRequest
+
+# What of a step has a state of its own, by its name in checkpoints.
+_PARTS = ("model", "average", "optimizer", "schedule", "scaler")
 
 
 @dataclass(frozen=True)
@@ -44,8 +40,6 @@ class Selection:
     def describe(self, epochs: int, measured_on: str) -> str:
         """Return the choice in a sentence, for tables of errors on the split `measured_on`.
 
-        Examples
-        --------
         >>> Selection("best", "val", 40, 800, 0.1134).describe(60, "test")
         'Weights: best on validation cases, epoch 40 of 60 (error there 11.34 %).'
         """
@@ -58,11 +52,6 @@ class Selection:
         if self.split == measured_on:
             text += " They were selected on these same cases, so the error is optimistic."
         return text
-
-
-def watches_test(settings: TrainingConfig) -> bool:
-    """Return whether test cases are read while training."""
-    return settings.watch_test or settings.select == "best_on_test"
 
 
 class NonFiniteLoss(RuntimeError):
@@ -81,20 +70,33 @@ class Trainer:
         store: CheckpointStore,
         reporter: Reporter,
     ) -> None:
-        self.cfg = cfg
-        self.settings = cfg.training
-        self.ranks = ranks
-        self.assembly = assembly
-        self.directory = directory
-        self.reporter = reporter
-        self.store = store
-        self.epoch = 0
-        self.step_in_epoch = 0
+        self.cfg, self.settings, self.ranks = cfg, cfg.training, ranks
+        self.assembly, self.directory = assembly, directory
+        self.store, self.reporter = store, reporter
+        self.epoch = self.step_in_epoch = 0
+        loaders, select = assembly.loaders, self.settings.select
+        watches_test = self.settings.watch_test or select == "best_on_test"
+        if select == "best" and loaders.val is None:
+            raise ValueError(
+                "training.select is 'best', but the data has no validation split to choose on: set "
+                "data.n_val, or data.splits with an entry val, or choose training.select=last "
+                "('best_on_test' chooses on the test set, which makes its errors optimistic)"
+            )
+        if watches_test and loaders.test is None:
+            raise ValueError(
+                "training.watch_test or training.select=best_on_test needs a test split, but the "
+                "data has none; name one in data.splits"
+            )
+        # What is evaluated while training, what of it makes a checkpoint the best, and what the
+        # result is measured on.
+        self._watched = ["val"] * (loaders.val is not None) + ["test"] * watches_test
+        by_validation = None if loaders.val is None else "val"
+        self.chosen_by = "test" if select == "best_on_test" else by_validation
+        self.result_split = "val" if loaders.test is None else "test"
         self._errors: dict[str, Float[Tensor, "cases F"]] = {}
         self._baselines: dict[str, float | None] = {}
-        self._pending: list[PendingStep] = []
-        self._saved_step = -1
-        self._evaluated_step = -1
+        self._pending: list[tuple[dict, Tensor, list[Tensor]]] = []  # row, loss, cases of a step
+        self._saved_step = self._evaluated_step = -1
         self._metric: float | None = None
         self._log_fails = False
         self._tokens = 0
@@ -116,61 +118,23 @@ class Trainer:
         """Whether nothing is left to train."""
         return self.step >= self.assembly.total_steps
 
-    @property
-    def chosen_by(self) -> str | None:
-        """The split whose error makes a checkpoint the best; None without one to look at."""
-        if self.settings.select == "best_on_test":
-            return "test"
-        return "val" if self.assembly.loaders.val is not None else None
-
-    @property
-    def result_split(self) -> str:
-        """What the result is measured on: the test split, or validation without one."""
-        return "val" if self.assembly.loaders.test is None else "test"
-
-    @property
-    def _watched(self) -> list[str]:
-        """The splits that are evaluated while training."""
-        watched = ["val"] if self.assembly.loaders.val is not None else []
-        return watched + (["test"] if watches_test(self.settings) else [])
-
     # Checkpoints ---------------------------------------------------------------------------
 
     def resume(self, state: dict) -> None:
         """Take up the state of a checkpoint."""
-        begun = state["epoch"] + (state["step_in_epoch"] > 0)
-        done = state["epoch"] * self.assembly.steps_per_epoch + state["step_in_epoch"]
-        if done > self.assembly.total_steps:
-            length = ", ".join(f"training.{n} is {self.settings[n]}" for n in BUDGETS
-                               if self.settings[n] is not None)  # fmt: skip
-            raise ValueError(
-                f"{length}, but the run has begun epoch {begun} and done {done} steps; allow it as "
-                "many or more"
-            )
-        step = self.assembly.step
-        self.assembly.model.load_state_dict(state["model"])
-        step.average.load_state_dict(state["average"])
-        step.optimizer.load_state_dict(state["optimizer"])
-        step.schedule.load_state_dict(state["schedule"])
-        step.scaler.load_state_dict(state["scaler"])
         self.epoch, self.step_in_epoch = state["epoch"], state["step_in_epoch"]
-        restore_own_random_state(state["random"])
+        if self.step > self.assembly.total_steps:
+            given = {name: self.settings[name] for name in BUDGETS}
+            length = ", ".join(f"training.{n} is {v}" for n, v in given.items() if v is not None)
+            raise ValueError(
+                f"{length}, but the run has begun epoch {self.begun} and done {self.step} steps; "
+                "allow it as many or more"
+            )
+        for name in _PARTS:
+            getattr(self.assembly.step, name).load_state_dict(state[name])
+        checkpoints.restore_own_random_state(state["random"])
         if self.ranks.is_first:
             self.directory.forget_after(self.step, result=not self.is_complete)
-
-    def _state(self) -> dict:
-        step = self.assembly.step
-        return {
-            "config": OmegaConf.to_container(self.cfg),
-            "model": self.assembly.model.state_dict(),
-            "average": step.average.state_dict(),
-            "optimizer": step.optimizer.state_dict(),
-            "schedule": step.schedule.state_dict(),
-            "scaler": step.scaler.state_dict(),
-            "epoch": self.epoch,
-            "step_in_epoch": self.step_in_epoch,
-            "random": gather_random_states(),
-        }
 
     def save(self, metric: float | None = None, *, required: bool = False) -> None:
         """Write a checkpoint; a full disk costs a warning unless it is `required`.
@@ -179,7 +143,10 @@ class Trainer:
         """
         self._flush()
         self._check_weights()
-        state = self._state()
+        state = {name: getattr(self.assembly.step, name).state_dict() for name in _PARTS}
+        state["config"] = OmegaConf.to_container(self.cfg)
+        state |= {"epoch": self.epoch, "step_in_epoch": self.step_in_epoch}
+        state["random"] = checkpoints.gather_random_states()
 
         def write() -> None:
             self.directory.check_present()
@@ -195,23 +162,19 @@ class Trainer:
             self.reporter.say(f"WARNING no checkpoint at step {self.step}: {failure}")
         else:
             self._saved_step = self.step
-            self._mark_saved()
-        self._since = time.perf_counter()
-
-    def _mark_saved(self) -> None:
-        if self.ranks.is_first:
             try:
-                self.directory.mark_saved()
+                if self.ranks.is_first:
+                    self.directory.mark_saved()
             except OSError as error:  # the checkpoint is there, and the next one marks the run
                 self.reporter.say(f"WARNING {error}")
+        self._since = time.perf_counter()
 
     def _save_before_stop(self, signal_name: str) -> None:
         """Save where the run was asked to stop; if that fails, say what there is instead."""
         if self._saved_step == self.step:
             return
-        metric = self._metric if self._evaluated_step == self.step else None
         try:
-            self.save(metric, required=True)
+            self.save(self._metric if self._evaluated_step == self.step else None, required=True)
         except OSError as error:
             entries = self.store.entries()
             last = f"the last checkpoint is {entries[0].path}" if entries else "there is none"
@@ -230,7 +193,7 @@ class Trainer:
                 stopped = self._train_epoch(stop)
                 if not stopped:
                     self._end_epoch()
-                    stopped = not self.is_complete and self._stop_agreed(stop, looks=True)
+                    stopped = not self.is_complete and stop.agree(self.ranks.device)
                 if stopped:
                     signal_name = stop.signal_name or "SIGTERM"
                     self._save_before_stop(signal_name)
@@ -243,21 +206,23 @@ class Trainer:
     def _train_epoch(self, stop: StopRequest) -> bool:
         """Do the rest of an epoch; return whether it was asked to stop."""
         self._since = time.perf_counter()
+        every = self.settings.checkpoint_every
         for batches in self._batches():
-            learning_rate = self.assembly.step.schedule.get_last_lr()[0]
+            rate = self.assembly.step.schedule.get_last_lr()[0]
             loss = self.assembly.step(batches)
             self.step_in_epoch += 1
+            row = {"kind": "step", "step": self.step, "epoch": self.epoch, "loss": None}
             cases = [batch["case_index"] for batch in batches]
-            self._pending.append(PendingStep(self.step, self.epoch, learning_rate, loss, cases))
+            self._pending.append((row | {"learning_rate": rate}, loss, cases))
             self._tokens += sum(batch["tokens"].numel() for batch in batches)
             if self.step_in_epoch == self.assembly.steps_per_epoch or self.is_complete:
                 return False
             looks = self.step % self.settings.log_every == 0
             if looks:
                 self._flush()
-            if self._stop_agreed(stop, looks):
+            # Several ranks ask each other only when they look.
+            if (looks or self.ranks.size == 1) and stop.agree(self.ranks.device):
                 return True
-            every = self.settings.checkpoint_every
             if every is not None and self.step % every == 0:
                 self.save()
         return False
@@ -266,15 +231,10 @@ class Trainer:
         """Return the batches of the steps that are left in this epoch."""
         loader = self.assembly.loaders.train
         loader.set_epoch(self.epoch)
-        batches_done = self.step_in_epoch * self.settings.accumulate
-        loader.sampler.skip(batches_done * loader.batch_size)
+        loader.sampler.skip(self.step_in_epoch * self.settings.accumulate * loader.batch_size)
         batches = iter(loader)
         while group := tuple(itertools.islice(batches, self.settings.accumulate)):
             yield group
-
-    def _stop_agreed(self, stop: StopRequest, looks: bool) -> bool:
-        """Tell whether all ranks stop here; several ranks ask each other when they look."""
-        return (looks or self.ranks.size == 1) and stop.agree(self.ranks.device)
 
     def _end_epoch(self) -> None:
         """Evaluate and save what is due after an epoch."""
@@ -306,18 +266,15 @@ class Trainer:
         return row["error"]
 
     def finish(self) -> tuple[Selection, Float[Tensor, "cases F"]]:
-        """Choose the weights that are the result; return them described, and their errors.
-
-        Here the test set is read, for the first time unless the run watches it.
-        """
-        selection = self._select()
-        split = self.result_split
+        """Choose the resulting weights and read the test set; return the choice and its errors."""
+        selection, split = self._select(), self.result_split
         errors = self._errors.get(split) if selection.step == self.step else None
         if errors is None:  # else the last epoch was evaluated on it
             errors = self._measure(split)
         row = self._error_row("result", split, errors)
         row |= {"select": selection.select, "selected_epoch": selection.epoch}
-        if self.ranks.is_first and not self._has_result():
+        written = self.ranks.is_first and self.directory.metrics.path.exists()
+        if not (written and any(r["kind"] == "result" for r in read_metrics(self.directory.path))):
             self._log([row])
         return selection, errors
 
@@ -325,65 +282,48 @@ class Trainer:
         """Error of predicting the training mean on an evaluated split; None if it is unknown."""
         return self._baselines[split]
 
-    def _has_result(self) -> bool:
-        """Tell whether the run was complete before and its metrics say so."""
-        if not self.directory.metrics.path.exists():
-            return False
-        return any(row["kind"] == "result" for row in read_metrics(self.directory.path))
-
     def _select(self) -> Selection:
         """Set the averaged weights to those of the chosen checkpoint, on all ranks."""
-        if self.settings.select == "last":
+        select = self.settings.select
+        if select == "last":
             return Selection("last", None, self.begun, self.step, None)
 
         def load() -> tuple[Checkpoint, dict]:
             best = self.store.best(self.reporter.say)
             if best is None:
                 raise FileNotFoundError(f"{self.store.directory} holds no evaluated checkpoint")
-            return best, load_training_state(best)["average"]
+            return best, checkpoints.load_training_state(best)["average"]
 
         try:
             best, average = on_first_rank(load, "loading the best checkpoint")
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"training.select is {self.settings.select!r}, but the best checkpoint cannot be "
-                f"used: {error}. Restore it, or train again (restart=true)"
+                f"training.select is {select!r}, but the best checkpoint cannot be used: {error}. "
+                "Restore it, or train again (restart=true)"
             ) from error
         self.assembly.average.load_state_dict(average)
-        return Selection(self.settings.select, self.chosen_by, best.epoch, best.step, best.metric)
+        return Selection(select, self.chosen_by, best.epoch, best.step, best.metric)
 
     def _measure(self, split: str) -> Float[Tensor, "cases F"]:
         """Return the errors of the averaged weights; measure the mean predictor the first time."""
         self.assembly.average.eval()
         measures = {"model": self.assembly.evaluation.errors}
-        if split not in self._baselines:
-            self._baselines[split] = None
-            if self.assembly.constant is not None:
-                measures["mean"] = self.assembly.constant
-        loader = getattr(self.assembly.loaders, split)
+        if split not in self._baselines and self.assembly.constant is not None:
+            measures["mean"] = self.assembly.constant
+        loader, fields = getattr(self.assembly.loaders, split), len(self.assembly.fields)
         with self.reporter.evaluating(split, len(loader)) as advance:
-            errors = case_errors(
-                measures,
-                loader,
-                len(self.assembly.fields),
-                data_group=self.ranks.data_group,
-                advance=advance,
-            )
-        if "mean" in errors:
-            self._baselines[split] = errors["mean"].mean().item()
+            group = self.ranks.data_group
+            errors = case_errors(measures, loader, fields, data_group=group, advance=advance)
+        mean = errors["mean"].mean().item() if "mean" in errors else None
+        self._baselines.setdefault(split, mean)
         return errors["model"]
 
     def _error_row(self, kind: str, split: str, errors: Float[Tensor, "cases F"]) -> dict:
         means = errors.mean(0)
-        return {
-            "kind": kind,
-            "split": split,
-            "step": self.step,
-            "epoch": self.epoch,
-            "error": means.mean().item(),
-            "errors": dict(zip(self.assembly.fields, means.tolist(), strict=True)),
-            "mean_predictor_error": self.mean_predictor_error(split),
-        }
+        row = {"kind": kind, "split": split, "step": self.step, "epoch": self.epoch}
+        row["error"] = means.mean().item()
+        row["errors"] = dict(zip(self.assembly.fields, means.tolist(), strict=True))
+        return row | {"mean_predictor_error": self.mean_predictor_error(split)}
 
     # Metrics -------------------------------------------------------------------------------
 
@@ -403,34 +343,33 @@ class Trainer:
         """Read the losses of the last steps from the device: the run's only wait for it."""
         if not self._pending:
             return
-        losses = torch.stack([pending.loss for pending in self._pending])
-        data_size = self.ranks.mesh["data"].size()
+        rows, losses, cases = zip(*self._pending, strict=True)
+        self._pending = []
+        losses, data_size = torch.stack(losses), self.ranks.mesh["data"].size()
         if data_size > 1:
             losses = all_reduce(losses / data_size, "sum", self.ranks.data_group)
-        values = losses.tolist()
-        pending, self._pending = self._pending, []
+        for row, loss in zip(rows, losses.tolist(), strict=True):
+            row["loss"] = loss
         seconds = time.perf_counter() - self._since
-        speed = self._tokens * self.ranks.size / seconds
+        rows[-1].update(
+            tokens_per_second=self._tokens * self.ranks.size / seconds,
+            seconds_per_step=seconds / len(rows),
+            memory_mb=self._memory.megabytes(),
+        )
         self._tokens, self._since = 0, time.perf_counter()
-        rows = [entry.row(value) for entry, value in zip(pending, values, strict=True)]
-        rows[-1] |= {
-            "tokens_per_second": speed,
-            "seconds_per_step": seconds / len(pending),
-            "memory_mb": self._memory.megabytes(),
-        }
         finite = list(itertools.takewhile(lambda row: math.isfinite(row["loss"]), rows))
         self._log(finite)
         if len(finite) < len(rows):
-            first = pending[len(finite)]
-            self._fail(f"the loss is {values[len(finite)]} at step {first.step}", first.cases)
+            first = rows[len(finite)]
+            self._fail(f"the loss is {first['loss']} at step {first['step']}", cases[len(finite)])
         self.reporter.show(rows[-1])
 
     def _check_weights(self) -> None:
         """Never save weights that are not finite."""
         sums = torch.stack([p.detach().sum() for p in self.assembly.model.parameters()])
         if not bool(torch.isfinite(sums).all()):
-            names = [name for name, _ in self.assembly.model.named_parameters()]
-            bad = [n for n, ok in zip(names, torch.isfinite(sums).tolist(), strict=True) if not ok]
+            named = zip(self.assembly.model.named_parameters(), sums.isfinite(), strict=True)
+            bad = [name for (name, _), finite in named if not finite]
             self._fail(f"the weights {', '.join(bad[:3])} are not finite at step {self.step}", [])
 
     def _fail(self, what: str, cases: list[Tensor]) -> None:

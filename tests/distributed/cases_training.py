@@ -25,9 +25,8 @@ from physicsnemo_flarepp.parallel import (
 from physicsnemo_flarepp.parallel.ranks import sum_in_buckets
 from physicsnemo_flarepp.training.config import TrainingConfig
 from physicsnemo_flarepp.training.losses import relative_l2_loss
-from physicsnemo_flarepp.training.optimizers import make_average, make_schedule
+from physicsnemo_flarepp.training.optimizers import TrainStep, make_average, make_schedule
 from physicsnemo_flarepp.training.optimizers import make_optimizer as recipe_optimizer
-from physicsnemo_flarepp.training.step import TrainStep
 from physicsnemo_flarepp.training.streamed import streamed_gradients, streamed_step
 
 SAMPLES = 4

@@ -30,7 +30,7 @@ from physicsnemo_flarepp.evaluation.bounds import (
 from physicsnemo_flarepp.evaluation.calibration import NoGround
 from physicsnemo_flarepp.evaluation.file_predictions import describe_prediction
 from physicsnemo_flarepp.report import write_page
-from physicsnemo_flarepp.runs.manifest import Manifest
+from physicsnemo_flarepp.runs.checkpoints import Manifest
 from tests.commands.calling import verb
 from tests.evaluation import making
 

@@ -75,7 +75,7 @@ def left_in(directory: Path) -> dict:
     """What is to be compared with a run that was left alone."""
     from physicsnemo_flarepp.evaluation import load_run
     from physicsnemo_flarepp.inference.state import model_fingerprint
-    from physicsnemo_flarepp.runs.metrics import read_metrics
+    from physicsnemo_flarepp.runs import read_metrics
 
     return {
         "model": model_fingerprint(load_run(directory, device="cpu").model),

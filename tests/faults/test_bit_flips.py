@@ -11,9 +11,8 @@ from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.evaluation import force_settings, load_run
 from physicsnemo_flarepp.inference import LatentState
-from physicsnemo_flarepp.runs import CheckpointStore, load_training_state
+from physicsnemo_flarepp.runs import CheckpointStore, load_training_state, read_metrics
 from physicsnemo_flarepp.runs.directory import RunDirectory
-from physicsnemo_flarepp.runs.metrics import read_metrics
 from physicsnemo_flarepp.training import train
 from tests.training.conftest import (  # noqa: F401
     make_config,

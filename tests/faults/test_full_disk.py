@@ -9,10 +9,9 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from physicsnemo_flarepp.evaluation import load_run
-from physicsnemo_flarepp.runs import CheckpointStore
-from physicsnemo_flarepp.runs.metrics import read_metrics
+from physicsnemo_flarepp.runs import CheckpointStore, read_metrics
 from physicsnemo_flarepp.training import train
-from physicsnemo_flarepp.training.step import TrainStep
+from physicsnemo_flarepp.training.optimizers import TrainStep
 from tests.training.conftest import (  # noqa: F401
     make_config,
     one_thread,

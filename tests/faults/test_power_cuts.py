@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from physicsnemo_flarepp.evaluation import load_run
-from physicsnemo_flarepp.runs import CheckpointStore
-from physicsnemo_flarepp.runs.metrics import read_metrics
+from physicsnemo_flarepp.runs import CheckpointStore, read_metrics
 from physicsnemo_flarepp.training import train
 from tests.training.conftest import (  # noqa: F401
     make_config,

@@ -10,15 +10,15 @@ import torch
 
 from physicsnemo_flarepp.evaluation import force_settings, load_run
 from physicsnemo_flarepp.runs import CheckpointStore
+from physicsnemo_flarepp.runs.checkpoints import Manifest
 from physicsnemo_flarepp.runs.directory import (
     RunDirectory,
     RunDirectoryLost,
     read_run_manifest,
     record_written,
 )
-from physicsnemo_flarepp.runs.manifest import Manifest
 from physicsnemo_flarepp.training import train
-from physicsnemo_flarepp.training.step import TrainStep
+from physicsnemo_flarepp.training.optimizers import TrainStep
 from tests.training.conftest import (  # noqa: F401
     make_config,
     one_thread,
@@ -216,7 +216,7 @@ def test_a_run_whose_results_were_cut_off_says_how_to_finish_them(make_config):
         "selected.json",
     }
     found = read_run_manifest(directory)
-    found.with_files({}, without=["model.mdlus"]).write()
+    found.rewrite(drop=["model.mdlus"])
     with pytest.raises(ValueError, match="model.mdlus is not in.*same command"):
         load_run(directory)
     train(make_config(training__epochs=1))

@@ -231,7 +231,7 @@ def test_norm_follows_the_precision_unless_it_is_chosen(chosen, precision, expec
 
 
 def test_grid_without_a_grid_is_refused():
-    with pytest.raises(ValueError, match="form no grid; set it to null"):
+    with pytest.raises(ValueError, match="do not form a grid; set it to null"):
         build_model(config("flarepp", structured_shape="grid"), InputLayout(2, 0, 0, 1))
 
 

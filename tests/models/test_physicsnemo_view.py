@@ -11,7 +11,7 @@ from physicsnemo.models.transolver import Transolver
 
 from physicsnemo_flarepp.inference import decode_state, encode_state, predict
 from physicsnemo_flarepp.mixers.physicsnemo_layers import find_mixers
-from physicsnemo_flarepp.models import serve, view_physicsnemo
+from physicsnemo_flarepp.models import view_physicsnemo
 from physicsnemo_flarepp.parallel import enable_context_parallel
 from physicsnemo_flarepp.training import streamed_step
 from tests.restated_flarepp import FLARE_PLUS_PLUS
@@ -151,8 +151,6 @@ def test_a_model_with_a_view_stays_the_model(make, tmp_path):
     predict(ours, *x, chunk_size=7)
     assert (type(ours.blocks[0].Attn), set(vars(ours.blocks[0].Attn))) == own
     assert view_physicsnemo(view) is view
-    with pytest.warns(DeprecationWarning, match="view_physicsnemo"):
-        assert serve(view) is view
     assert torch.equal(ours(*x), theirs(*x)) and torch.equal(view(*x), theirs(*x))
     assert list(ours.state_dict()) == list(theirs.state_dict())
     assert {p.data_ptr() for p in view.parameters()} == {p.data_ptr() for p in ours.parameters()}

@@ -7,7 +7,7 @@ import pytest
 from physicsnemo.distributed import DistributedManager
 
 from physicsnemo_flarepp.commands.configs import compose_config
-from physicsnemo_flarepp.runs.metrics import read_metrics
+from physicsnemo_flarepp.runs import read_metrics
 from physicsnemo_flarepp.training import train
 from tests.training.rank_processes import run_training
 

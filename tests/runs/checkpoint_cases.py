@@ -41,7 +41,9 @@ def contents(checkpoint) -> tuple[int, float]:
     value = state["value"]
     assert torch.equal(state["tensor"], torch.full((300,), value))
     assert state["list"] == [checkpoint.step, {"a": None}]
-    for parameter in load_model(checkpoint.model_path, allow=(FullyConnected,)).parameters():
+    for parameter in load_model(
+        checkpoint.path / "model.mdlus", allow=(FullyConnected,)
+    ).parameters():
         assert torch.equal(parameter, torch.full_like(parameter, value))
     return checkpoint.step, (value - checkpoint.step) * 8
 

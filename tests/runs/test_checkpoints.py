@@ -110,7 +110,7 @@ def test_a_checkpoint_gives_back_what_was_saved(store):
     assert checkpoint.metric == 0.25
     loaded = load_training_state(checkpoint, "cpu")
     assert equal(loaded, state)
-    weights = Module.from_checkpoint(str(checkpoint.model_path)).state_dict()
+    weights = Module.from_checkpoint(str(checkpoint.path / "model.mdlus")).state_dict()
     torch.testing.assert_close(weights, model.state_dict(), rtol=0, atol=0)
 
 
@@ -202,7 +202,7 @@ def test_damaged_checkpoints_take_no_place_of_a_sound_one(tmp_path):
         save(store, step)
     for entry in store.entries():
         if entry.step > 20:
-            flip(entry.training_path)
+            flip(entry.path / "training.pt")
     assert store.newest_sound(lambda message: None).step == 20
     # The run goes on from 20 and saves before it reaches 30 again.
     save(store, 25)

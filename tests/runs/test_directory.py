@@ -6,7 +6,7 @@ import pytest
 
 from physicsnemo_flarepp.runs.directory import RunDirectory
 from physicsnemo_flarepp.training import train
-from physicsnemo_flarepp.training.step import TrainStep
+from physicsnemo_flarepp.training.optimizers import TrainStep
 from tests.training.run_cases import rows
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.compat.tensorflow_stub.io.gfile import LocalFileSystem
 
-from physicsnemo_flarepp.runs.metrics import FILE_NAME, MetricsLog, read_metrics
+from physicsnemo_flarepp.runs.directory import METRICS, MetricsLog, read_metrics
 
 EVALUATION = {
     "kind": "evaluation",
@@ -51,9 +51,9 @@ def test_steps_that_were_done_again_count_as_they_were_done_last(tmp_path):
 def test_strange_lines_are_left_out_with_a_warning_and_a_cut_one_without(tmp_path, recwarn):
     rows = [step(1, 0.5), step(2, 0.25)]
     good = [json.dumps(row) for row in rows]
-    (tmp_path / FILE_NAME).write_text("\n".join([*good, '{"kind": "st']))
+    (tmp_path / METRICS).write_text("\n".join([*good, '{"kind": "st']))
     assert read_metrics(tmp_path) == rows and not recwarn
-    (tmp_path / FILE_NAME).write_text("\n".join([good[0], "[1]", '{"step": "2"}', good[1], ""]))
+    (tmp_path / METRICS).write_text("\n".join([good[0], "[1]", '{"step": "2"}', good[1], ""]))
     with pytest.warns(UserWarning, match="line 2, 3 of 4 is not a row of metrics"):
         assert read_metrics(tmp_path) == rows
 
@@ -70,7 +70,7 @@ def test_rows_that_a_full_disk_refuses_wait(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr("physicsnemo_flarepp.runs.metrics.append_whole", refuse)
+        full.setattr("physicsnemo_flarepp.runs.directory.append_whole", refuse)
         for number in (1, 2):
             with pytest.raises(OSError, match="No space left"):
                 log.append([step(number, 0.5)])

@@ -8,8 +8,7 @@ import torch
 from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.evaluation.figures import draw_run
-from physicsnemo_flarepp.runs import load_run
-from physicsnemo_flarepp.runs.metrics import read_metrics
+from physicsnemo_flarepp.runs import load_run, read_metrics
 from physicsnemo_flarepp.sequences import SequenceConfig, sequence_loaders
 from physicsnemo_flarepp.training import train
 from tests.training.rank_processes import run_training

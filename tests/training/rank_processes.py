@@ -33,7 +33,7 @@ def run_training(cfg, world):
 
 def _train_rank(rank, cfg, world, port, seconds_per_step):
     from physicsnemo_flarepp.training import train
-    from physicsnemo_flarepp.training.step import TrainStep
+    from physicsnemo_flarepp.training.optimizers import TrainStep
 
     torch.set_num_threads(1)
     if world > 1:

@@ -5,9 +5,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from physicsnemo_flarepp.runs import CheckpointStore, load_training_state
-from physicsnemo_flarepp.runs.metrics import read_metrics
-from physicsnemo_flarepp.training.step import TrainStep
+from physicsnemo_flarepp.runs import CheckpointStore, load_training_state, read_metrics
+from physicsnemo_flarepp.training.optimizers import TrainStep
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from physicsnemo_flarepp.runs.checkpoints import (
     gather_random_states,
     restore_own_random_state,
 )
-from physicsnemo_flarepp.training.interrupts import StopRequest
+from physicsnemo_flarepp.training.reporting import StopRequest
 
 WORLD = 2
 
@@ -53,4 +53,4 @@ def _stops(rank: int) -> dict:
                 os.kill(os.getpid(), signal.SIGUSR1)
             if stop.agree("cpu"):
                 break
-    return {"step": step, "requested": stop.requested, "signal": stop.signal_name}
+    return {"step": step, "requested": (stop.signal_name is not None), "signal": stop.signal_name}

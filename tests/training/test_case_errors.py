@@ -3,14 +3,22 @@
 import torch
 
 from physicsnemo_flarepp.datapipes.normalization import Affine, Normalizer
-from physicsnemo_flarepp.training.losses import batch_errors, case_errors, predict_mean
+from physicsnemo_flarepp.training.config import TrainingConfig
+from physicsnemo_flarepp.training.losses import case_errors
+from physicsnemo_flarepp.training.tasks import FieldLoss
 
 TARGETS = torch.arange(1.0, 25.0).reshape(3, 4, 2)
 
 
+def make_loss(widths, normalizer=None):
+    settings = TrainingConfig(norm="tokens")
+    options = {"adapter": None, "normalizer": normalizer, "widths": widths, "settings": settings}
+    return FieldLoss(None, **options)
+
+
 def errors_of(predictors, batches, widths):
     def measure(predict):
-        return lambda given: batch_errors(predict(given), given, widths, "tokens")
+        return lambda given: make_loss(widths).errors_of(predict(given), given)
 
     measures = {name: measure(predict) for name, predict in predictors.items()}
     return case_errors(measures, batches, len(widths))
@@ -45,10 +53,7 @@ def test_a_rank_without_cases_has_no_errors():
 
 def test_the_mean_is_predicted_per_point():
     mean, spread = TARGETS.mean(0), TARGETS.std(0)
-    predict = predict_mean(Normalizer({"fields": Affine(mean, spread)}))
-    assert torch.equal(predict(batch(2, 1)), mean.expand(2, 4, 2))
+    loss = make_loss((2,), Normalizer({"fields": Affine(mean, spread)}))
     expected = (TARGETS - mean).flatten(1).norm(dim=1) / TARGETS.flatten(1).norm(dim=1)
-    predictors = {"exact": lambda given: given["fields"], "mean": predict}
-    errors = errors_of(predictors, [batch(0, 1, 2)], (2,))
+    errors = case_errors({"mean": loss.errors_of_mean}, [batch(0, 2), batch(1)], 1)
     torch.testing.assert_close(errors["mean"][:, 0], expected)
-    assert errors["exact"].count_nonzero() == 0

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future
 import pytest
 import torch
 
-from physicsnemo_flarepp.runs.metrics import read_metrics
+from physicsnemo_flarepp.runs import read_metrics
 from physicsnemo_flarepp.training import comparison
 from physicsnemo_flarepp.training.comparison import (
     ComparedResult,
@@ -18,7 +18,7 @@ from physicsnemo_flarepp.training.comparison import (
     compare,
     comparison_table,
 )
-from physicsnemo_flarepp.training.step import TrainStep
+from physicsnemo_flarepp.training.optimizers import TrainStep
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from physicsnemo_flarepp.training.interrupts import StopRequest
+from physicsnemo_flarepp.training.reporting import StopRequest
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
@@ -23,16 +23,16 @@ def handlers_are_left_as_they_were():
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_a_request(number):
     with StopRequest() as stop:
-        assert not stop.requested and stop.signal_name is None and not stop.agree("cpu")
+        assert stop.signal_name is None and not stop.agree("cpu")
         send(number)
-        assert stop.requested and stop.agree("cpu")
+        assert stop.signal_name and stop.agree("cpu")
     assert stop.signal_name == number.name
 
 
 def test_a_second_interrupt_does_not_wait():
     with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
         send(signal.SIGINT)
-        assert stop.requested
+        assert stop.signal_name
         send(signal.SIGINT)
         pytest.fail("the second SIGINT did not raise")
 
@@ -62,9 +62,9 @@ def test_requests_nest():
     with StopRequest() as outer:
         with StopRequest() as inner:
             send(signal.SIGTERM)
-        assert inner.requested and not outer.requested
+        assert inner.signal_name and outer.signal_name is None
         send(signal.SIGTERM)
-        assert outer.requested
+        assert outer.signal_name
 
 
 def test_another_thread_installs_nothing():
@@ -73,9 +73,9 @@ def test_another_thread_installs_nothing():
 
     def work():
         with StopRequest() as stop:
-            found.append((signal.getsignal(signal.SIGTERM), stop.requested, stop.agree("cpu")))
+            found.append((signal.getsignal(signal.SIGTERM), stop.signal_name, stop.agree("cpu")))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [(before, False, False)]
+    assert found == [(before, None, False)]

@@ -7,8 +7,7 @@ import pytest
 import torch
 from rank_processes import DEADLINE, run_training, start_training
 
-from physicsnemo_flarepp.runs import CheckpointStore, load_training_state
-from physicsnemo_flarepp.runs.metrics import read_metrics
+from physicsnemo_flarepp.runs import CheckpointStore, load_training_state, read_metrics
 
 pytestmark = pytest.mark.distributed
 

@@ -11,7 +11,7 @@ from run_cases import rows
 from physicsnemo_flarepp.datapipes import build_dataloaders
 from physicsnemo_flarepp.evaluation import evaluate_run, load_run
 from physicsnemo_flarepp.training import train
-from physicsnemo_flarepp.training.step import TrainStep
+from physicsnemo_flarepp.training.optimizers import TrainStep
 
 pytestmark = pytest.mark.slow
 

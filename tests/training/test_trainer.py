@@ -10,9 +10,10 @@ import torch
 from run_cases import compare_runs, killed_at, rows, weights
 
 from physicsnemo_flarepp.datapipes import build_dataloaders
-from physicsnemo_flarepp.runs import CheckpointStore, metrics
+from physicsnemo_flarepp.runs import CheckpointStore
+from physicsnemo_flarepp.runs import directory as run_files
 from physicsnemo_flarepp.training import train, trainer
-from physicsnemo_flarepp.training.step import TrainStep
+from physicsnemo_flarepp.training.optimizers import TrainStep
 from physicsnemo_flarepp.training.trainer import NonFiniteLoss
 
 pytestmark = pytest.mark.slow
@@ -155,8 +156,8 @@ def test_damaged_newest_checkpoint_is_reported_and_the_previous_one_used(make_co
     whole = train(cfg)
     before = weights(whole.directory)
     newest = CheckpointStore(whole.directory / "checkpoints").entries()[0]
-    with open(newest.training_path, "r+b") as file:
-        file.truncate(newest.training_path.stat().st_size // 2)
+    with open(newest.path / "training.pt", "r+b") as file:
+        file.truncate((newest.path / "training.pt").stat().st_size // 2)
     train(cfg)
     said = capsys.readouterr().out
     assert "step_00000015 is damaged and was skipped" in said
@@ -215,7 +216,7 @@ def test_stop_in_the_last_step_of_an_epoch_keeps_the_metric(make_config, monkeyp
 
 
 def test_metrics_that_a_full_disk_refused_are_written_later(make_config, monkeypatch, capsys):
-    original, refused = metrics.append_whole, []
+    original, refused = run_files.append_whole, []
 
     def append_whole(path, text):
         if path.name == "metrics.jsonl" and 0 < len(rows_of(path)) < 9 and len(refused) < 3:
@@ -226,7 +227,7 @@ def test_metrics_that_a_full_disk_refused_are_written_later(make_config, monkeyp
     def rows_of(path):
         return path.read_text().splitlines() if path.exists() else []
 
-    monkeypatch.setattr(metrics, "append_whole", append_whole)
+    monkeypatch.setattr(run_files, "append_whole", append_whole)
     run = train(make_config())
     assert "WARNING metrics are kept for later" in capsys.readouterr().out and refused
     assert [row["step"] for row in rows(run.directory, "step")] == list(range(1, 21))

@@ -19,7 +19,7 @@ from physicsnemo_flarepp.builtin import engine
 from physicsnemo_flarepp.evaluation import load_run
 from physicsnemo_flarepp.files import checked_json, fingerprint
 from physicsnemo_flarepp.inference.state import LatentState, _checksum
-from physicsnemo_flarepp.runs.manifest import Manifest
+from physicsnemo_flarepp.runs.checkpoints import Manifest
 from tests.evaluation import making
 from tests.faults.attacks.base import Attack, Kind, Trap, link_outside, replaced_by, whole_file
 
