@@ -55,12 +55,15 @@ class Affine:
     """Normalised value = (value - shift) / scale; per channel, (k,), or per point too, (N, k).
 
     A scale of 0 marks a target that never varied in training: it is predicted as the shift. The
-    `slope` of a linear baseline, (g, N, k), adds to the shift what normalised globals give.
+    `slope` of a linear baseline, (g, N, k), adds to the shift what normalised globals give. A
+    `gain` tells how large the fields are at these globals, as :func:`_sizes` has it, which
+    multiplies the scale, and the shift where its first row is 1.
     """
 
     shift: Float[Tensor, "..."]
     scale: Float[Tensor, "..."]
     slope: Float[Tensor, "g N k"] | None = None
+    gain: Float[Tensor, "c k"] | None = None
 
     def rows(
         self,
@@ -84,14 +87,31 @@ class Affine:
             )
         rows = slice(None) if tokens is None else tokens
         shift = self.shift[rows]
-        if self.slope is not None:
-            if given is None or given.shape[-1] != len(self.slope):
+        met = 0 if given is None else given.shape[-1]
+        for part, expected in ((self.slope, len), (self.gain, lambda gain: len(gain) // 2 - 2)):
+            if part is not None and met != expected(part):
                 raise ValueError(
-                    f"a linear baseline of {len(self.slope)} parameters met "
-                    f"{0 if given is None else given.shape[-1]}; give the globals of training"
+                    f"a baseline of {expected(part)} parameters met {met}; give the globals of "
+                    "training"
                 )
+        if self.slope is not None:
             shift = shift + torch.einsum("...g,g...nk->...nk", given, self.slope[:, rows])
-        return shift, self.scale[rows]
+        scale = self.scale[rows]
+        if self.gain is not None:
+            sizes = _sizes(given, self.gain).unsqueeze(-2)
+            shift, scale = shift * sizes ** self.gain[0], scale * sizes
+        return shift, scale
+
+
+def _sizes(given: Float[Tensor, "... g"], gain: Float[Tensor, "c k"]) -> Float[Tensor, "... k"]:
+    """Return the norms of fields by globals: rows 1 and 2 of `gain` bound their logarithm."""
+    _, lowest, highest, *_ = gain
+    return (_monomials(given) @ gain[3:]).clamp(lowest, highest).exp()
+
+
+def _monomials(given: Float[Tensor, "... g"]) -> Float[Tensor, "... c"]:
+    """Return what the logarithm of a norm is linear in: 1, the globals and their squares."""
+    return torch.cat([given.new_ones(*given.shape[:-1], 1), given, given**2], -1)
 
 
 @register("FlarePPNormalizer")
@@ -151,16 +171,16 @@ class Normalizer(Transform):
         self.affine = {
             key: Affine(*(part if part is None else part.to(device) for part in parts))
             for key, affine in self.affine.items()
-            for parts in [(affine.shift, affine.scale, affine.slope)]
+            for parts in [(affine.shift, affine.scale, affine.slope, affine.gain)]
         }
         return self
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the statistics as ``<key>.shift``, ``<key>.scale`` and ``<key>.slope``."""
+        """Return the statistics as ``<key>.shift``, ``.scale``, ``.slope`` and ``.gain``."""
         return {
             f"{key}.{part}": getattr(affine, part).contiguous()
             for key, affine in self.affine.items()
-            for part in ("shift", "scale", "slope")
+            for part in ("shift", "scale", "slope", "gain")
             if getattr(affine, part) is not None
         }
 
@@ -172,6 +192,7 @@ class Normalizer(Transform):
                 state_dict[f"{key}.shift"],
                 state_dict[f"{key}.scale"],
                 state_dict.get(f"{key}.slope"),
+                state_dict.get(f"{key}.gain"),
             )
             for key in keys
         }
@@ -196,9 +217,15 @@ class Normalizer(Transform):
                 "give a file that Normalizer.save wrote"
             )
         expected = {f"{key}.{part}" for key in _STORED_KEYS for part in ("shift", "scale")}
-        slope, pairs = state.get("fields.slope"), state.keys() - {"fields.slope"}
+        slope, gain = state.get("fields.slope"), state.get("fields.gain")
+        pairs = state.keys() - {"fields.slope", "fields.gain"}
         halves = {name.rpartition(".")[0] for name in pairs}
-        fits = slope is None or slope[0].shape == state.get("fields.shift", slope).shape
+        shape = tuple(state["fields.shift"].shape) if "fields.shift" in state else ()
+        fits = slope is None or tuple(slope.shape[1:]) == shape
+        if gain is not None:
+            given = len(gain) // 2 - 2
+            fits &= len(shape) == 2 and tuple(gain.shape) == (4 + 2 * given, shape[1])
+            fits &= given > 0 and (slope is None or len(slope) == given)
         if not pairs <= expected or len(pairs) != 2 * len(halves) or not fits:
             raise ValueError(
                 f"{path} holds {sorted(state)}, expected shift and scale of keys among "
@@ -281,80 +308,129 @@ class FieldFit:
 
     Errors are relative, so a regression minimises those: each case counts by the inverse square of
     its field's norm. Otherwise cases with small fields get the errors of those with large ones.
-    `widths` are the channels of each error.
+    `widths` are the channels of each error; fields are divided by what a `gain` tells.
     """
 
-    def __init__(self, widths: Sequence[int]) -> None:
+    def __init__(self, widths: Sequence[int], gain: Float[Tensor, "c k"] | None = None) -> None:
         self.cases = 0
         self._widths = tuple(widths)
+        self._gain = gain
         self._sums: list[np.ndarray] = []
+        self._seen: list[tuple[np.ndarray, np.ndarray]] = []  # globals and squares of each case
 
     def see(self, sample: TensorDict) -> bool:
         """Add a case with normalised globals; return False if it has another number of tokens."""
         fields, points = (sample[key].double().numpy() for key in ("fields", "coordinates"))
-        given = sample["globals"].double().numpy() if "globals" in sample.keys() else []
+        given = sample["globals"].double().numpy() if "globals" in sample.keys() else np.empty(0)
         inputs = np.concatenate([[1.0], given])
+        if self._gain is not None:
+            fields = fields / _sizes(torch.from_numpy(given), self._gain).numpy()
         starts = np.cumsum([0, *self._widths[:-1]])
         squares = np.add.reduceat((fields**2).sum(0), starts)
         weights = np.divide(1.0, squares, out=np.zeros_like(squares), where=squares > 0)
         gram, cross = np.outer(inputs, inputs), np.multiply.outer(inputs, fields)
         of_channels = np.repeat(weights, self._widths)
-        added = [gram, cross, fields**2, np.stack([points, points**2]),
+        added = [cross[0], fields**2 * of_channels, np.stack([points, points**2]),
                  np.multiply.outer(weights, gram), cross * of_channels]  # fmt: skip
         if self.cases == 0:
             self._sums = added
-        elif cross.shape != self._sums[1].shape:
+        elif cross.shape != self._sums[-1].shape:
             return False
         else:
             self._sums = [a + b for a, b in zip(self._sums, added, strict=True)]
         self.cases += 1
+        self._seen.append((inputs[1:], squares))
         return True
 
     @property
     def parameters(self) -> int:
         """How many numbers tell the cases apart."""
-        return len(self._sums[0]) - 1
+        return len(self._sums[-1]) - 1
 
     @property
     def corresponds(self) -> bool:
         """Whether a row is about the same place in all cases."""
-        mean, square = self._sums[3] / self.cases
+        mean, square = self._sums[2] / self.cases
         total = (square.mean(0) - mean.mean(0) ** 2).sum()
         return bool(mean.var(0).sum() >= _CORRESPONDING * total)
 
     def places(self) -> Affine:
         """Return the mean place of each row, and how far from it the row may be."""
-        mean, square = self._sums[3] / self.cases
+        mean, square = self._sums[2] / self.cases
         varied = np.sqrt(np.maximum(square - mean**2, 0.0)).max(-1, keepdims=True)
         reach = _REACH * varied + _OFF * np.sqrt(mean.var(0).sum())
         shift, scale = torch.from_numpy(mean).float(), torch.from_numpy(reach).float()
         return Affine(shift, scale.expand_as(shift).contiguous())
 
-    def solve(self, kind: str) -> Affine:
-        """Return the fit; its scale is the deviation of what it leaves over, per channel."""
-        gram, cross, squares = self._sums[:3]
-        found = np.zeros_like(cross)
-        found[0] = cross[0] / self.cases
-        if kind == "linear":
-            *_, grams, crosses = self._sums
-            ends = np.cumsum(self._widths)
-            for weighted, end, width in zip(grams, ends, self._widths, strict=True):
-                part = crosses[..., end - width : end]
-                flat = _least_relative(weighted, part.reshape(len(part), -1), self.cases)
-                found[..., end - width : end] = flat.reshape(part.shape)
-        product = np.tensordot(gram, found, axes=1)
-        left = ((found * (product - 2 * cross)).sum(0) + squares).sum(0)
-        left = np.where(left > 1e-12 * squares.sum(0), left, 0.0)
-        scale = np.sqrt(left / (self.cases * cross.shape[1]))
+    def over_sizes(self) -> "FieldFit":
+        """Return a fit that is to see the same cases: of their fields over their sizes."""
+        given, squares = map(np.stack, zip(*self._seen, strict=True))
+        gains = [_fit_gain(given, squares[:, field]) for field in range(len(self._widths))]
+        gain = np.repeat(np.stack(gains, -1), self._widths, axis=-1)
+        return FieldFit(self._widths, torch.from_numpy(gain))
+
+    def solve(self, kind: str, over_sizes: "FieldFit", *, plain: bool = False) -> Affine:
+        """Return the fit; unless `plain`, that of fields over their sizes where it is better.
+
+        The scale is the deviation of what is left over, relative to the sizes, as the errors are.
+        With one scale for all cases a network adds to small fields what it learns from large ones.
+        """
+        found, scale = np.zeros_like(self._sums[-1]), np.zeros(sum(self._widths))
+        gain = over_sizes._gain.clone()
+        ends = np.cumsum(self._widths)
+        for field, (end, width) in enumerate(zip(ends, self._widths, strict=True)):
+            channels = slice(end - width, end)
+            fits = (self,) if plain else (self, over_sizes)
+            tried = [(fit, *fit._regress(kind, field, channels)) for fit in fits]
+            fit, found[..., channels], _ = min(tried, key=lambda one: one[2])
+            gain[0, channels] = float(fit is over_sizes)
+            left = fit._left(field, channels, found[..., channels])
+            scale[channels] = np.sqrt(left / (self.cases * found.shape[1]))
         shift, *slope = torch.from_numpy(found).float()
         scale = torch.from_numpy(scale).float().expand_as(shift).contiguous()
-        return Affine(shift, scale, torch.stack(slope) if slope and kind == "linear" else None)
+        if self.parameters == 0:
+            return Affine(shift, scale * gain[3].float().exp())
+        slopes = torch.stack(slope) if kind == "linear" else None
+        return Affine(shift, scale, slopes, gain.float())
+
+    def _regress(self, kind: str, field: int, channels: slice) -> tuple[np.ndarray, float]:
+        """Return the coefficients (k, N, o) for a field, and the error to expect of them."""
+        cross, gram = self._sums[-1][..., channels], self._sums[-2][field]
+        free = self.cases - (0 if self._gain is None else len(self._gain) - 3)
+        found = np.zeros_like(cross)
+        if kind == "linear":
+            flat, error = _ridge(gram, cross.reshape(len(cross), -1), self.cases, free)
+            found[:] = flat.reshape(cross.shape)
+        else:
+            found[0] = self._sums[0][:, channels] / self.cases
+            error = self._left(field, channels, found).sum() / max(free - 1, 1e-9) ** 2
+        return found, error
+
+    def _left(self, field: int, channels: slice, found: np.ndarray) -> np.ndarray:
+        """Return the relative squares that coefficients leave over, per channel."""
+        cross, squares = self._sums[-1][..., channels], self._sums[1][:, channels].sum(0)
+        missed = found * (np.tensordot(self._sums[-2][field], found, axes=1) - 2 * cross)
+        left = missed.sum((0, 1)) + squares
+        return np.where(left > 1e-12 * squares, left, 0.0)
 
 
-def _least_relative(gram: np.ndarray, cross: np.ndarray, cases: int) -> np.ndarray:
-    """Return the coefficients (k, n) with the penalty that generalised cross-validation chooses.
+def _fit_gain(given: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """Return the gain (c,) of a field whose squares are known at these globals."""
+    known = squares > 0
+    inputs = _monomials(torch.from_numpy(given[known])).numpy()
+    if not known.any():
+        return np.zeros(3 + inputs.shape[1])
+    sizes = np.log(squares[known])[:, None] / 2
+    found = _ridge(inputs.T @ inputs, inputs.T @ sizes, (sizes**2).sum(), len(sizes))[0]
+    return np.concatenate([[0.0, sizes.min(), sizes.max()], found[:, 0]])
 
-    Every case has weighted squares of 1 in all, so that the sums tell what a fit leaves over.
+
+def _ridge(
+    gram: np.ndarray, cross: np.ndarray, squares: float, cases: int
+) -> tuple[np.ndarray, float]:
+    """Return the coefficients (k, n) and their error by generalised cross-validation.
+
+    It chooses the penalty. `squares` are those of the values, added up over all cases.
     """
     spread = np.diag(gram) - gram[0] ** 2 / max(gram[0, 0], 1e-300)
     best, least = cross, np.inf
@@ -363,11 +439,11 @@ def _least_relative(gram: np.ndarray, cross: np.ndarray, cases: int) -> np.ndarr
             gram + np.diag(ridge * spread), np.hstack([cross, gram]), rcond=None
         )[0]
         found, hat = np.split(solved, [cross.shape[1]], axis=1)
-        left = cases + (found * (gram @ found - 2 * cross)).sum()
+        left = squares + (found * (gram @ found - 2 * cross)).sum()
         error = left / max(cases - np.trace(hat), 1e-9) ** 2
         if error < least:
             best, least = found, error
-    return best
+    return best, least
 
 
 def fit_baseline(reader: CaseReader, normalizer: Normalizer, kind: str) -> dict[str, Affine]:
@@ -399,4 +475,7 @@ def fit_baseline(reader: CaseReader, normalizer: Normalizer, kind: str) -> dict[
             f"data.baseline is {kind!r}, which needs {least} training cases to leave something to "
             f"learn, but there are {fit.cases}; set data.baseline to mean_field or none"
         )
-    return {"fields": fit.solve(kind), PLACES: fit.places()}
+    over_sizes = fit.over_sizes()
+    for index in range(len(whole)):
+        over_sizes.see(normalizer(whole[index][0]))
+    return {"fields": fit.solve(kind, over_sizes), PLACES: fit.places()}

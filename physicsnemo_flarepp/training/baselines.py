@@ -12,9 +12,12 @@ from torch import Tensor
 from ..datapipes.normalization import BASELINES, FieldFit, Normalizer, whole_cases
 from ..datapipes.readers import CaseReader
 from ..ops.errors import field_errors
+from .losses import predict_mean
 
 Predictor = Callable[[TensorDict], Float[Tensor, "N O"]]
 MEAN = "constant"
+# Beside the plain regression, where it is the better one and data.baseline=linear begins with it.
+SIZED = "linear regression with a fitted size"
 # Most tokens of training cases that are read for it.
 _MOST_TOKENS = 5_000_000
 
@@ -63,15 +66,14 @@ def _fit_predictors(
         by = "parameters" if fit.parameters else "shape"
         return predictors | {f"nearest training case by {by}": NearestCase(samples)}
     kinds = ["mean_field", *(["linear"] if 0 < fit.parameters <= fit.cases - 2 else [])]
-    for kind in kinds:
-        fitted = Normalizer({"fields": fit.solve(kind)})
-
-        def predict(sample: TensorDict, fitted: Normalizer = fitted) -> Tensor:
-            given = sample.get("globals", None)
-            zeros = torch.zeros_like(sample["fields"])
-            return fitted.inverse(zeros, sample["tokens"], given=given)
-
-        predictors[BASELINES[kind]] = predict
+    over_sizes = fit.over_sizes()
+    for sample in samples:
+        over_sizes.see(sample)
+    fits = {BASELINES[kind]: fit.solve(kind, over_sizes, plain=True) for kind in kinds}
+    if "linear" in kinds and (best := fit.solve("linear", over_sizes)).gain[0].any():
+        fits[SIZED] = best
+    for name, affine in fits.items():
+        predictors[name] = predict_mean(Normalizer({"fields": affine}))
     return predictors
 
 
@@ -131,7 +133,7 @@ data.baseline=mean_field (for this mesh only).'
     best = min(baselines, key=baselines.__getitem__, default=None)
     if best is None or error <= baselines[best]:
         return None
-    kinds = {name: kind for kind, name in BASELINES.items()}
+    kinds = {SIZED: "linear"} | {name: kind for kind, name in BASELINES.items()}
     if best in kinds and used != kinds[best]:
         advice = f"train longer, or try data.baseline={kinds[best]} (for this mesh only)"
     elif best == MEAN:

@@ -1,5 +1,7 @@
 """Simple predictors against scikit-like formulas, and networks that stand on them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +11,12 @@ from physicsnemo.models.transolver import Transolver
 
 from physicsnemo_flarepp import GNOT, LNO, FlarePP, PerceiverIO, SetTransformer
 from physicsnemo_flarepp.datapipes import Normalizer, build_dataloaders, from_arrays
-from physicsnemo_flarepp.datapipes.normalization import BASELINES
+from physicsnemo_flarepp.datapipes.normalization import BASELINES, fit_baseline
 from physicsnemo_flarepp.evaluation import evaluate_run, format_report, load_run
 from physicsnemo_flarepp.models.layers import start_at_zero
+from physicsnemo_flarepp.runs.metrics import read_metrics
 from physicsnemo_flarepp.training import train
-from physicsnemo_flarepp.training.baselines import baseline_errors, verdict
+from physicsnemo_flarepp.training.baselines import SIZED, baseline_errors, verdict
 
 SMALL = {"_target_": "physicsnemo_flarepp.FlarePP", "n_layers": 1, "n_hidden": 16, "n_head": 2,
          "slice_num": 4}  # fmt: skip
@@ -208,3 +211,82 @@ def test_a_slope_survives_the_file(tmp_path):
     normalizer.save(tmp_path / "statistics.safetensors")
     loaded = Normalizer.load(tmp_path / "statistics.safetensors").affine["fields"]
     assert torch.equal(loaded.slope, normalizer.affine["fields"].slope)
+    assert torch.equal(loaded.gain, normalizer.affine["fields"].gain)
+
+
+def of_all_sizes():
+    """Fields as large as an exponential of one parameter, and bent by another."""
+    rng = np.random.default_rng(1)
+    points, mu = rng.random((30, 2)), rng.uniform(-1, 1, (60, 3))
+    shape = mu[:, :1] * np.sin(3 * points[:, 0]) + (2 + mu[:, 2:]) * points[:, 1] ** 2
+    fields = np.exp(3 * mu[:, 1:2]) * (shape + 0.5 * mu[:, :1] ** 2 * np.cos(4 * points[:, 1]))
+    return from_arrays(points, {"u": fields}, globals={"mu": mu}), mu, fields
+
+
+@pytest.mark.parametrize("steps", [3, 15])
+def test_a_short_run_is_below_the_regression_it_begins_with_whatever_the_sizes(steps, tmp_path):
+    """With one scale for all cases small fields got what was learned from large ones."""
+    data, *_ = of_all_sizes()
+    cfg = {
+        "model": SMALL,
+        "data": {"baseline": "linear", "num_workers": 0, "weights": "none"},
+        "training": {"steps": steps, "learning_rate": 1e-2, "ema_decay": 0.9},
+        "run_dir": str(tmp_path / "run"),
+    }
+    result = train(cfg, data=data)
+    linear = BASELINES["linear"]
+    assert result.error <= 1.01 * result.baselines[SIZED] < 0.5 * result.baselines[linear]
+    loaders = build_dataloaders({"num_workers": 0}, data=data)
+    readers = [loader.dataset.reader for loader in (loaders.train, loaders.val)]
+    validation = baseline_errors(*readers, loaders.normalizer, (1,))[linear].mean()
+    *_, last = (row for row in read_metrics(tmp_path / "run") if row["kind"] == "evaluation")
+    assert last["split"] == "val" and last["error"] < validation
+
+
+@pytest.mark.parametrize("kind", ["mean_field", "linear"])
+def test_fields_over_their_sizes_are_fitted_as_the_formulas_say(kind):
+    data, mu, fields = of_all_sizes()
+    loaders, (known, _), (rows, tested) = split(data)
+    affine = fit_baseline(known, loaders.normalizer, kind)["fields"]
+    assert (affine.gain[0] == 1).all()
+    given = (mu - mu[rows].mean(0)) / mu[rows].std(0)
+    inputs = np.hstack([np.ones((len(mu), 1)), given, given**2])
+    logs = np.log(np.linalg.norm(fields, axis=1))
+    tried = {}
+    for ridge in 10.0 ** np.arange(-3, 4):
+        spread = len(rows) * inputs[rows].var(0)
+        inverse = np.linalg.inv(inputs[rows].T @ inputs[rows] + np.diag(ridge * spread))
+        inverse = inverse @ inputs[rows].T
+        missed = logs[rows] - inputs[rows] @ inverse @ logs[rows]
+        score = (missed**2).sum() / (len(rows) - np.trace(inputs[rows] @ inverse)) ** 2
+        tried[score] = inverse @ logs[rows]
+    sizes = inputs @ tried[min(tried)]
+    sizes = np.exp(sizes.clip(logs[rows].min(), logs[rows].max()))[:, None]
+    if kind == "linear":
+        expected = least_relative(mu[rows], (fields / sizes)[rows], mu)
+    else:
+        expected = (fields / sizes)[rows].mean(0)
+    found = Normalizer({"fields": affine}).inverse(
+        torch.zeros(len(mu), 30, 1), given=torch.from_numpy(given).float()
+    )
+    np.testing.assert_allclose(found[..., 0], sizes * expected, rtol=2e-3, atol=1e-3)
+    # far outside, the size is the largest one that was seen
+    far = torch.full((1, 3), 50.0)
+    _, scale = affine.rows(None, torch.zeros(1, 30, 1), far)
+    assert torch.allclose(scale, affine.scale * float(np.exp(logs[rows].max())), rtol=1e-4)
+
+
+def test_a_baseline_without_its_parameters_is_refused(tmp_path):
+    data, *_ = of_all_sizes()
+    normalizer = build_dataloaders({"num_workers": 0, "baseline": "mean_field"}, data=data)[2]
+    with pytest.raises(ValueError, match="a baseline of 3 parameters met 0; give the globals"):
+        normalizer.inverse(torch.zeros(30, 1))
+    for cut in (slice(None, -1), slice(None, 3)):
+        damaged = Normalizer(dict(normalizer.affine))
+        damaged.affine["fields"] = replace(
+            normalizer.affine["fields"],
+            gain=normalizer.affine["fields"].gain[cut],
+        )
+        damaged.save(tmp_path / "statistics.safetensors")
+        with pytest.raises(ValueError, match="expected shift and scale of keys"):
+            Normalizer.load(tmp_path / "statistics.safetensors")
