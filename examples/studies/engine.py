@@ -28,7 +28,6 @@ Labels = tuple[str, ...]
 Overrides = Mapping[str, object]
 # What changes no number of a run, but how fast it is and what it writes.
 QUIET = {
-    "data.num_workers": 0,
     "training.watch_test": True,  # nothing is chosen by it
     "training.keep_checkpoints": 1,
     "training.log_every": 50,
@@ -66,13 +65,18 @@ class Grid:
 
 @dataclass(frozen=True)
 class Study:
-    """A question, what the paper answers, its numbers by cell, and grids of two sizes."""
+    """A question, what the paper answers, its numbers by cell, and grids of two sizes.
+
+    Numbers are errors in percent. Those of ``classes`` are the share of wrong ones, and are shown
+    as accuracies, on the validation split too.
+    """
 
     question: str
     claim: str
     reduced: Grid
     paper: Grid
     published: Mapping[Labels, float] = field(default_factory=dict)
+    classes: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,8 +128,11 @@ def config_of(overrides: Overrides, directory: Path | str, seed: int = 0):
     """Compose the config of a run."""
     from physicsnemo_flarepp.commands.configs import compose_config
 
-    label = str(overrides["experiment"]).rpartition("/")[2]
+    experiment = str(overrides["experiment"])
+    label = experiment.rpartition("/")[2]
     settings = {**overrides, **QUIET, "label": label, "seed": seed, "run_dir": directory}
+    if not experiment.startswith("lra/"):  # sequences are in memory
+        settings["data.num_workers"] = 0
     return compose_config("train", [f"{key}={value}" for key, value in settings.items()])
 
 
@@ -178,17 +185,21 @@ def train_job(job: Job, runs: Path) -> dict:
     seconds = time.process_time() - begin
     rows = read_metrics(directory)
     steps = max(row["step"] for row in rows)
-    curve = [(row["step"], round(100 * row["error"], 4)) for row in rows
-             if row["kind"] == "evaluation" and row["split"] == "test"]  # fmt: skip
+    curves = {
+        split: [(row["step"], round(100 * row["error"], 4)) for row in rows
+                if row["kind"] == "evaluation" and row["split"] == split]
+        for split in ("test", "val")
+    }  # fmt: skip
     return {
         **identity(job),
         "last": round(100 * result.error, 4),
-        "best": min(error for _, error in curve),
+        "best": min(error for _, error in curves["test"]),
+        **({"val": min(error for _, error in curves["val"])} if curves["val"] else {}),
         "steps": steps,
         "parameters": result.parameters,
         "cpu_seconds": None if resumes else round(seconds, 1),
         "threads": torch.get_num_threads(),
-        "curve": curve,
+        "curve": curves["test"],
     }
 
 

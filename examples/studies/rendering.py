@@ -35,19 +35,26 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.2f}{deviation} ({len(values)})"
 
 
-def cell_row(labels: Labels, published: float | None, found: Mapping[str, list[dict]]) -> list[str]:
-    """Return a row of the table: labels, published value, both sizes, best, cost."""
-    row = [*labels, "" if published is None else f"{published:.2f}"]
+def cell_row(
+    labels: Labels, published: float | None, found: Mapping[str, list[dict]], classes: bool
+) -> list[str]:
+    """Return a row of the table: labels, published value, both sizes, best or dev, cost."""
+
+    def shown(error: float) -> float:
+        return 100 - error if classes else error
+
+    row = [*labels, "" if published is None else f"{shown(published):.2f}"]
     for size in ("paper", "reduced"):
         lines = found.get(size, [])
-        row.append(spread([line["last"] for line in lines]) if lines else NOT_RUN)
+        row.append(spread([shown(line["last"]) for line in lines]) if lines else NOT_RUN)
     lines = found.get("reduced") or found.get("paper") or []
     if not lines:
         return [*row, "", "", "", ""]
     seconds = [line["cpu_seconds"] for line in lines if line["cpu_seconds"]]
+    second = "val" if classes else "best"
     return [
         *row,
-        f"{statistics.mean(line['best'] for line in lines):.2f}",
+        f"{statistics.mean(shown(line[second]) for line in lines):.2f}",
         f"{lines[0]['steps']:,}",
         f"{lines[0]['parameters']:,}",
         f"{statistics.mean(seconds):.0f}" if seconds else "",
@@ -64,12 +71,15 @@ def training_table(study: Study, lines: Sequence[dict]) -> str:
             labels = tuple(line["cell"].values())
             found.setdefault(labels, {}).setdefault(line["size"], []).append(line)
     order = sorted(found.items(), key=lambda item: (not item[1], item[0]))  # what was run first
-    rows = [cell_row(labels, study.published.get(labels), sizes) for labels, sizes in order]
+    rows = [
+        cell_row(labels, study.published.get(labels), sizes, study.classes)
+        for labels, sizes in order
+    ]
     columns = (
         "published",
         "paper size",
         "reduced",
-        "best on test",
+        "dev" if study.classes else "best on test",
         "steps",
         "parameters",
         "CPU, s",

@@ -19,8 +19,15 @@ DARCY = _CPU | {
     "training.steps": 1000,
     "training.evaluate_every": "null",  # about 20 times, at most once an epoch
 }
-ELASTICITY = DARCY | {"experiment": "quick/elasticity", "data.n_train": 300}
+ELASTICITY = DARCY | {"experiment": "quick/elasticity"}
+CARS = _CPU | {
+    "experiment": "quick/cars",
+    "training.steps": 1000,
+    "training.evaluate_every": "null",
+}
 SMALL = {"darcy": DARCY}
+FEW = {"data.n_train": 200, "data.n_test": 50}
+LONG = {"training.steps": 3000}
 # 500 epochs of 1,000 cases, two at a time.
 PAPER: Overrides = {"training.evaluate_every": 50}
 
@@ -115,12 +122,36 @@ PAPER_SIZES = {
     for blocks in (2, 4, 8)
     for width in (64, 128)
 }
+# The files of two tasks cannot be generated: $IMDB and $CIFAR10 say where they are.
+LRA = {
+    "listops": {"experiment": "lra/quick/listops"},
+    "image": {"experiment": "lra/quick/image", "data.root": "${oc.env:CIFAR10}"},
+    "pathfinder": {"experiment": "lra/quick/pathfinder"},
+    "text": {"experiment": "lra/quick/text", "data.root": "${oc.env:IMDB}"},
+}
+LRA_PAPER = {
+    name: own | {"experiment": f"lra/{name}"}
+    for name, own in (LRA | {"retrieval": {"data.root": "${oc.env:AAN}"}}).items()
+}
+LRA_PUBLISHED = {
+    (task, model): 100 - accuracy
+    for model, values in (
+        ("flare", (36.85, 65.23, 78.07, 36.86, 73.39)),
+        ("flarepp", (38.05, 66.56, 78.31, 42.04, 76.85)),
+    )
+    for task, accuracy in zip(
+        ("listops", "text", "retrieval", "image", "pathfinder"), values, strict=True
+    )
+}
 HALF = models("attention", "flare", "flarepp", "flarepp_gated")
 WEIGHTS = {"none": {}, "measure": {"data.weights": "measure", "training.norm": "measure"}}
 MIXERS = {"mixer": named("--mixer", "flare", "flarepp"), "M": named("--latents", 64, 128)}
 COST = {"--models": "flare flarepp transolver3", "--mlp-ratio": 4, "--norm": "rms"}
 SLICES = {"M": named("--slices", 64, 128, 256)}
 BOTH = experiments("darcy", "elasticity")
+MESHES = {"elasticity": ELASTICITY, "cars": CARS}
+MESH_MODELS = models("flare", "flare_first", "flarepp", "flarepp_gated", "transolver")
+LRA_MODELS = models("attention", "flare", "flarepp", "transolver")
 
 STUDIES = {
     "start": Study(
@@ -135,10 +166,29 @@ STUDIES = {
         Grid({}, {"set": SMALL, "model": REDUCED_SIZES}, seeds=3, equal_time=True),
         Grid(
             PAPER | {"training.steps": 250_000},
-            {"set": BOTH, "model": PAPER_SIZES},
+            {"set": experiments("darcy"), "model": PAPER_SIZES},
             seeds=3,
             equal_time=True,
         ),
+    ),
+    "equal_cost_meshes": Study(
+        "Which mixer gives the lowest error for the same training time on meshes?",
+        "Not studied.",
+        Grid({}, {"set": MESHES, "model": MESH_MODELS}, seeds=3, equal_time=True),
+        Grid(
+            PAPER | {"training.steps": 250_000},
+            {"set": experiments("elasticity", "drivaerml_40k"), "model": PAPER_SIZES},
+            seeds=3,
+            equal_time=True,
+        ),
+    ),
+    "long_range_arena": Study(
+        "Which mixer learns the tasks of Long Range Arena?",
+        "FLARE++ 60.36 on average, FLARE 58.08; on the dev split, padding not masked.",
+        Grid({}, {"task": LRA, "model": LRA_MODELS}, seeds=3),
+        Grid({}, {"task": LRA_PAPER, "model": LRA_MODELS}),
+        LRA_PUBLISHED,
+        classes=True,
     ),
     "data_scaling": Study(
         "Do synthesised queries pay with more training cases?",
@@ -169,7 +219,7 @@ STUDIES = {
         Grid(
             {},
             {
-                "set": {"darcy": DARCY, "elasticity": ELASTICITY},
+                "set": {"darcy": DARCY | LONG, "elasticity": ELASTICITY | LONG},
                 "model": models("flare", "flarepp"),
                 "M": named("model.slice_num", 16, 64),
                 "B": named("model.n_layers", 2, 4),
@@ -213,7 +263,12 @@ STUDIES = {
         Grid(
             DARCY,
             {
-                "set": {n: {"experiment": f"quick/{n}"} for n in SETS[:4]},
+                "set": {
+                    "elasticity": ELASTICITY,
+                    "darcy": {},
+                    "airfoil": FEW | {"experiment": "quick/airfoil"},
+                    "pipe": FEW | {"experiment": "quick/pipe"},
+                },
                 "model": models("flare", "flarepp", "transolver", "flare_first"),
             },
         ),
