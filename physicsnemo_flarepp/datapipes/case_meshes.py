@@ -37,16 +37,20 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
             return _reordered(original, metadata)
     if metadata.get("mesh") is not None:
         return metadata["mesh"].copy()
-    if (mesh := _stored_mesh(metadata)) is not None:
-        return mesh
+    files = [Path(file) for file in metadata.get("files") or [metadata.get("source", "")]]
+    stored = next((file for file in files if file.suffix.lower() in MESH_FILES), None)
+    if stored is not None:
+        return to_pyvista(open_file(stored, Wanted(boundary=metadata.get("boundary"))).mesh)
     points = np.zeros((len(coordinates), 3))
     points[:, : coordinates.shape[1]] = coordinates
-    if metadata.get("grid") is None:
-        cells = listed_cells(_stored_arrays(metadata), len(points))
+    grid = metadata.get("grid")
+    if grid is None:
+        tables = [file for file in files if file.suffix.lower() in ARRAY_SUFFIXES]
+        found = [open_file(file, Wanted(())).arrays for file in tables if metadata.get("files")]
+        cells = listed_cells({n: a for arrays in found for n, a in arrays.items()}, len(points))
         return (
             pv.PolyData(points) if cells is None else pv.PolyData.from_regular_faces(points, cells)
         )
-    grid = metadata["grid"]
     if math.prod(grid) != len(points):
         raise ValueError(
             f"a grid of {grid} needs {math.prod(grid)} coordinates, got {len(points)}; "
@@ -59,31 +63,13 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     return mesh
 
 
-def _stored_mesh(metadata: Mapping[str, Any]) -> pv.DataSet | None:
-    """Return the mesh among the files of a case, None if they hold arrays only."""
-    files = metadata.get("files") or [metadata.get("source", "")]
-    found = next((Path(file) for file in files if Path(file).suffix.lower() in MESH_FILES), None)
-    if found is None:
-        return None
-    return to_pyvista(open_file(found, Wanted(boundary=metadata.get("boundary"))).mesh)
-
-
-def _stored_arrays(metadata: Mapping[str, Any]) -> dict[str, Rowwise]:
-    """Return the arrays in the files of a case."""
-    files = [Path(file) for file in metadata.get("files") or ()]
-    found = [open_file(f, Wanted(())) for f in files if f.suffix.lower() in ARRAY_SUFFIXES]
-    return {name: array for contents in found for name, array in contents.arrays.items()}
-
-
 def listed_cells(arrays: Mapping[str, Rowwise], n_points: int) -> np.ndarray | None:
     """Return the triangles or quads that an array lists by the numbers of their points, from 0.
 
     None if there is no such array for so many points, or several.
     """
     found = [np.asarray(a[...]) for name, a in arrays.items() if is_connectivity(name, a)]
-    found = [
-        cells - (cells.min() == 1 and cells.max() == n_points) for cells in found if cells.size
-    ]
+    found = [c - (c.min() == 1 and c.max() == n_points) for c in found if c.size]
     fitting = [cells for cells in found if cells.min() >= 0 and cells.max() < n_points]
     return fitting[0] if len(fitting) == 1 else None
 
