@@ -8,7 +8,7 @@ PhysicsNeMo. Importing ``physicsnemo_flarepp.datapipes.readers``, any reader, or
 from importlib import import_module
 
 _NAMES = {
-    "case_meshes": "plot_mesh",
+    "channels": "plot_mesh",
     "loaders": "Loaders PadCollator build_dataloaders build_test_loader",
     "normalization": "Normalizer",
     "preparation": "prepare",

@@ -37,13 +37,6 @@ def token_rows(
     shard (rank, size) is a contiguous part of it, so the shards together are the draw. If the rows
     are stored in `shuffled` order, a contiguous block is a random draw and cheap to read; it
     starts anywhere and wraps around at the end of the case.
-
-    Examples
-    --------
-    >>> token_rows(10, None, (1, 2), seed=0)
-    slice(5, 10, None)
-    >>> token_rows(1000, 4, (0, 1), seed=0, shuffled=True)
-    slice(850, 854, None)
     """
     rank, size = shard
     if n_points is None or n_points >= n_tokens:
@@ -117,11 +110,6 @@ class CaseSampler(Sampler[int]):
     (seed, epoch). `equal_counts` repeats the first cases so that every rank reads the same number,
     which collectives in every training step need; without it each case is read exactly once over
     all ranks, which a test metric needs.
-
-    Examples
-    --------
-    >>> list(CaseSampler(5, (1, 2))), list(CaseSampler(5, (1, 2), equal_counts=True))
-    ([1, 3], [1, 3, 0])
     """
 
     def __init__(
@@ -143,8 +131,7 @@ class CaseSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of `epoch`, from its first case."""
-        self.epoch = epoch
-        self._skip = 0
+        self.epoch, self._skip = epoch, 0
 
     def skip(self, n_cases: int) -> None:
         """Leave out this rank's first `n_cases` of the current epoch, to resume inside it."""
