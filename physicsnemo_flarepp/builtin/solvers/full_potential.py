@@ -48,54 +48,32 @@ def gas_state(speed_squared: np.ndarray, mach: float) -> tuple[np.ndarray, np.nd
     return temperature ** (1 / (GAMMA - 1)), mach**2 * speed_squared / temperature
 
 
-@dataclass(frozen=True)
 class _CellFlow:
-    """Flow in the cells at one Newton iterate, each array of shape (E,) unless stated."""
+    """Densities in all cells at one Newton iterate and how they depend on the speeds, (E,) each."""
 
-    velocity: np.ndarray  # (E, 2)
-    mach_squared: np.ndarray
-    density: np.ndarray
-    density_slope: np.ndarray  # with the squared speed
-    upwind: np.ndarray  # share of the density that comes from upstream
-    upwind_slope: np.ndarray  # with the squared speed of the cell that sets the share
-    set_upstream: np.ndarray  # whether that cell is the one upstream
-    upstream: tuple[np.ndarray, np.ndarray]  # upstream cells along both grid directions
-    share: np.ndarray  # of the first direction
-    drop: np.ndarray  # own density minus density upstream
+    def __init__(self, elements: CGridElements, potential: np.ndarray, mach: float) -> None:
+        nodal = potential[elements.nodes]
+        self.velocity = np.einsum("en,eni->ei", nodal, elements.centre_gradients)  # (E, 2)
+        density, self.mach_squared = gas_state(np.sum(self.velocity**2, axis=1), mach)
+        temperature = density ** (GAMMA - 1)
+        # Slopes are derivatives with the squared speed.
+        self.density_slope = -0.5 * mach**2 * density / temperature
+        mach_slope = mach**2 * (1 + 0.5 * (GAMMA - 1) * mach**2) / temperature**2
 
-    @property
-    def used_density(self) -> np.ndarray:
-        """Density after upwinding."""
-        return self.density - self.upwind * self.drop
-
-
-def _cell_flow(elements: CGridElements, potential: np.ndarray, mach: float) -> _CellFlow:
-    """Densities in all cells and how they depend on the speeds."""
-    velocity = np.einsum("en,eni->ei", potential[elements.nodes], elements.centre_gradients)
-    speed_squared = np.sum(velocity**2, axis=1)
-    density, mach_squared = gas_state(speed_squared, mach)
-    temperature = density ** (GAMMA - 1)
-    mach_slope = mach**2 * (1 + 0.5 * (GAMMA - 1) * mach**2) / temperature**2
-
-    supersonic = mach_squared > _UPWIND_ONSET
-    safe = np.where(supersonic, mach_squared, 1.0)
-    own = np.where(supersonic, 1 - _UPWIND_ONSET / safe, 0.0)
-    own_slope = np.where(supersonic, _UPWIND_ONSET / safe**2 * mach_slope, 0.0)
-    along, across, share = elements.upstream(velocity)
-    # A cell behind a shock is subsonic but must still see the supersonic cell before it.
-    set_upstream = own[along] > own
-    return _CellFlow(
-        velocity=velocity,
-        mach_squared=mach_squared,
-        density=density,
-        density_slope=-0.5 * mach**2 * density / temperature,
-        upwind=np.where(set_upstream, own[along], own),
-        upwind_slope=np.where(set_upstream, own_slope[along], own_slope),
-        set_upstream=set_upstream,
-        upstream=(along, across),
-        share=share,
-        drop=density - share * density[along] - (1 - share) * density[across],
-    )
+        supersonic = self.mach_squared > _UPWIND_ONSET
+        safe = np.where(supersonic, self.mach_squared, 1.0)
+        own = np.where(supersonic, 1 - _UPWIND_ONSET / safe, 0.0)
+        own_slope = np.where(supersonic, _UPWIND_ONSET / safe**2 * mach_slope, 0.0)
+        # Upstream cells along both grid directions, and the share of the first.
+        along, across, share = elements.upstream(self.velocity)
+        self.upstream, self.share = (along, across), share
+        # A cell behind a shock is subsonic but must still see the supersonic cell before it.
+        self.set_upstream = own[along] > own
+        # How much of the density comes from upstream.
+        self.upwind = np.where(self.set_upstream, own[along], own)
+        self.upwind_slope = np.where(self.set_upstream, own_slope[along], own_slope)
+        self.drop = density - share * density[along] - (1 - share) * density[across]
+        self.used_density = density - self.upwind * self.drop
 
 
 def _jacobian_entries(
@@ -122,9 +100,7 @@ def _jacobian_entries(
         rows.append(np.repeat(nodes[active], 4, axis=1))
         columns.append(np.tile(nodes[source], (1, 4)))
         values.append(flux[active][:, :, None] * (factor[:, None] * slopes[source])[:, None, :])
-    return tuple(
-        np.concatenate([part.ravel() for part in parts]) for parts in (rows, columns, values)
-    )
+    return tuple(np.concatenate([*map(np.ravel, parts)]) for parts in (rows, columns, values))
 
 
 def _newton(
@@ -139,7 +115,7 @@ def _newton(
     unknowns = start
     for _ in range(_NEWTON_LIMIT):
         potential = elements.potential(unknowns, circulation, jump)
-        flow = _cell_flow(elements, potential, mach)
+        flow = _CellFlow(elements, potential, mach)
         flux = np.einsum("enm,em->en", elements.stiffness, potential[elements.nodes])
         forces = flow.used_density[:, None] * flux
         nodal = np.bincount(elements.nodes.ravel(), forces.ravel(), potential.size)
@@ -150,17 +126,24 @@ def _newton(
         rows, columns, values = unknown_of[rows[kept]], columns[kept], values[kept]
         by_circulation = np.bincount(rows, values * jump[columns], count)
         kept = mapped[columns]
-        matrix = coo_array(
-            (values[kept], (rows[kept], unknown_of[columns[kept]])), (count, count)
-        ).tocsc()
-        factors = factorise(matrix, "MMD_AT_PLUS_A", 0.01)
+        places = (rows[kept], unknown_of[columns[kept]])
+        matrix = coo_array((values[kept], places), (count, count))
+        factors = factorise(matrix.tocsc(), "MMD_AT_PLUS_A", 0.01)
         plain, correction = factors.solve(np.stack([-residual, by_circulation], axis=1)).T
         turn = -(elements.kutta @ potential + kutta @ plain) / (kutta_jump - kutta @ correction)
         step = plain - turn * correction
         size = max(np.abs(step).max(), abs(turn))
         if not np.isfinite(size):
             break
-        scale = _step_scale(elements, flow, mach, elements.direction(step, turn, jump))
+        direction = elements.direction(step, turn, jump)[elements.nodes]
+        change = np.einsum("en,eni->ei", direction, elements.centre_gradients)
+        # The largest of 1, 1/2, ... 1/32 that changes no cell's squared Mach number too much.
+        scale = 1.0
+        while scale > 1 / 32:
+            _, squared = gas_state(np.sum((flow.velocity + scale * change) ** 2, axis=1), mach)
+            if np.abs(squared - flow.mach_squared).max() < _LARGEST_CHANGE:
+                break
+            scale *= 0.5
         unknowns, circulation = unknowns + scale * step, circulation + scale * turn
         if size < tolerance:
             return unknowns, circulation
@@ -168,21 +151,6 @@ def _newton(
         f"no potential flow at Mach {mach:.3g} after {_NEWTON_LIMIT} Newton steps, last step "
         f"{size:.3g}, expected below {tolerance:.0e}; lower the Mach number, camber or thickness"
     )
-
-
-def _step_scale(
-    elements: CGridElements, flow: _CellFlow, mach: float, direction: np.ndarray
-) -> float:
-    """Largest of 1, 1/2, ... 1/32 that changes no cell's squared Mach number too much."""
-    change = np.einsum("en,eni->ei", direction[elements.nodes], elements.centre_gradients)
-    scale = 1.0
-    while scale > 1 / 32:
-        speed_squared = np.sum((flow.velocity + scale * change) ** 2, axis=1)
-        _, mach_squared = gas_state(speed_squared, mach)
-        if np.abs(mach_squared - flow.mach_squared).max() < _LARGEST_CHANGE:
-            break
-        scale *= 0.5
-    return scale
 
 
 def solve_potential(grid: CGrid, mach: float, incidence: float = 0.0) -> PotentialFlow:

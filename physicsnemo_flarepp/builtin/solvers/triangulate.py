@@ -85,22 +85,17 @@ def _square_nodes(per_side: int) -> np.ndarray:
     return np.concatenate([np.stack(side, axis=-1) for side in sides])
 
 
-def _lattice(spacing: float, rng: np.random.Generator) -> np.ndarray:
-    """A triangular lattice over the unit square at a random angle and offset."""
-    count = int(np.ceil(1.5 / spacing))
-    i, j = np.meshgrid(np.arange(-count, count + 1), np.arange(-count, count + 1))
-    points = np.stack([i + 0.5 * j, np.sqrt(0.75) * j], axis=-1).reshape(-1, 2) * spacing
-    turn, shift = rng.uniform(0, np.pi / 3), rng.uniform(0, spacing, 2)
-    rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
-    return CENTRE + points @ rotation.T + shift
-
-
 def _first_inner_nodes(
     radius: Radius, count: int, edge: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Exactly ``count`` lattice points that keep off the edges of the domain."""
+    """Exactly ``count`` points, off the edges, of a lattice at a random angle and offset."""
     for spacing in edge * np.arange(1.1, 0.5, -0.005):
-        points = _lattice(spacing, rng)
+        number = np.arange(-np.ceil(1.5 / spacing), np.ceil(1.5 / spacing) + 1)
+        i, j = np.meshgrid(number, number)
+        points = np.stack([i + 0.5 * j, np.sqrt(0.75) * j], axis=-1).reshape(-1, 2) * spacing
+        turn, shift = rng.uniform(0, np.pi / 3), rng.uniform(0, spacing, 2)
+        rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+        points = CENTRE + points @ rotation.T + shift
         clear = np.all((points > 0.6 * edge) & (points < 1 - 0.6 * edge), axis=1)
         points = points[clear & _outside_void(radius, points, 0.6 * edge)]
         if len(points) >= count:
@@ -114,12 +109,11 @@ def _relax(fixed: np.ndarray, inner: np.ndarray, radius: Radius, edge: float) ->
     axis = (np.arange(count) + 0.5) / count
     sample = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     sample = sample[_outside_void(radius, sample)]
+    n, total = len(inner), len(inner) + len(fixed)
     for _ in range(_LLOYD_STEPS):
         owner = cKDTree(np.concatenate([inner, fixed])).query(sample)[1]
-        weight = np.bincount(owner, minlength=len(inner) + len(fixed))[: len(inner), None]
-        sums = np.stack(
-            [np.bincount(owner, sample[:, k], len(inner) + len(fixed)) for k in range(2)], axis=-1
-        )[: len(inner)]
+        weight = np.bincount(owner, minlength=total)[:n, None]
+        sums = np.stack([np.bincount(owner, axis, total)[:n] for axis in sample.T], axis=-1)
         inner = np.where(weight > 0, sums / np.maximum(weight, 1), inner)
     return inner
 
