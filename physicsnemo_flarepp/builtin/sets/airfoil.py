@@ -83,11 +83,5 @@ def solve_case(case_seed: int) -> Case:
     return {"points": points, "flow": flow_fields(grid, MACH)}
 
 
-SET = BuiltinSet(
-    name="airfoil",
-    version=3,
-    n_train=200,
-    n_test=50,
-    solve_case=solve_case,
-    assemble=validation_apart(partial(write_grid_files, stem="NACA_Cylinder")),
-)
+_assemble = validation_apart(partial(write_grid_files, stem="NACA_Cylinder"))
+SET = BuiltinSet("airfoil", 3, 200, 50, solve_case, _assemble)

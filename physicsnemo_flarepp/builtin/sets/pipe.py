@@ -78,9 +78,8 @@ def pipe_flow(
     """
     elements = channel_elements(cells, order)
     count_along, count_across = elements.node_shape
-    geometry = elements.interpolate(
-        np.moveaxis(pipe_points(centreline, elements.node_shape), -1, 0)
-    )
+    points = pipe_points(centreline, elements.node_shape)
+    geometry = elements.interpolate(np.moveaxis(points, -1, 0))
     profile = 1.0 - np.linspace(-1.0, 1.0, count_across) ** 2
     direction = _directions(centreline, np.linspace(0.0, LENGTH, count_along))
     start = elements.interpolate(direction.T[:, :, None] * profile)
@@ -100,11 +99,5 @@ def solve_case(case_seed: int) -> Case:
     return {"points": pipe_points(centreline, GRID_SHAPE), "flow": pipe_flow(centreline)}
 
 
-SET = BuiltinSet(
-    name="pipe",
-    version=3,
-    n_train=200,
-    n_test=50,
-    solve_case=solve_case,
-    assemble=validation_apart(partial(write_grid_files, stem="Pipe")),
-)
+_assemble = validation_apart(partial(write_grid_files, stem="Pipe"))
+SET = BuiltinSet("pipe", 3, 200, 50, solve_case, _assemble)
