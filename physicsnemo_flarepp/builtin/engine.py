@@ -214,6 +214,6 @@ def generate(
         redrawn = _finish(data_set, solved, final, identity)
         seconds = time.perf_counter() - start
         _say(f"{name}: {len(missing)} cases solved in {seconds:.0f} s, set in {final}", progress)
-        if redrawn:
-            _say(f"{name}: drawn again for want of a solution: {'; '.join(redrawn)}", progress)
+        if cases := "; ".join(redrawn):
+            _say(f"{name}: drawn again because they had no solution: {cases}", progress)
     return final

@@ -31,7 +31,8 @@ from .validation import printable
 
 # Cases of a folder that are read without being asked for all.
 _LOOKED_AT = 5
-# Cases of the same units whose sizes are further apart tell nothing of larger, and smaller, ones.
+# Where other cases differ by more than these factors, a larger, or smaller, one says nothing about
+# units.
 _ALIKE, _ALIKE_SMALL = 10, 2
 # Texts that stand for themselves on a command line of Hydra, which has words for other values.
 _PLAIN = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_/.][A-Za-z0-9_./-]*")
@@ -131,7 +132,7 @@ def inspect_data(path: str | Path) -> Inspection:
         config = {key: given[key] for key in keys if given[key] is not None}
         if not _has_measure(first, names):
             config["weights"] = NO_WEIGHTS
-            guesses = [*guesses, "weights are none: what each point stands for is not known"]
+            guesses = [*guesses, "weights are none: the area or volume of each point is not known"]
     return Inspection(
         [f"{printable(path)}: {about}", f"cases: {counts}"],
         _describe(first, names),

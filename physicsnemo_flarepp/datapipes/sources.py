@@ -40,9 +40,9 @@ _SET_BY_DATA = ("root", "split", "cases", "manifest", "n_train", "n_val", "n_tes
 AUTO = "auto"
 # Marks a config whose cases were in memory.
 MEMORY = "memory"
-# Of the draws of test cases: runs that differ in their seed are tested on the same tokens.
+# Seed of the draws of test cases: the same in all runs, which are tested on the same tokens.
 TEST_SEED = 0
-# Of PhysicsNeMo: they compute, and open no file.
+# Transforms of PhysicsNeMo that compute and open no file.
 _SAFE_TRANSFORMS = {
     *("BoundingBoxFilter", "BroadcastGlobalFeatures", "CenterOfMass", "ComputeNormals"),
     *("ConcatFields", "ConstantField", "CreateGrid", "FieldSlice", "KNearestNeighbors"),
@@ -231,7 +231,14 @@ def open_source(
     reader_class = _reader_class(cfg, spec, trust)
     if not issubclass(reader_class, CaseReader):
         choices = case_choices(cfg.splits, Path(cfg.root or "."))
-        foreign = from_dataset(_foreign_reader(reader_class, cfg.reader, cfg.root))
+        arguments = _plain(cfg.reader)
+        arguments.pop("_target_", None)
+        accepted = inspect.signature(reader_class).parameters
+        if cfg.root is not None and "path" in accepted:
+            arguments.setdefault("path", cfg.root)
+        hint = "; names of arrays go to data.fields, data.features, ..."
+        _check_arguments(reader_class, arguments, accepted, hint)
+        foreign = from_dataset(reader_class(**arguments))
         return DataSource(cfg, cfg.root, None, MemoryReader, choices, foreign, trust)
     root = _data_root(cfg)
     return DataSource(cfg, root, spec, reader_class, case_choices(cfg.splits, root), trust=trust)
@@ -323,7 +330,7 @@ def _data_root(cfg: DictConfig) -> Path:
             "directory of files, or `builtin` to the name of a built-in set"
         )
     if cfg.root is not None:
-        # A folder without a stamp is of other makers and has no checksums to hold to.
+        # A folder without a stamp was made by others and has no checksums to verify.
         read_stamp(Path(cfg.root))
         return Path(cfg.root)
     counts = {"n_train": cfg.n_train, "n_val": cfg.n_val, "n_test": cfg.n_test}
@@ -371,18 +378,6 @@ def _registered_class(target: str, trust: bool) -> type | None:
     return found
 
 
-def _foreign_reader(reader_class: type, given: DictConfig, root: str | None) -> Any:
-    """Return a reader that is not of this package, made with the arguments of the config."""
-    arguments = _plain(given)
-    arguments.pop("_target_", None)
-    accepted = inspect.signature(reader_class).parameters
-    if root is not None and "path" in accepted:
-        arguments.setdefault("path", root)
-    hint = "; names of arrays go to data.fields, data.features, ..."
-    _check_arguments(reader_class, arguments, accepted, hint)
-    return reader_class(**arguments)
-
-
 def make_transform(entry: Mapping[str, Any], trust: bool) -> Transform:
     """Return a transform of the registry, by the name of its class and its arguments."""
     arguments = {str(key): value for key, value in entry.items()}
@@ -394,8 +389,8 @@ def make_transform(entry: Mapping[str, Any], trust: bool) -> Transform:
         raise ValueError(f"transform {target!r} is not registered; registered are {known}")
     if not trust and (found.__name__ not in _SAFE_TRANSFORMS or "stats_file" in arguments):
         raise ValueError(
-            f"transform {target!r} may not be named by a file of others, for it could open files. "
-            "If you trust whoever wrote it, say trust=True (--trust)"
+            f"transform {target!r} may not be named in a file of others, because it could open "
+            "files. If you trust whoever wrote it, say trust=True (--trust)"
         )
     parameters = inspect.signature(found).parameters
     for name, value in arguments.items():

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 HUB_REPOSITORY = "vedantpuri/PDESurrogates"
-# File beside the cases of a set that tells its splits.
+# File beside the cases of a set that lists its splits.
 MANIFEST = "manifest.json"
 
 

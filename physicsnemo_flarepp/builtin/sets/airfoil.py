@@ -13,8 +13,14 @@ from functools import partial
 
 import numpy as np
 
-from ..solvers.c_grid import CGrid, make_c_grid
-from ..solvers.full_potential import GAMMA, gas_state, nodal_velocity, solve_potential
+from ..solvers.full_potential import (
+    GAMMA,
+    CGrid,
+    gas_state,
+    make_c_grid,
+    nodal_velocity,
+    solve_potential,
+)
 from .base import BuiltinSet, Case, validation_apart, write_grid_files
 
 GRID_SHAPE = (221, 51)

@@ -32,20 +32,16 @@ def random_centreline(rng: np.random.Generator) -> CubicHermiteSpline:
     Heights are clipped to [-2, 2] and slopes to [-1, 1]. Draws that bend with a radius below 0.8
     are repeated: at 0.5 the inner wall would degenerate to a point.
     """
+    # Curvature is found from a dense sample of every open piece.
+    inside = np.linspace(1e-9, 1.0 - 1e-9, 100)
+    x = (_STATIONS[:-1, None] + np.diff(_STATIONS)[:, None] * inside).ravel()
     while True:
         heights = np.clip(rng.normal(0.0, 1.0, _STATIONS.size), -2.0, 2.0)
         slopes = np.clip(rng.normal(0.0, 0.5, _STATIONS.size), -1.0, 1.0)
         centreline = CubicHermiteSpline(_STATIONS, heights, slopes)
-        if _largest_curvature(centreline) * _SMALLEST_RADIUS < 1.0:
+        curvature = np.abs(centreline(x, 2)) / (1.0 + centreline(x, 1) ** 2) ** 1.5
+        if np.max(curvature) * _SMALLEST_RADIUS < 1.0:
             return centreline
-
-
-def _largest_curvature(centreline: CubicHermiteSpline) -> float:
-    """Largest curvature of a piecewise cubic, from a dense sample of every open piece."""
-    ends = centreline.x
-    inside = np.linspace(1e-9, 1.0 - 1e-9, 100)
-    x = (ends[:-1, None] + np.diff(ends)[:, None] * inside).ravel()
-    return float(np.max(np.abs(centreline(x, 2)) / (1.0 + centreline(x, 1) ** 2) ** 1.5))
 
 
 def _directions(centreline: CubicHermiteSpline, x: np.ndarray) -> np.ndarray:

@@ -50,13 +50,6 @@ def triangle_areas(nodes: np.ndarray, triangles: np.ndarray) -> np.ndarray:
     return 0.5 * np.linalg.det(np.stack([b - a, c - a], axis=-1))
 
 
-def _qualities(nodes: np.ndarray, triangles: np.ndarray) -> np.ndarray:
-    """Area over sum of squared edges, 1 for an equilateral triangle."""
-    corners = nodes[triangles]
-    edges = corners - np.roll(corners, 1, axis=1)
-    return 4 * np.sqrt(3) * triangle_areas(nodes, triangles) / np.sum(edges**2, axis=(1, 2))
-
-
 def _edge_length(n_nodes: int, area: float, perimeter: float) -> float:
     """Edge of equilateral triangles that fill the area with ``n_nodes`` nodes.
 
@@ -75,14 +68,6 @@ def _void_nodes(radius: Radius, count: int, phase: float) -> np.ndarray:
     length = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(curve, axis=0), axis=1))])
     wanted = (np.arange(count) + phase) / count * length[-1]
     return void_curve(radius, np.interp(wanted, length, angle))
-
-
-def _square_nodes(per_side: int) -> np.ndarray:
-    """Nodes on the edge of the unit square, counter-clockwise from the origin."""
-    step = np.arange(per_side) / per_side
-    zero, one = np.zeros(per_side), np.ones(per_side)
-    sides = [(step, zero), (one, step), (1 - step, one), (zero, 1 - step)]
-    return np.concatenate([np.stack(side, axis=-1) for side in sides])
 
 
 def _first_inner_nodes(
@@ -129,9 +114,12 @@ def triangulate_cell(radius: Radius, n_nodes: int, rng: np.random.Generator) -> 
     void_length = np.sum(np.linalg.norm(following - outline, axis=1))
     edge = _edge_length(n_nodes, 1 - void_area, 4 + void_length)
     n_void, per_side = round(void_length / edge), round(1 / edge)
+    # Nodes on the edge of the unit square, counter-clockwise from the origin.
+    step, zero, one = np.arange(per_side) / per_side, np.zeros(per_side), np.ones(per_side)
+    sides = [(step, zero), (one, step), (1 - step, one), (zero, 1 - step)]
+    square = np.concatenate([np.stack(side, axis=-1) for side in sides])
     for _ in range(_ATTEMPTS):
-        edges = [_void_nodes(radius, n_void, rng.uniform()), _square_nodes(per_side)]
-        fixed = np.concatenate(edges)
+        fixed = np.concatenate([_void_nodes(radius, n_void, rng.uniform()), square])
         inner = _first_inner_nodes(radius, n_nodes - len(fixed), edge, rng)
         nodes = np.concatenate([fixed, _relax(fixed, inner, radius, edge)])
         triangles = Delaunay(nodes).simplices
@@ -139,7 +127,11 @@ def triangulate_cell(radius: Radius, n_nodes: int, rng: np.random.Generator) -> 
         flipped = triangle_areas(nodes, triangles) < 0
         triangles[flipped] = triangles[flipped][:, [0, 2, 1]]
         follows_edges = len(triangles) == 2 * n_nodes - len(fixed)
-        if follows_edges and _qualities(nodes, triangles).min() > _WORST_QUALITY:
+        # Area over sum of squared edges, 1 for an equilateral triangle.
+        corners = nodes[triangles]
+        squares = np.sum((corners - np.roll(corners, 1, axis=1)) ** 2, axis=(1, 2))
+        quality = 4 * np.sqrt(3) * triangle_areas(nodes, triangles) / squares
+        if follows_edges and quality.min() > _WORST_QUALITY:
             return CellMesh(nodes, triangles, radius)
     raise Unsolvable(
         f"no mesh of {n_nodes} nodes follows this void in {_ATTEMPTS} attempts; use a smoother "
