@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
@@ -53,28 +52,16 @@ FILE_KINDS = {
 _SPLITS_SOURCE = "https://caemldatasets.org, split full"
 
 
-@dataclass(frozen=True)
-class PublishedSplit:
-    """Runs of a set by their numbers; those in no list are for training."""
-
-    first: int
-    last: int
-    val: str
-    test: str
-    left_out: str = ""
-
-    def runs(self) -> dict[str, list[int]]:
-        """Return the numbers by split."""
-        lists = (self.val, self.test, self.left_out)
-        val, test, left_out = ([int(run) for run in runs.split()] for runs in lists)
-        train = sorted({*range(self.first, self.last + 1)} - {*val, *test, *left_out})
-        return {"train": train, "val": val, "test": test}
+def _by_split(runs: range, val: str, test: str, left_out: str = "") -> dict[str, list[int]]:
+    """Return the numbers of runs by split; those in no list are for training."""
+    listed = {"val": [int(run) for run in val.split()], "test": [int(run) for run in test.split()]}
+    others = {*listed["val"], *listed["test"], *map(int, left_out.split())}
+    return {"train": [run for run in runs if run not in others], **listed}
 
 
 PUBLISHED_SPLITS = {
-    "drivaerml_raw": PublishedSplit(
-        1,
-        500,
+    "drivaerml_raw": _by_split(
+        range(1, 501),
         val="4 22 56 109 150 165 177 191 228 234 241 247 252 253 260 271 275 298 303 311 321 324 "
         "328 341 352 366 380 390 401 423 441 447 454 487",
         test="11 12 19 20 24 26 29 41 55 59 108 124 127 133 142 158 173 180 187 188 197 199 203 "
@@ -83,9 +70,8 @@ PUBLISHED_SPLITS = {
         # Never published, but for 45, which the authors leave out of training.
         left_out="167 211 218 221 248 282 291 295 316 325 329 364 370 376 403 473 45",
     ),
-    "ahmedml": PublishedSplit(
-        1,
-        500,
+    "ahmedml": _by_split(
+        range(1, 501),
         val="24 26 29 38 41 55 59 104 108 124 133 142 158 173 180 188 196 197 199 205 207 210 222 "
         "226 230 258 263 280 281 284 290 291 295 304 312 337 350 354 363 372 387 403 405 424 428 "
         "429 432 455 472 494",
@@ -93,9 +79,8 @@ PUBLISHED_SPLITS = {
         "260 271 275 298 303 311 321 322 324 328 329 341 352 364 366 376 380 382 390 401 410 423 "
         "436 441 447 454 487",
     ),
-    "windsorml": PublishedSplit(
-        0,
-        354,
+    "windsorml": _by_split(
+        range(355),
         val="8 11 25 27 37 43 44 46 50 51 56 57 77 83 94 99 137 149 156 168 210 222 236 242 244 "
         "250 267 273 274 279 287 300 305 317 331",
         test="7 18 23 28 32 47 58 66 69 85 89 95 97 98 100 104 113 123 125 130 136 139 148 172 216 "
@@ -290,7 +275,7 @@ def write_manifest(name: str, folder: Path) -> str:
         if not isinstance(content, dict) or content.get("source") != _SPLITS_SOURCE:
             return f"{path} is left as it is"
     here = {file.parent.name for file in folder.glob("run_*/boundary_*")}
-    published = PUBLISHED_SPLITS[name].runs()
+    published = PUBLISHED_SPLITS[name]
     splits = {
         split: [f"run_{run}" for run in runs if f"run_{run}" in here]
         for split, runs in published.items()

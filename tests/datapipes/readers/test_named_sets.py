@@ -165,19 +165,21 @@ def test_files_that_hold_other_points_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes"),
-    [("drivaerml_raw", (399, 34, 50)), ("ahmedml", (400, 50, 50)), ("windsorml", (284, 35, 36))],
+    ("name", "numbers", "sizes"),
+    [
+        ("drivaerml_raw", range(1, 501), (399, 34, 50)),
+        ("ahmedml", range(1, 501), (400, 50, 50)),
+        ("windsorml", range(355), (284, 35, 36)),
+    ],
 )
-def test_published_splits_are_those_of_the_documented_draw(name, sizes):
-    published = PUBLISHED_SPLITS[name]
-    runs = published.runs()
+def test_published_splits_are_those_of_the_documented_draw(name, numbers, sizes):
+    runs = PUBLISHED_SPLITS[name]
     assert tuple(len(runs[split]) for split in ("train", "val", "test")) == sizes
     # "torch.randperm with seed 42, shifted to the first number, without the unavailable runs"
-    absent = {int(run) for run in published.left_out.split()}
+    available = {run for listed in runs.values() for run in listed}
     generator = torch.Generator().manual_seed(42)
-    count = published.last - published.first + 1
-    drawn = (torch.randperm(count, generator=generator) + published.first).tolist()
-    drawn = [run for run in drawn if run not in absent]
+    drawn = (torch.randperm(len(numbers), generator=generator) + numbers[0]).tolist()
+    drawn = [run for run in drawn if run in available]
     order = ("train", "test", "val") if name == "drivaerml_raw" else ("train", "val", "test")
     for split in order:
         part, drawn = drawn[: len(runs[split])], drawn[len(runs[split]) :]
