@@ -194,14 +194,8 @@ def generate(
     final = base / (f"{stem}-{n_train}+{n_test}" + (f"+{n_val}" if n_val else ""))
     # Cases do not depend on the counts, so sets that differ only in size share their case files.
     solved = base / f"{stem}.cases"
-    identity = {
-        "name": data_set.name,
-        "version": data_set.version,
-        "seed": seed,
-        "n_train": n_train,
-        "n_test": n_test,
-        "n_val": n_val,
-    }
+    identity = {"name": data_set.name, "version": data_set.version, "seed": seed}
+    identity |= {"n_train": n_train, "n_test": n_test, "n_val": n_val}
     if read_stamp(final, identity):
         return final
     waiting = f"{name}: another process is making {stem} in {base}; waiting for it"
@@ -220,6 +214,6 @@ def generate(
         redrawn = _finish(data_set, solved, final, identity)
         seconds = time.perf_counter() - start
         _say(f"{name}: {len(missing)} cases solved in {seconds:.0f} s, set in {final}", progress)
-        if redrawn:
-            _say(f"{name}: drawn again for want of a solution: {'; '.join(redrawn)}", progress)
+        if cases := "; ".join(redrawn):
+            _say(f"{name}: drawn again because they had no solution: {cases}", progress)
     return final

@@ -70,9 +70,8 @@ def solve_to_file(data_set: BuiltinSet, seed: int, folder: Path, case_id: CaseId
         except Unsolvable as error:
             last = error
     else:
-        raise RuntimeError(
-            f"none of {DRAWS} draws of case {case_id} is solvable; {report}"
-        ) from last
+        told = f"none of {DRAWS} draws of case {case_id} is solvable; {report}"
+        raise RuntimeError(told) from last
     for name, array in case.items():
         if not np.all(np.isfinite(array)):
             raise RuntimeError(f"{name!r} of case {case_id} has non-finite values; {report}")

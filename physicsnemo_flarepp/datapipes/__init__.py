@@ -7,31 +7,19 @@ PhysicsNeMo. Importing ``physicsnemo_flarepp.datapipes.readers``, any reader, or
 
 from importlib import import_module
 
-_HOMES = {
-    "BENCHMARKS": "specs",
-    "BenchmarkSpec": "specs",
-    "DarcyReader": "readers",
-    "DrivAerMLReader": "readers",
-    "GeoFNOReader": "readers",
-    "GraphReader": "readers",
-    "Loaders": "loaders",
-    "MemoryCases": "readers.memory",
-    "Normalizer": "normalization",
-    "OwnReader": "readers",
-    "PadCollator": "loaders",
-    "PreparedReader": "readers",
-    "ReaderOptions": "readers",
-    "build_dataloaders": "loaders",
-    "build_test_loader": "loaders",
-    "data_elsewhere": "sources",
-    "fit_normalizer": "statistics",
-    "from_arrays": "readers.memory",
-    "from_dataset": "readers.memory",
-    "from_meshes": "readers.memory",
-    "plot_mesh": "case_meshes",
-    "prepare": "preparation",
-    "tokens_from_graph": "readers",
+_NAMES = {
+    "channels": "plot_mesh",
+    "loaders": "Loaders PadCollator build_dataloaders build_test_loader",
+    "normalization": "Normalizer",
+    "preparation": "prepare",
+    "readers": "DarcyReader DrivAerMLReader GeoFNOReader GraphReader OwnReader PreparedReader "
+    "ReaderOptions tokens_from_graph",
+    "readers.memory": "MemoryCases from_arrays from_dataset from_meshes",
+    "sources": "data_elsewhere",
+    "specs": "BENCHMARKS BenchmarkSpec",
+    "statistics": "fit_normalizer",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_HOMES)
 
 

@@ -1,29 +1,27 @@
-"""What the channels of a model mean: names and widths of fields, features and globals."""
+"""What the tokens of a case are: the names of their channels, and the mesh that they stand for."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from tensordict import TensorDict
+import numpy as np
+import pyvista as pv
 
-from ..files import Fingerprint, replace_text
-from ..meshes import ASSOCIATIONS
+from ..files import Fingerprint, reading, replace_text
+from ..meshes import ASSOCIATIONS, polygon_mesh, to_pyvista
+from ..meshes.polygons import select_polygons
 from .readers import CaseReader
+from .readers.array_files import Rowwise
 from .readers.case_tables import channel_names, parameter_names
+from .readers.contents import ARRAY_SUFFIXES, MESH_FILES, Wanted, is_connectivity, open_file
 from .readers.names import NO_WEIGHTS
 
 FILE_NAME = "channels.json"
 # Layouts that store cell centres: their tokens are the cells of a mesh.
 _CELL_CENTRE_LAYOUTS = ("presampled", "zarr")
-
-
-def _transformed(key: str, widths: Mapping[str, int], sample: TensorDict) -> dict[str, int]:
-    """Return the columns of a group after transforms; names are kept if the width is."""
-    width = sample[key].shape[-1] if key in sample.keys() else 0
-    if width == sum(widths.values()):
-        return dict(widths)
-    return {key: width} if width else {}
 
 
 @dataclass(frozen=True)
@@ -33,12 +31,6 @@ class Channels:
     `coordinates` is the dimension of the points, `association` what a token is on a mesh (``point``
     or ``cell``), `grid` the shape of a structured grid of tokens. With `joint`, errors are measured
     in one norm over all fields (``training.field_norms``). `weights` is ``data.weights``.
-
-    Examples
-    --------
-    >>> channels = Channels(3, {"p": 1, "shear": 3}, {}, {}, "cell")
-    >>> channels.field_names, channels.columns("shear")
-    (('p', 'shear_x', 'shear_y', 'shear_z'), slice(1, 4, None))
     """
 
     coordinates: int
@@ -56,20 +48,18 @@ class Channels:
         table = reader.case(0)
         widths = table.widths()
         dimension = sum(widths["coordinates"].values())
-        groups = {key: widths[key] for key in ("fields", "features", "globals")}
+        groups = {key: dict(widths[key]) for key in ("fields", "features", "globals")}
         if reader.transforms:
             sample = reader[0][0]
             dimension = sample["coordinates"].shape[-1]
-            groups = {key: _transformed(key, named, sample) for key, named in groups.items()}
+            for key, named in groups.items():
+                width = sample[key].shape[-1] if key in sample.keys() else 0
+                if width != sum(named.values()):  # else the names are kept
+                    groups[key] = {key: width} if width else {}
         centres = getattr(reader, "layout", None) in _CELL_CENTRE_LAYOUTS
-        return cls(
-            dimension,
-            *groups.values(),
-            "cell" if centres else table.association,
-            None if reader.grid is None else tuple(reader.grid),
-            joint,
-            reader.options.weights,
-        )
+        association = "cell" if centres else table.association
+        grid = None if reader.grid is None else tuple(reader.grid)
+        return cls(dimension, *groups.values(), association, grid, joint, reader.options.weights)
 
     @property
     def norms(self) -> dict[str, int]:
@@ -116,16 +106,99 @@ class Channels:
                     raise ValueError(f"the widths of {name} are {stored[name]}")
             grid = stored.pop("grid")
             channels = cls(**stored, grid=None if grid is None else tuple(grid))
-            if not isinstance(channels.weights, str):
-                raise ValueError(f"the weights are {channels.weights!r}")
-            if type(channels.coordinates) is not int or channels.association not in ASSOCIATIONS:
-                raise ValueError(
-                    f"coordinates are {channels.coordinates!r} and the association is "
-                    f"{channels.association!r}"
-                )
+            valid = {
+                "coordinates": type(channels.coordinates) is int,
+                "association": channels.association in ASSOCIATIONS,
+                "weights": isinstance(channels.weights, str),
+            }
+            for name in (name for name, is_so in valid.items() if not is_so):
+                raise ValueError(f"{name} is {getattr(channels, name)!r}")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"{path} cannot be used ({type(error).__name__}: {error}); restore it from a copy "
                 "of the run, or train again"
             ) from error
         return channels
+
+
+def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSet:
+    """Return the mesh of a whole case, ready for point or cell data.
+
+    Surfaces are read from their file again; values of sampled tokens belong at the rows
+    ``sample["tokens"]`` of its cell or point data, as ``metadata["association"]`` says. Grids are
+    built from the coordinates, and so are surfaces whose files list the points of each cell; other
+    sets give a point cloud.
+
+    Examples
+    --------
+    >>> x, y = np.meshgrid([0.0, 1.0], [0.0, 1.0, 2.0], indexing="ij")
+    >>> points = np.stack([x.ravel(), y.ravel()], -1)
+    >>> mesh = plot_mesh({"grid": (2, 3)}, points)
+    >>> mesh.n_points, mesh.n_cells, bool(np.allclose(mesh.points[:, :2], points))
+    (6, 2, True)
+    """
+    if "original" in metadata and Path(metadata["original"]["source"]).exists():
+        original = plot_mesh(metadata["original"], coordinates)
+        if isinstance(original, pv.PolyData) and original.GetNumberOfPolys():
+            return _reordered(original, metadata)
+    if metadata.get("mesh") is not None:
+        return metadata["mesh"].copy()
+    files = [Path(file) for file in metadata.get("files") or [metadata.get("source", "")]]
+    stored = next((file for file in files if file.suffix.lower() in MESH_FILES), None)
+    if stored is not None:
+        return to_pyvista(open_file(stored, Wanted(boundary=metadata.get("boundary"))).mesh)
+    points = np.zeros((len(coordinates), 3))
+    points[:, : coordinates.shape[1]] = coordinates
+    grid = metadata.get("grid")
+    if grid is None:
+        tables = [file for file in files if file.suffix.lower() in ARRAY_SUFFIXES]
+        found = [open_file(file, Wanted(())).arrays for file in tables if metadata.get("files")]
+        cells = _listed_cells({n: a for arrays in found for n, a in arrays.items()}, len(points))
+        return (
+            pv.PolyData(points) if cells is None else pv.PolyData.from_regular_faces(points, cells)
+        )
+    if math.prod(grid) != len(points):
+        raise ValueError(
+            f"a grid of {grid} needs {math.prod(grid)} coordinates, got {len(points)}; "
+            "pass the coordinates of the whole case"
+        )
+    mesh = pv.StructuredGrid()
+    mesh.points = points
+    # VTK counts the fastest axis first; tokens are in row-major order.
+    mesh.dimensions = (*reversed(grid), *[1] * (3 - len(grid)))
+    return mesh
+
+
+def _listed_cells(arrays: Mapping[str, Rowwise], n_points: int) -> np.ndarray | None:
+    """Return the triangles or quads that an array lists by the numbers of their points, from 0.
+
+    None if there is no such array for so many points, or several.
+    """
+    found = [np.asarray(a[...]) for name, a in arrays.items() if is_connectivity(name, a)]
+    found = [c - (c.min() == 1 and c.max() == n_points) for c in found if c.size]
+    fitting = [cells for cells in found if cells.min() >= 0 and cells.max() < n_points]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _reordered(surface: pv.PolyData, metadata: Mapping[str, Any]) -> pv.PolyData:
+    """Return the surface that a prepared case was made from, in the order of its rows."""
+    with reading(metadata["order"]):
+        order = np.load(metadata["order"], allow_pickle=False).astype(np.int64)
+    mesh = polygon_mesh(surface, metadata["source"])
+    cells = metadata["association"] == "cell"
+    if len(order) != (mesh.n_cells if cells else len(mesh.points)):
+        raise ValueError(
+            f"{metadata['original']['source']} has changed since {metadata['source']} was prepared "
+            f"from it with {len(order)} rows; prepare it again"
+        )
+    points, connectivity, offsets = mesh.points, mesh.connectivity, mesh.offsets
+    if cells:
+        connectivity, offsets = select_polygons(connectivity, offsets, order)
+    else:
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        points, connectivity = points[order], place[connectivity]
+    reordered = pv.PolyData()
+    reordered.points = points
+    reordered.SetPolys(pv.CellArray.from_arrays(offsets, connectivity))
+    return reordered

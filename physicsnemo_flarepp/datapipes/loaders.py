@@ -14,11 +14,10 @@ from tensordict import TensorDict
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from .config import ParallelConfig
 from .normalization import Normalizer, fit_baseline, normalization_kinds, paper_normalizer
 from .readers import CaseReader, MemoryCases
 from .sampling import TOKEN_KEYS, CaseSampler
-from .sources import TEST_SEED, DataSource, checked_config, open_source, running_ranks
+from .sources import TEST_SEED, DataSource, checked_config, open_source
 from .statistics import fit_normalizer
 
 
@@ -140,30 +139,28 @@ def _open_on_ranks(
 ) -> DataSource:
     """Return the source of a config, checked against the ranks that are running."""
     cfg = checked_config(cfg)
-    _check_ranks(cfg.batch_size, cfg.parallel)
-    return open_source(cfg, trust, data)
-
-
-def _check_ranks(batch_size: int, parallel: ParallelConfig) -> None:
-    ranks = running_ranks()
-    if ranks not in (None, parallel.data_size * parallel.context_size):
+    batch_size, n_data, n_context = (
+        cfg.batch_size,
+        cfg.parallel.data_size,
+        cfg.parallel.context_size,
+    )
+    ranks = n_data * n_context
+    if dist.is_initialized() and dist.get_world_size() != ranks:
         raise ValueError(
-            f"parallel has data_size={parallel.data_size} and context_size="
-            f"{parallel.context_size}, but {ranks} ranks are running; their product must be the "
-            "number of ranks"
+            f"parallel has data_size={n_data} and context_size={n_context}, but "
+            f"{dist.get_world_size()} ranks are running; their product must be the number of ranks"
         )
-    data, context = parallel.data_size, parallel.context_size
     if batch_size < 1:
         raise ValueError(f"data.batch_size is {batch_size}, expected at least 1")
-    if batch_size % data:
-        ranks, larger = data * context, -(-batch_size // data) * data
-        shared = ranks // math.gcd(batch_size, ranks)
+    if batch_size % n_data:
         raise ValueError(
-            f"data.batch_size is {batch_size}, the cases of a batch over all ranks, which {data} "
-            f"data ranks cannot share equally. Let ranks share cases instead (parallel.context="
-            f"{shared} of {ranks} ranks), which trains as one rank would, or set data.batch_size "
-            f"to a multiple of {data}, such as {larger}, which changes the training"
+            f"data.batch_size is {batch_size}, the cases of a batch over all ranks, which {n_data} "
+            "data ranks cannot share equally. Let ranks share cases instead (parallel.context="
+            f"{ranks // math.gcd(batch_size, ranks)} of {ranks} ranks), which trains as one rank "
+            f"would, or set data.batch_size to a multiple of {n_data}, such as "
+            f"{-(-batch_size // n_data) * n_data}, which changes the training"
         )
+    return open_source(cfg, trust, data)
 
 
 def check_disjoint(readers: Mapping[str, CaseReader]) -> None:
@@ -198,7 +195,7 @@ def _make_normalizer(data: DataSource, train: CaseReader) -> Normalizer:
             f"{train.options.n_points}; set n_points to null or choose 'gaussian'"
         )
     parallel = data.cfg.parallel
-    if running_ranks() is not None:
+    if dist.is_initialized():
         mine = range(parallel.data_rank, len(train), parallel.data_size)
         return fit_normalizer(train, kinds, cases=mine, group=dist.group.WORLD)
     if parallel.context_size > 1:
@@ -211,15 +208,12 @@ def _make_loader(
 ) -> DataLoader:
     cfg, training = data.cfg, split == "train"
     shard = (cfg.parallel.data_rank, cfg.parallel.data_size)
-    dataset = Dataset(
-        reader, transforms=normalizer, device=cfg.device, num_workers=max(1, cfg.num_workers)
-    )
+    workers = max(1, cfg.num_workers)
+    order = {"shuffle": training, "equal_counts": training, "seed": cfg.seed}
     return DataLoader(
-        dataset,
+        Dataset(reader, transforms=normalizer, device=cfg.device, num_workers=workers),
         batch_size=cfg.batch_size // shard[1] if training else cfg.batch_size_test,
-        sampler=CaseSampler(
-            len(reader), shard, shuffle=training, seed=cfg.seed, equal_counts=training
-        ),
+        sampler=CaseSampler(len(reader), shard, **order),
         collate_fn=PadCollator(collate_metadata=cfg.collate_metadata),
         prefetch_factor=cfg.prefetch if cfg.num_workers > 0 else 0,
         seed=cfg.seed if training else TEST_SEED,

@@ -39,6 +39,7 @@ NORMALIZED_KEYS = ("coordinates", "features", "fields", "globals")
 # Beside a baseline: where each row is in training (normalised), and how far that varies.
 PLACES = "places"
 _STORED_KEYS = (*NORMALIZED_KEYS, PLACES)
+_PARTS = ("shift", "scale", "slope", "gain")
 
 # What ``data.baseline`` can be, and how tables call it.
 BASELINES = {"mean_field": "mean field", "linear": "linear regression on the parameters"}
@@ -168,11 +169,7 @@ class Normalizer(Transform):
     def to(self, device: torch.device | str) -> "Normalizer":
         """Move the statistics to `device`."""
         super().to(device)
-        self.affine = {
-            key: Affine(*(part if part is None else part.to(device) for part in parts))
-            for key, affine in self.affine.items()
-            for parts in [(affine.shift, affine.scale, affine.slope, affine.gain)]
-        }
+        self.load_state_dict({name: part.to(device) for name, part in self.state_dict().items()})
         return self
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -180,7 +177,7 @@ class Normalizer(Transform):
         return {
             f"{key}.{part}": getattr(affine, part).contiguous()
             for key, affine in self.affine.items()
-            for part in ("shift", "scale", "slope", "gain")
+            for part in _PARTS
             if getattr(affine, part) is not None
         }
 
@@ -188,13 +185,7 @@ class Normalizer(Transform):
         """Replace the statistics with those of a :meth:`state_dict`."""
         keys = [name.removesuffix(".shift") for name in state_dict if name.endswith(".shift")]
         self.affine = {
-            key: Affine(
-                state_dict[f"{key}.shift"],
-                state_dict[f"{key}.scale"],
-                state_dict.get(f"{key}.slope"),
-                state_dict.get(f"{key}.gain"),
-            )
-            for key in keys
+            key: Affine(*(state_dict.get(f"{key}.{part}") for part in _PARTS)) for key in keys
         }
 
     def save(self, path: str | Path) -> Fingerprint:
@@ -247,29 +238,14 @@ def paper_normalizer(spec: BenchmarkSpec) -> Normalizer:
             f"no normalisation constants are published for {spec.name}; fit the paper's convention "
             f"{dict(spec.normalization)} to the training split"
         )
-    return Normalizer(
-        {
-            key: Affine(torch.tensor(shift), torch.tensor(scale))
-            for key, (shift, scale) in spec.constants.items()
-        }
-    )
+    return Normalizer({key: Affine(*map(torch.tensor, c)) for key, c in spec.constants.items()})
 
 
 def normalization_kinds(data: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return how a data config normalises each sample key; None if it loads statistics.
-
-    Examples
-    --------
-    >>> normalization_kinds({"builtin": "darcy", "normalization": "paper"})["coordinates"]
-    'none'
-    >>> normalization_kinds({"normalization": {"features": "none"}})["fields"]
-    'gaussian'
-    """
+    """Return how a data config normalises each sample key; None if it loads statistics."""
     choice = data.get("normalization", "fit")
-    if choice == "none":
-        return {}
-    if choice == "fit":
-        return dict(DEFAULT_KINDS)
+    if choice in ("none", "fit"):
+        return dict(DEFAULT_KINDS) if choice == "fit" else {}
     if choice == "paper":
         spec = BENCHMARKS.get(data.get("benchmark") or data.get("builtin"))
         if spec is None:
@@ -297,9 +273,8 @@ def centres_fields(data: Mapping[str, Any]) -> bool:
 def whole_cases(reader: CaseReader, *, n_points: int | None = None) -> CaseReader:
     """Return a reader of the same cases on one rank, with all tokens or a fixed draw of them."""
     whole = copy.copy(reader)
-    whole.options = replace(
-        reader.options, n_points=n_points, sampling="fixed", shard=(0, 1), density="cells"
-    )
+    fixed = {"sampling": "fixed", "shard": (0, 1), "density": "cells"}
+    whole.options = replace(reader.options, n_points=n_points, **fixed)
     return whole
 
 

@@ -5,6 +5,7 @@ so that a run can be resumed and the ranks of a context group agree without comm
 """
 
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 from jaxtyping import Float
@@ -37,13 +38,6 @@ def token_rows(
     shard (rank, size) is a contiguous part of it, so the shards together are the draw. If the rows
     are stored in `shuffled` order, a contiguous block is a random draw and cheap to read; it
     starts anywhere and wraps around at the end of the case.
-
-    Examples
-    --------
-    >>> token_rows(10, None, (1, 2), seed=0)
-    slice(5, 10, None)
-    >>> token_rows(1000, 4, (0, 1), seed=0, shuffled=True)
-    slice(850, 854, None)
     """
     rank, size = shard
     if n_points is None or n_points >= n_tokens:
@@ -110,6 +104,7 @@ def weighted_rows(
     return rows, weights[rows] / likely[rows]
 
 
+@dataclass(eq=False)
 class CaseSampler(Sampler[int]):
     """Order of the cases that one data rank reads in an epoch.
 
@@ -117,55 +112,41 @@ class CaseSampler(Sampler[int]):
     (seed, epoch). `equal_counts` repeats the first cases so that every rank reads the same number,
     which collectives in every training step need; without it each case is read exactly once over
     all ranks, which a test metric needs.
-
-    Examples
-    --------
-    >>> list(CaseSampler(5, (1, 2))), list(CaseSampler(5, (1, 2), equal_counts=True))
-    ([1, 3], [1, 3, 0])
     """
 
-    def __init__(
-        self,
-        n_cases: int,
-        shard: tuple[int, int] = (0, 1),
-        *,
-        shuffle: bool = False,
-        seed: int = 0,
-        equal_counts: bool = False,
-    ) -> None:
-        self.n_cases = n_cases
-        self.rank, self.size = check_shard("data", shard)
-        self.shuffle = shuffle
-        self.seed = seed
-        self.equal_counts = equal_counts
-        self.epoch = 0
-        self._skip = 0
+    n_cases: int
+    shard: tuple[int, int] = (0, 1)
+    _: KW_ONLY
+    shuffle: bool = False
+    seed: int = 0
+    equal_counts: bool = False
+
+    def __post_init__(self) -> None:
+        self.rank, self.size = check_shard("data", self.shard)
+        self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of `epoch`, from its first case."""
-        self.epoch = epoch
-        self._skip = 0
+        self.epoch, self._skip = epoch, 0
 
     def skip(self, n_cases: int) -> None:
         """Leave out this rank's first `n_cases` of the current epoch, to resume inside it."""
-        if not 0 <= n_cases <= self._count():
-            raise ValueError(
-                f"cannot skip {n_cases} cases: this rank reads {self._count()} in an epoch"
-            )
+        count = len(self._order())
+        if not 0 <= n_cases <= count:
+            raise ValueError(f"cannot skip {n_cases} cases: this rank reads {count} in an epoch")
         self._skip = n_cases
 
-    def _count(self) -> int:
-        if self.equal_counts:
-            return -(-self.n_cases // self.size)
-        return len(range(self.rank, self.n_cases, self.size))
-
-    def __len__(self) -> int:
-        return self._count() - self._skip
-
-    def __iter__(self) -> Iterator[int]:
+    def _order(self) -> np.ndarray:
+        """Return all cases that this rank reads in the epoch."""
         order = np.arange(self.n_cases)
         if self.shuffle:
             order = np.random.default_rng([self.seed, self.epoch]).permutation(self.n_cases)
         if self.equal_counts:
-            order = np.resize(order, self._count() * self.size)
-        yield from (int(case) for case in order[self.rank :: self.size][self._skip :])
+            order = np.resize(order, -(-self.n_cases // self.size) * self.size)
+        return order[self.rank :: self.size]
+
+    def __len__(self) -> int:
+        return len(self._order()) - self._skip
+
+    def __iter__(self) -> Iterator[int]:
+        yield from map(int, self._order()[self._skip :])

@@ -4,14 +4,13 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from physicsnemo.datapipes import COMPONENT_REGISTRY, Transform
@@ -41,9 +40,9 @@ _SET_BY_DATA = ("root", "split", "cases", "manifest", "n_train", "n_val", "n_tes
 AUTO = "auto"
 # Marks a config whose cases were in memory.
 MEMORY = "memory"
-# Of the draws of test cases: runs that differ in their seed are tested on the same tokens.
+# Seed of the draws of test cases: the same in all runs, which are tested on the same tokens.
 TEST_SEED = 0
-# Of PhysicsNeMo: they compute, and open no file.
+# Transforms of PhysicsNeMo that compute and open no file.
 _SAFE_TRANSFORMS = {
     *("BoundingBoxFilter", "BroadcastGlobalFeatures", "CenterOfMass", "ComputeNormals"),
     *("ConcatFields", "ConstantField", "CreateGrid", "FieldSlice", "KNearestNeighbors"),
@@ -67,9 +66,8 @@ class DataSource:
         """Return the reader of a split; None if the config asks for none and the data has none."""
         if split == "val" and not self._has_validation():
             return None
-        if split not in self.splits and any(
-            isinstance(choice, SplitFraction) for choice in self.splits.values()
-        ):
+        by_share = any(isinstance(choice, SplitFraction) for choice in self.splits.values())
+        if split not in self.splits and by_share:
             return None  # fractions divide all cases among the splits that they name
         try:
             return self.reader(split)
@@ -81,12 +79,11 @@ class DataSource:
 
     def _has_validation(self) -> bool:
         """Return whether a validation split is asked for or may be there."""
-        asked = "val" in self.splits or self.cfg.n_val is not None
         if self.cfg.n_val == 0:
             return False
         # Else a reader that knows no validation split might give the cases of another.
         knows = "n_val" in inspect.signature(self.reader_class).parameters
-        if asked and not knows:
+        if not knows and ("val" in self.splits or self.cfg.n_val is not None):
             raise ValueError(
                 f"{self.reader_class.__name__} has no validation split (no argument `n_val`); set "
                 "data.n_val to 0, or null without data.splits.val"
@@ -95,24 +92,26 @@ class DataSource:
 
     def reader(self, split: str, *, whole_cases: bool = False) -> CaseReader:
         """Return the reader of a split, of this rank's tokens or of whole cases."""
-        cfg, reader = self.cfg, self.reader_class
-        arguments = OmegaConf.to_container(cfg.reader, resolve=True)
+        cfg, reader, given = self.cfg, self.reader_class, _plain(self.cfg)
+        arguments = given["reader"]
         arguments.pop("_target_", None)
         if self.memory is not None:
             arguments = {}  # of a foreign reader, for the reader itself
             reader = partial(MemoryReader, self.memory)
         if reader is GeoFNOReader and self.spec is not None:
             arguments.setdefault("name", self.spec.name)
-        arguments |= self._names()
+        # The names of own files have their place in ``data``, not in ``reader``.
+        names = {key: given[key] for key in NAMES if given[key] is not None}
+        if names and not issubclass(self.reader_class, NamedReader):
+            raise ValueError(
+                f"data.{next(iter(names))} is for own files (data=own); "
+                f"{self.reader_class.__name__} takes the names of its arrays in data.reader"
+            )
         taken = inspect.signature(reader).parameters
-        accepted = [*(name for name in taken if name not in _SET_BY_DATA), *self._names()]
-        unknown = [name for name in arguments if name not in accepted]
         # Where some splits are listed, another is what the data says it is, never a share of all.
         unlisted = SplitName(split) if any(name in SPLITS for name in self.splits) else None
-        choice = {
-            "cases": self.splits.get(split, unlisted),
-            "manifest": self.splits.get("manifest"),
-        }
+        cases, manifest = self.splits.get(split, unlisted), self.splits.get("manifest")
+        choice = {"cases": cases, "manifest": manifest}
         choice = {name: value for name, value in choice.items() if value is not None}
         if any(name not in taken for name in choice):
             raise ValueError(
@@ -120,13 +119,14 @@ class DataSource:
                 f"{self.reader_class.__name__} have positions, not names: set data.n_train, "
                 "data.n_val and data.n_test instead"
             )
-        if unknown:
-            raise ValueError(
-                f"data.reader has {', '.join(unknown)}, but {self.reader_class.__name__} takes "
-                f"{', '.join(accepted) or 'nothing'} there. An experiment made for other data may "
-                "have set it: choose data by experiment=..., or leave it out with experiment=none"
-            )
-        context = (cfg.parallel.context_rank, cfg.parallel.context_size)
+        _check_arguments(
+            self.reader_class,
+            arguments,
+            [name for name in taken if name not in _SET_BY_DATA],
+            ". An experiment made for other data may have set it: choose data by experiment=..., "
+            "or leave it out with experiment=none",
+        )
+        training, parallel = split == "train", cfg.parallel
         made = reader(
             root=self.root,
             split=split,
@@ -135,24 +135,22 @@ class DataSource:
             **({"n_val": cfg.n_val} if "n_val" in taken else {}),
             **choice,
             options=ReaderOptions(
-                n_points=cfg.n_points if split == "train" else cfg.n_points_test,
-                sampling=cfg.sampling if split == "train" else "fixed",
-                shard=(0, 1) if whole_cases else context,
+                n_points=cfg.n_points if training else cfg.n_points_test,
+                sampling=cfg.sampling if training else "fixed",
+                shard=(0, 1) if whole_cases else (parallel.context_rank, parallel.context_size),
                 weights=cfg.weights,
-                density=cfg.sampling_density if split == "train" else "cells",
-                seed=cfg.seed if split == "train" else TEST_SEED,
+                density=cfg.sampling_density if training else "cells",
+                seed=cfg.seed if training else TEST_SEED,
                 pin_memory=cfg.pin_memory,
                 memory=cfg.memory,
             ),
-            **arguments,
+            **(arguments | names),
         )
-        made.transforms = self._transforms()
+        # New ones, each with a state of its own.
+        made.transforms = tuple(
+            make_transform(entry, self.trust) for entry in given["transforms"] or ()
+        )
         return made
-
-    def _transforms(self) -> tuple[Transform, ...]:
-        """Return new transforms of the config, each with a state of its own."""
-        given = OmegaConf.to_container(self.cfg, resolve=True)["transforms"] or ()
-        return tuple(make_transform(entry, self.trust) for entry in given)
 
     def with_names(self, reader: CaseReader) -> "DataSource":
         """Return the source with the names that a reader of own files guessed, for all splits."""
@@ -161,18 +159,16 @@ class DataSource:
         reader.check_parameters()
         return replace(self, cfg=OmegaConf.merge(self.cfg, reader.names.as_config()))
 
-    def _names(self) -> dict[str, Any]:
-        """Return the names of own files, which have their place in ``data``, not in ``reader``."""
-        given = OmegaConf.to_container(self.cfg, resolve=True)
-        names = {key: given[key] for key in NAMES if given[key] is not None}
-        if issubclass(self.reader_class, NamedReader):
-            return names
-        if names:
-            raise ValueError(
-                f"data.{next(iter(names))} is for own files (data=own); "
-                f"{self.reader_class.__name__} takes the names of its arrays in data.reader"
-            )
-        return {}
+
+def _check_arguments(
+    reader: type, given: Mapping[str, Any], accepted: Iterable[str], hint: str
+) -> None:
+    """Raise if ``data.reader`` has an argument that the reader does not take there."""
+    if unknown := [name for name in given if name not in accepted]:
+        raise ValueError(
+            f"data.reader has {', '.join(unknown)}, but {reader.__name__} takes "
+            f"{', '.join(accepted) or 'nothing'} there{hint}"
+        )
 
 
 def complete_names(
@@ -235,7 +231,14 @@ def open_source(
     reader_class = _reader_class(cfg, spec, trust)
     if not issubclass(reader_class, CaseReader):
         choices = case_choices(cfg.splits, Path(cfg.root or "."))
-        foreign = from_dataset(_foreign_reader(reader_class, cfg.reader, cfg.root))
+        arguments = _plain(cfg.reader)
+        arguments.pop("_target_", None)
+        accepted = inspect.signature(reader_class).parameters
+        if cfg.root is not None and "path" in accepted:
+            arguments.setdefault("path", cfg.root)
+        hint = "; names of arrays go to data.fields, data.features, ..."
+        _check_arguments(reader_class, arguments, accepted, hint)
+        foreign = from_dataset(reader_class(**arguments))
         return DataSource(cfg, cfg.root, None, MemoryReader, choices, foreign, trust)
     root = _data_root(cfg)
     return DataSource(cfg, root, spec, reader_class, case_choices(cfg.splits, root), trust=trust)
@@ -244,9 +247,9 @@ def open_source(
 def _check_inside(cfg: DictConfig) -> None:
     """Raise if a config of somebody else names files outside of the root of its data."""
     root = os.path.abspath(Path(cfg.root or ".").expanduser())
-    given = OmegaConf.to_container(cfg, resolve=True)
-    reader = {key: value for key, value in given["reader"].items() if key != "_target_"}
-    for value, is_list in ((reader, False), (given["splits"], True)):
+    given = _plain(cfg)
+    given["reader"].pop("_target_", None)
+    for value, is_list in ((given["reader"], False), (given["splits"], True)):
         for text in _texts(value):
             named = Path(text).expanduser()
             path = os.path.abspath(root / named)
@@ -300,11 +303,14 @@ def data_elsewhere(
         return other
     if moved is None and cfg.get("splits"):
         return same
-    target = cfg.get("reader", {}).get("_target_") or (
-        benchmark(name).reader if name is not None else ""
-    )
+    spec = benchmark(name) if name is not None else None
+    target = cfg.get("reader", {}).get("_target_") or (spec.reader if spec is not None else "")
     if target in (DarcyReader.__name__, GeoFNOReader.__name__):
-        return other | ({"n_train": 0} if _holds_only_tests(benchmark(name), root) else {})
+        # Training cases of Darcy have a file of their own; few arrays are for testing alone.
+        tests = spec.reader == DarcyReader.__name__ or (
+            root.is_dir() and stored_cases(root, spec) < spec.n_train + spec.n_test
+        )
+        return other | ({"n_train": 0} if tests else {})
     kind = str(target).rpartition(".")[2]
     reader = COMPONENT_REGISTRY.get(kind) if kind in COMPONENT_REGISTRY else None
     if reader is not None and "cases" not in inspect.signature(reader).parameters:
@@ -312,20 +318,8 @@ def data_elsewhere(
     return other | {"splits": {"test": 1.0}}
 
 
-def _holds_only_tests(spec: BenchmarkSpec, root: Path) -> bool:
-    """Return whether arrays are for testing alone: fewer cases than the published splits have."""
-    if spec.reader == DarcyReader.__name__:
-        return True  # training cases have a file of their own
-    return root.is_dir() and stored_cases(root, spec) < spec.n_train + spec.n_test
-
-
 def _plain(cfg: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
     return OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else dict(cfg)
-
-
-def running_ranks() -> int | None:
-    """Return the number of ranks, None without a process group."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else None
 
 
 def _data_root(cfg: DictConfig) -> Path:
@@ -336,7 +330,7 @@ def _data_root(cfg: DictConfig) -> Path:
             "directory of files, or `builtin` to the name of a built-in set"
         )
     if cfg.root is not None:
-        # A folder without a stamp is of other makers and has no checksums to hold to.
+        # A folder without a stamp was made by others and has no checksums to verify.
         read_stamp(Path(cfg.root))
         return Path(cfg.root)
     counts = {"n_train": cfg.n_train, "n_val": cfg.n_val, "n_test": cfg.n_test}
@@ -351,9 +345,7 @@ def generate_once(name: str, *, seed: int, **counts: int | None) -> Path:
     """Return the directory of a built-in set; the first rank makes it, and the others wait."""
     from ..builtin import generate
 
-    def make() -> Path:
-        return Path(generate(name, seed=seed, **counts))
-
+    make = partial(generate, name, seed=seed, **counts)
     return on_first_rank(make, f"generating the built-in set {name}")
 
 
@@ -365,15 +357,13 @@ def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> t
     # Other registered components take other arguments, and PhysicsNeMo's mesh readers unpickle.
     if found is None or not trust and not issubclass(found, CaseReader):
         readers = [name for name in COMPONENT_REGISTRY.list() if name.endswith("Reader")]
-        raise ValueError(
-            f"reader {target!r} is not registered; registered are {readers}"
-            + (
-                ""
-                if trust
-                else ", of which those of this package may be named by a file. Nothing "
-                "was imported. If you trust whoever wrote it, say trust=True (--trust)"
+        told = f"reader {target!r} is not registered; registered are {readers}"
+        if not trust:
+            told += (
+                ", of which those of this package may be named by a file. Nothing was imported. If "
+                "you trust whoever wrote it, say trust=True (--trust)"
             )
-        )
+        raise ValueError(told)
     return found
 
 
@@ -388,30 +378,8 @@ def _registered_class(target: str, trust: bool) -> type | None:
     return found
 
 
-def _foreign_reader(reader_class: type, given: DictConfig, root: str | None) -> Any:
-    """Return a reader that is not of this package, made with the arguments of the config."""
-    arguments = OmegaConf.to_container(given, resolve=True)
-    arguments.pop("_target_", None)
-    accepted = inspect.signature(reader_class).parameters
-    if root is not None and "path" in accepted:
-        arguments.setdefault("path", root)
-    unknown = [name for name in arguments if name not in accepted]
-    if unknown:
-        raise ValueError(
-            f"data.reader has {', '.join(unknown)}, but {reader_class.__name__} takes "
-            f"{', '.join(accepted)} there; names of arrays go to data.fields, data.features, ..."
-        )
-    return reader_class(**arguments)
-
-
 def make_transform(entry: Mapping[str, Any], trust: bool) -> Transform:
-    """Return a transform of the registry, by the name of its class and its arguments.
-
-    Examples
-    --------
-    >>> make_transform({"_target_": "Rename", "mapping": {"pos": "coordinates"}}, False)
-    Rename(...)
-    """
+    """Return a transform of the registry, by the name of its class and its arguments."""
     arguments = {str(key): value for key, value in entry.items()}
     target = str(arguments.pop("_target_", ""))
     found = _registered_class(target, trust)
@@ -421,8 +389,8 @@ def make_transform(entry: Mapping[str, Any], trust: bool) -> Transform:
         raise ValueError(f"transform {target!r} is not registered; registered are {known}")
     if not trust and (found.__name__ not in _SAFE_TRANSFORMS or "stats_file" in arguments):
         raise ValueError(
-            f"transform {target!r} may not be named by a file of others, for it could open files. "
-            "If you trust whoever wrote it, say trust=True (--trust)"
+            f"transform {target!r} may not be named in a file of others, because it could open "
+            "files. If you trust whoever wrote it, say trust=True (--trust)"
         )
     parameters = inspect.signature(found).parameters
     for name, value in arguments.items():

@@ -9,15 +9,12 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 HUB_REPOSITORY = "vedantpuri/PDESurrogates"
-# File beside the cases of a set that tells its splits.
+# File beside the cases of a set that lists its splits.
 MANIFEST = "manifest.json"
-
-# Reference state of DrivAerML (SI units, kinematic pressure).
-DRIVAERML_U_INF = 38.889
-DRIVAERML_RHO_INF = 1.0
 
 
 @dataclass(frozen=True)
@@ -32,20 +29,13 @@ class ForceConvention:
     density: float
 
 
-# By the name of the pressure, which tells the publisher. Both write OpenFOAM's wall shear stress.
+# By the name of the pressure, which tells the publisher: SI units, kinematic pressure. Both write
+# OpenFOAM's wall shear stress.
 FORCE_CONVENTIONS = {
-    convention.pressure: convention
-    for convention in (
-        ForceConvention(
-            "DrivAerML",
-            "pMeanTrim",
-            "wallShearStressMeanTrim",
-            -1,
-            DRIVAERML_U_INF,
-            DRIVAERML_RHO_INF,
-        ),
-        ForceConvention("AhmedML", "pMean", "wallShearStressMean", -1, 1.0, 1.0),
-    )
+    "pMeanTrim": ForceConvention(
+        "DrivAerML", "pMeanTrim", "wallShearStressMeanTrim", -1, 38.889, 1.0
+    ),
+    "pMean": ForceConvention("AhmedML", "pMean", "wallShearStressMean", -1, 1.0, 1.0),
 }
 
 
@@ -106,10 +96,6 @@ class BenchmarkSpec:
         return None if self.archive is None else self.archive.removesuffix(".tar.gz")
 
 
-_XYZ_MIN = (-0.9425, -1.1314, -0.3176)
-_XYZ_MAX = (4.1325, 1.1317, 1.2445)
-_XYZ_SPAN = tuple(high - low for low, high in zip(_XYZ_MIN, _XYZ_MAX, strict=True))
-
 # Arrays, and their columns, under which presampled and curated DrivAerML files have these names.
 TABLE_AREAS = "surface_areas"
 TABLE_NAMES = {
@@ -124,58 +110,49 @@ PRESAMPLED_SIZES = {
     **{f"{thousands}k": 1000 * thousands for thousands in (10, 40, 100, 200, 300, 400, 500)},
     "1m": 1_000_000,
 }
+_GAUSSIAN = {"coordinates": "none", "features": "gaussian", "fields": "gaussian"}
+_geo_fno = partial(
+    BenchmarkSpec,
+    reader="GeoFNOReader",
+    inputs=("x", "y"),
+    n_train=1000,
+    n_test=200,
+    n_val=200,
+    normalization={"coordinates": "none", "fields": "gaussian"},
+    archive="Geo-FNO.tar.gz",
+)
+_drivaerml = partial(
+    BenchmarkSpec,
+    reader="DrivAerMLReader",
+    inputs=("x", "y", "z"),
+    outputs=("pMeanTrim",),
+    normalization={"coordinates": "unit_box", "fields": "gaussian"},
+)
+_made = "built in: physicsnemo_flarepp.builtin.generate({!r})".format
 
 
-def _presampled(size: str, n_tokens: int) -> BenchmarkSpec:
+def _presampled(size: str) -> BenchmarkSpec:
     name = f"drivaerml_surface_presampled_{size}"
-    constants = {
-        "coordinates": (_XYZ_MIN, _XYZ_SPAN),
-        "fields": ((-229.845718,), (269.598572,)),
-    }
-    return BenchmarkSpec(
+    low, high = (-0.9425, -1.1314, -0.3176), (4.1325, 1.1317, 1.2445)
+    span = tuple(b - a for a, b in zip(low, high, strict=True))
+    constants = {"coordinates": (low, span), "fields": ((-229.845718,), (269.598572,))}
+    return _drivaerml(
         name=f"drivaerml_{size}",
-        reader="DrivAerMLReader",
         files=(f"{name}/*/run_*.npz",),
-        inputs=("x", "y", "z"),
-        outputs=("pMeanTrim",),
         n_train=387,
         n_test=97,
-        n_tokens=n_tokens,
-        normalization={"coordinates": "unit_box", "fields": "gaussian"},
-        # Published for this size alone.
-        constants=constants if size == "40k" else {},
+        n_tokens=PRESAMPLED_SIZES[size],
+        constants=constants if size == "40k" else {},  # published for this size alone
         archive=f"{name}.tar.gz",
     )
 
 
-def _cars(name: str) -> BenchmarkSpec:
-    """Return the spec of a set of cars by the panel method."""
-    return BenchmarkSpec(
-        name=name,
-        reader="DrivAerMLReader",
-        files=("run_*/boundary_*.vtp", "manifest.json"),
-        inputs=("x", "y", "z"),
-        outputs=("pMeanTrim",),
-        n_train=40,
-        n_test=8,
-        normalization={"coordinates": "unit_box", "fields": "gaussian"},
-        source=f"built in: physicsnemo_flarepp.builtin.generate({name!r})",
-    )
-
-
 _SPECS = (
-    BenchmarkSpec(
+    _geo_fno(
         name="elasticity",
-        reader="GeoFNOReader",
         files=("Random_UnitCell_XY_10.npy", "Random_UnitCell_sigma_10.npy"),
-        inputs=("x", "y"),
         outputs=("stress",),
-        n_train=1000,
-        n_test=200,
         n_tokens=972,
-        normalization={"coordinates": "none", "fields": "gaussian"},
-        archive="Geo-FNO.tar.gz",
-        n_val=200,
     ),
     BenchmarkSpec(
         name="darcy",
@@ -185,68 +162,59 @@ _SPECS = (
         outputs=("u",),
         n_train=1000,
         n_test=200,
+        n_val=24,
         grid=(85, 85),
         # Statistics per point would know the boundary: its scale is 0, so it is predicted exactly.
-        normalization={"coordinates": "none", "features": "gaussian", "fields": "gaussian"},
-        published=(
-            "piececonst_r421_N1024_smooth1.mat",
-            "piececonst_r421_N1024_smooth2.mat",
-        ),
+        normalization=_GAUSSIAN,
+        published=("piececonst_r421_N1024_smooth1.mat", "piececonst_r421_N1024_smooth2.mat"),
         archive="FNO.tar.gz",
-        n_val=24,
     ),
-    BenchmarkSpec(
+    _geo_fno(
         name="airfoil",
-        reader="GeoFNOReader",
         files=("NACA_Cylinder_X.npy", "NACA_Cylinder_Y.npy", "NACA_Cylinder_Q.npy"),
-        inputs=("x", "y"),
         outputs=("mach",),
-        n_train=1000,
-        n_test=200,
         pool=1200,
         grid=(221, 51),
-        normalization={"coordinates": "none", "fields": "gaussian"},
-        archive="Geo-FNO.tar.gz",
-        n_val=200,
     ),
-    BenchmarkSpec(
+    _geo_fno(
         name="pipe",
-        reader="GeoFNOReader",
         files=("Pipe_X.npy", "Pipe_Y.npy", "Pipe_Q.npy"),
-        inputs=("x", "y"),
         outputs=("u_x",),
-        n_train=1000,
-        n_test=200,
         pool=1200,
         grid=(129, 129),
         normalization={"coordinates": "gaussian", "fields": "gaussian"},
-        archive="Geo-FNO.tar.gz",
-        n_val=200,
     ),
-    BenchmarkSpec(
+    _geo_fno(
         name="plasticity",
-        reader="GeoFNOReader",
         files=("plas_N987_T20.mat",),
         inputs=("x", "y", "die", "t"),
         outputs=("x_deformed", "y_deformed", "u_x", "u_y"),
         n_train=900,
         n_test=80,
-        grid=(101, 31),
-        normalization={"coordinates": "none", "features": "gaussian", "fields": "gaussian"},
-        archive="Geo-FNO.tar.gz",
         n_val=7,
+        grid=(101, 31),
+        normalization=_GAUSSIAN,
     ),
-    *(_presampled(size, n_tokens) for size, n_tokens in PRESAMPLED_SIZES.items()),
-    *(_cars(name) for name in ("cars", "cars_wake")),
+    *map(_presampled, PRESAMPLED_SIZES),
+    *(
+        _drivaerml(
+            name=name,
+            files=("run_*/boundary_*.vtp", MANIFEST),
+            n_train=40,
+            n_test=8,
+            source=_made(name),
+        )
+        for name in ("cars", "cars_wake")
+    ),
     BenchmarkSpec(
         name="car_volumes",
         reader="OwnReader",
-        files=("run_*/volume_*.vtu", "manifest.json"),
+        files=("run_*/volume_*.vtu", MANIFEST),
         inputs=("x", "y", "z", "distance", "direction"),
         outputs=("pMeanTrim", "UMeanTrim"),
         n_train=40,
         n_test=8,
-        source="built in: physicsnemo_flarepp.builtin.generate('car_volumes')",
+        source=_made("car_volumes"),
     ),
 )
 
@@ -254,13 +222,7 @@ BENCHMARKS: Mapping[str, BenchmarkSpec] = {spec.name: spec for spec in _SPECS}
 
 
 def benchmark(name: str) -> BenchmarkSpec:
-    """Return the spec called `name`.
-
-    Examples
-    --------
-    >>> benchmark("airfoil").grid
-    (221, 51)
-    """
+    """Return the spec called `name`."""
     if name not in BENCHMARKS:
         raise ValueError(f"benchmark {name!r} is not known; choose one of {sorted(BENCHMARKS)}")
     return BENCHMARKS[name]

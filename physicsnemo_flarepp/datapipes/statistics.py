@@ -52,9 +52,9 @@ class Moments(NamedTuple):
         if len(values) == 0:
             return cls._empty(values.new_zeros(values.shape[1]))
         mean = values.mean(0)
-        deviations = (values - mean).square().sum(0)
-        count = torch.full_like(mean, len(values))
-        return cls(count, mean, deviations, values.amin(0), values.amax(0))
+        squares = (values - mean).square().sum(0)
+        low, high = values.aminmax(dim=0)
+        return cls(torch.full_like(mean, len(values)), mean, squares, low, high)
 
     @classmethod
     def per_point(cls, values: Float[Tensor, "n k"], tokens: Tensor) -> "Moments":
@@ -93,6 +93,11 @@ class Moments(NamedTuple):
             torch.maximum(a.high, b.high),
         )
 
+    @property
+    def deviation(self) -> Float[Tensor, "*shape"]:
+        """Unbiased standard deviation."""
+        return (self.deviations / (self.count - 1).clamp(min=1)).sqrt()
+
     def affine(self, kind: str, *, target: bool) -> Affine:
         """Return the normalisation of `kind`; constant targets and inputs are treated apart."""
         if (self.count == 0).any():
@@ -101,11 +106,9 @@ class Moments(NamedTuple):
                 "statistics need every point of the grid: fit without n_points"
             )
         constant = self.low == self.high if target else is_constant(self.low, self.high)
+        shift, scale = self.mean, self.deviation
         if kind == "unit_box":
             shift, scale = self.low, self.high - self.low
-        else:
-            shift = self.mean
-            scale = (self.deviations / (self.count - 1).clamp(min=1)).sqrt()
         if kind == "isotropic":
             varying = (~constant).sum(-1, keepdim=True).clamp(min=1)
             size = (scale.square().where(~constant, 0.0).sum(-1, keepdim=True) / varying).sqrt()
@@ -126,10 +129,12 @@ def case_moments(sample: TensorDict, kinds: Mapping[str, str]) -> dict[str, Mome
         if kind == "none" or key not in sample.keys():
             continue
         values = sample[key] if key != "globals" else sample[key][None]
-        if kind == "per_point":
-            moments[key] = Moments.per_point(values, sample["tokens"])
-        else:
-            moments[key] = Moments.per_channel(values)
+        per_point = kind == "per_point"
+        moments[key] = (
+            Moments.per_point(values, sample["tokens"])
+            if per_point
+            else Moments.per_channel(values)
+        )
     return moments
 
 
@@ -144,11 +149,10 @@ def input_ranges(cases: Collection[Mapping[str, Moments]]) -> dict[str, Any]:
         if not found:
             continue
         low, high = (torch.stack([getattr(m, end) for m in found]) for end in ("low", "high"))
-        bounds = {key: (low, high)}
+        ranges[key] = {"min": low.amin(0).tolist(), "max": high.amax(0).tolist()}
         if key == "coordinates":
-            bounds["extent"] = (high - low, high - low)
-        for name, (least, most) in bounds.items():
-            ranges[name] = {"min": least.amin(0).tolist(), "max": most.amax(0).tolist()}
+            least, most = (high - low).aminmax(dim=0)
+            ranges["extent"] = {"min": least.tolist(), "max": most.tolist()}
     return ranges
 
 
@@ -267,16 +271,14 @@ def doubtful_inputs(
     `names` those of the channels, both by sample key. `varying_axes` is the value of
     ``data.coordinates`` that leaves out constant ones.
     """
-    lines = []
     sizes = ranges.get("extent", {"min": (), "max": ()})
-    for name, small, large in zip(
-        names.get("coordinates", ()), sizes["min"], sizes["max"], strict=False
-    ):
-        if 0 < small * OTHER_UNITS < large:
-            lines.append(
-                f"coordinates: cases have sizes from {small:.4g} to {large:.4g} along {name}. If "
-                "some are in different units, `flarepp inspect --check` names them"
-            )
+    axes = zip(names.get("coordinates", ()), sizes["min"], sizes["max"], strict=False)
+    lines = [
+        f"coordinates: cases have sizes from {small:.4g} to {large:.4g} along {name}. If some are "
+        "in different units, `flarepp inspect --check` names them"
+        for name, small, large in axes
+        if 0 < small * OTHER_UNITS < large
+    ]
     for key in (key for key in names if key in ranges):
         low, high = (torch.tensor(ranges[key][end], dtype=torch.float64) for end in ("min", "max"))
         constant = is_constant(low, high)

@@ -81,13 +81,7 @@ def check_space(folder: Path, needed: int, purpose: str) -> None:
 
 
 def in_words(size: int) -> str:
-    """Return a number of bytes for people to read.
-
-    Examples
-    --------
-    >>> in_words(999), in_words(617_000_000), in_words(45_600_000_000)
-    ('999 bytes', '617 MB', '45.6 GB')
-    """
+    """Return a number of bytes for people to read, such as 617 MB."""
     for unit, bytes_of_unit in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= bytes_of_unit:
             return f"{size / bytes_of_unit:.3g} {unit}"

@@ -11,7 +11,7 @@ import psutil
 from ..texts import printable
 
 _OUT_OF_PROPORTION = 1e9
-# Bytes of an array that are there without asking.
+# Arrays of up to this many bytes are read without asking how much memory is free.
 _SMALL = 1 << 26
 _FEW = 16
 

@@ -148,7 +148,7 @@ def test_an_unsolvable_case_is_drawn_again_and_told(tmp_path, log, monkeypatch, 
     refused = [sets.case_seed(0, case), sets.case_seed(0, case, draw=1)]
     monkeypatch.setenv("COUNTED_SET_UNSOLVABLE", " ".join(map(str, refused)))
     first = generate("counted", root=tmp_path / "one", workers=1)
-    assert "drawn again for want of a solution: train 2, draw 2\n" in capsys.readouterr().err
+    assert "drawn again because they had no solution: train 2, draw 2\n" in capsys.readouterr().err
     assert json.loads((first / "stamp.json").read_text())["redrawn"] == ["train 2, draw 2"]
     again = make(tmp_path / "three", workers=3)
     assert contents(first) == contents(again)

@@ -23,6 +23,7 @@ def test_errors_are_joint_or_by_field():
     fields = {"p": 1, "shear": 3}
     assert Channels(3, fields, {}, {}, "cell").norms == fields
     assert Channels(3, fields, {}, {}, "cell", joint=True).norms == {"p shear": 4}
+    assert Channels(3, fields, {}, {}, "cell").columns("shear") == slice(1, 4)
     with pytest.raises(ValueError, match=r"field 'q' is not among the fields \['p', 'shear'\]"):
         Channels(3, fields, {}, {}, "cell").columns("q")
 

@@ -14,7 +14,7 @@ import pytest
 from physicsnemo_flarepp.commands import main
 from physicsnemo_flarepp.commands.inspect import read_data_config
 from physicsnemo_flarepp.datapipes import OwnReader, PreparedReader, build_dataloaders, prepare
-from physicsnemo_flarepp.datapipes.inspection import Inspection, inspect_data
+from physicsnemo_flarepp.datapipes.inspection import inspect_data
 from physicsnemo_flarepp.datapipes.readers.splits import read_case_list
 from physicsnemo_flarepp.datapipes.sources import complete_names
 from physicsnemo_flarepp.files import checked_json
@@ -319,7 +319,7 @@ def test_any_name_of_an_array_gets_through_the_config_that_inspect_proposes(tmp_
     assert main(["inspect", "--check", str(written)]) == 0
     found = inspect_data(path.parent)
     assert set(NAMES) < set(found.config["fields"])
-    overrides = Inspection(found.root, (), (), (), found.config).overrides()
+    overrides = found.overrides()
     assert read_data_config(overrides)["fields"] == found.config["fields"]
 
 

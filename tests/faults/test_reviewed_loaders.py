@@ -70,7 +70,7 @@ REVIEWED = {
     # Headers of arrays in .npz files; members are never extracted.
     "datapipes/readers/array_files.py ZipFile": 1,
     # Arrays: allow_pickle is False, by argument or by default.
-    "datapipes/case_meshes.py load": 1,
+    "datapipes/channels.py load": 1,
     "datapipes/readers/array_files.py load": 2,
     "builtin/workers.py load": 1,
     "inference/arrays.py load": 1,

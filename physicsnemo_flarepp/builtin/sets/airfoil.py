@@ -13,8 +13,14 @@ from functools import partial
 
 import numpy as np
 
-from ..solvers.c_grid import CGrid, make_c_grid
-from ..solvers.full_potential import GAMMA, gas_state, nodal_velocity, solve_potential
+from ..solvers.full_potential import (
+    GAMMA,
+    CGrid,
+    gas_state,
+    make_c_grid,
+    nodal_velocity,
+    solve_potential,
+)
 from .base import BuiltinSet, Case, validation_apart, write_grid_files
 
 GRID_SHAPE = (221, 51)
@@ -83,11 +89,5 @@ def solve_case(case_seed: int) -> Case:
     return {"points": points, "flow": flow_fields(grid, MACH)}
 
 
-SET = BuiltinSet(
-    name="airfoil",
-    version=3,
-    n_train=200,
-    n_test=50,
-    solve_case=solve_case,
-    assemble=validation_apart(partial(write_grid_files, stem="NACA_Cylinder")),
-)
+_assemble = validation_apart(partial(write_grid_files, stem="NACA_Cylinder"))
+SET = BuiltinSet("airfoil", 3, 200, 50, solve_case, _assemble)

@@ -12,22 +12,11 @@ import numpy as np
 Case = dict[str, np.ndarray]
 
 # A worker process imports the one module it needs, so the list holds names, not modules.
-MODULES = {
-    name: f"physicsnemo_flarepp.builtin.sets.{name}"
-    for name in (
-        "cars",
-        "cars_wake",
-        "car_volumes",
-        "darcy",
-        "elasticity",
-        "pipe",
-        "airfoil",
-        "listops",
-        "listops_short",
-        "pathfinder",
-        "pathfinder_small",
-    )
-}
+_NAMES = (
+    "cars cars_wake car_volumes darcy elasticity pipe airfoil listops listops_short pathfinder "
+    "pathfinder_small"
+)
+MODULES = {name: f"{__package__}.{name}" for name in _NAMES.split()}
 
 
 @dataclass(frozen=True)

@@ -45,14 +45,13 @@ def graded_axis(start: float, low: float, high: float, end: float, cells: int) -
     # More cells come out of smaller ones: find the size that gives the number asked for.
     width = end - start
     inner = brentq(lambda size: total(size) - cells, 1e-6 * width, width, xtol=1e-15 * width)
-    number = np.arange(cells + 1.0)
-    before = count(np.array(low - start), inner)
-    within = number - before
+    within = np.arange(cells + 1.0) - count(np.array(low - start), inner)
     even = (high - low) / inner
-    beyond = np.maximum(within - even, 0.0)
-    below = np.maximum(-within, 0.0)
-    grown = [inner * np.expm1(n * np.log(GROWTH)) / np.log(GROWTH) for n in (below, beyond)]
-    planes = low - grown[0] + inner * np.clip(within, 0, even) + grown[1]
+    below, beyond = (
+        inner * np.expm1(np.maximum(n, 0.0) * np.log(GROWTH)) / np.log(GROWTH)
+        for n in (-within, within - even)
+    )
+    planes = low - below + inner * np.clip(within, 0, even) + beyond
     planes[[0, -1]] = start, end
     return planes
 

@@ -89,9 +89,9 @@ def solve_shape(shape: CarShape, wake: bool = False) -> Case:
     }
 
 
-def solve_case(case_seed: int) -> Case:
+def solve_case(case_seed: int, wake: bool = False) -> Case:
     """One random car; see :func:`solve_shape`."""
-    return solve_shape(sample_shape(np.random.default_rng(case_seed)))
+    return solve_shape(sample_shape(np.random.default_rng(case_seed)), wake)
 
 
 def write_row(path: Path, names: list[str], values: np.ndarray) -> None:

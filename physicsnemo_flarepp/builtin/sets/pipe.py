@@ -32,20 +32,16 @@ def random_centreline(rng: np.random.Generator) -> CubicHermiteSpline:
     Heights are clipped to [-2, 2] and slopes to [-1, 1]. Draws that bend with a radius below 0.8
     are repeated: at 0.5 the inner wall would degenerate to a point.
     """
+    # Curvature is found from a dense sample of every open piece.
+    inside = np.linspace(1e-9, 1.0 - 1e-9, 100)
+    x = (_STATIONS[:-1, None] + np.diff(_STATIONS)[:, None] * inside).ravel()
     while True:
         heights = np.clip(rng.normal(0.0, 1.0, _STATIONS.size), -2.0, 2.0)
         slopes = np.clip(rng.normal(0.0, 0.5, _STATIONS.size), -1.0, 1.0)
         centreline = CubicHermiteSpline(_STATIONS, heights, slopes)
-        if _largest_curvature(centreline) * _SMALLEST_RADIUS < 1.0:
+        curvature = np.abs(centreline(x, 2)) / (1.0 + centreline(x, 1) ** 2) ** 1.5
+        if np.max(curvature) * _SMALLEST_RADIUS < 1.0:
             return centreline
-
-
-def _largest_curvature(centreline: CubicHermiteSpline) -> float:
-    """Largest curvature of a piecewise cubic, from a dense sample of every open piece."""
-    ends = centreline.x
-    inside = np.linspace(1e-9, 1.0 - 1e-9, 100)
-    x = (ends[:-1, None] + np.diff(ends)[:, None] * inside).ravel()
-    return float(np.max(np.abs(centreline(x, 2)) / (1.0 + centreline(x, 1) ** 2) ** 1.5))
 
 
 def _directions(centreline: CubicHermiteSpline, x: np.ndarray) -> np.ndarray:
@@ -78,9 +74,8 @@ def pipe_flow(
     """
     elements = channel_elements(cells, order)
     count_along, count_across = elements.node_shape
-    geometry = elements.interpolate(
-        np.moveaxis(pipe_points(centreline, elements.node_shape), -1, 0)
-    )
+    points = pipe_points(centreline, elements.node_shape)
+    geometry = elements.interpolate(np.moveaxis(points, -1, 0))
     profile = 1.0 - np.linspace(-1.0, 1.0, count_across) ** 2
     direction = _directions(centreline, np.linspace(0.0, LENGTH, count_along))
     start = elements.interpolate(direction.T[:, :, None] * profile)
@@ -100,11 +95,5 @@ def solve_case(case_seed: int) -> Case:
     return {"points": pipe_points(centreline, GRID_SHAPE), "flow": pipe_flow(centreline)}
 
 
-SET = BuiltinSet(
-    name="pipe",
-    version=3,
-    n_train=200,
-    n_test=50,
-    solve_case=solve_case,
-    assemble=validation_apart(partial(write_grid_files, stem="Pipe")),
-)
+_assemble = validation_apart(partial(write_grid_files, stem="Pipe"))
+SET = BuiltinSet("pipe", 3, 200, 50, solve_case, _assemble)

@@ -12,15 +12,7 @@ have their components first, as in scikit-fem: F has the shape (2, 2, ...).
 
 import numpy as np
 from scipy.sparse import coo_array
-from skfem import (
-    Basis,
-    ElementTriP2,
-    ElementVector,
-    FacetBasis,
-    LinearForm,
-    MeshTri,
-    MeshTri2,
-)
+from skfem import Basis, ElementTriP2, ElementVector, FacetBasis, LinearForm, MeshTri, MeshTri2
 from skfem.helpers import ddot, grad
 
 from . import Unsolvable, factorise
@@ -41,15 +33,18 @@ _COFACTOR_SLOPE[0, 0, 1, 1] = _COFACTOR_SLOPE[1, 1, 0, 0] = 1.0
 _COFACTOR_SLOPE[0, 1, 1, 0] = _COFACTOR_SLOPE[1, 0, 0, 1] = -1.0
 
 
-def _invariants(gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """I = F : F, J = det F and the cofactor of F."""
+def _invariants(gradient: np.ndarray) -> tuple[np.ndarray, ...]:
+    """I = F : F, J = det F, the cofactor of F, and the energy's derivatives with I and J."""
     (a, b), (c, d) = gradient
-    return np.sum(gradient**2, axis=(0, 1)), a * d - b * c, np.array([[d, -c], [-b, a]])
+    first, volume = np.sum(gradient**2, axis=(0, 1)), a * d - b * c
+    by_volume = -2 * (C1 + C2 * first) * volume**-3 + 2 * C2 * volume
+    return first, volume, np.array([[d, -c], [-b, a]]), C1 + C2 * volume**-2, by_volume
 
 
 def energy(gradient: np.ndarray) -> np.ndarray:
     """Energy per reference volume in kPa, +inf where the material would be turned inside out."""
-    first, volume, _ = _invariants(gradient)
+    (a, b), (c, d) = gradient
+    first, volume = np.sum(gradient**2, axis=(0, 1)), a * d - b * c
     safe = np.where(volume > 0, volume, 1.0)
     value = C1 * (first + safe**-2 - 3) + C2 * (first / safe**2 + safe**2 - 3)
     return np.where(volume > 0, value, np.inf)
@@ -57,17 +52,13 @@ def energy(gradient: np.ndarray) -> np.ndarray:
 
 def first_piola_stress(gradient: np.ndarray) -> np.ndarray:
     """First Piola-Kirchhoff stress dW/dF in kPa, (2, 2, ...)."""
-    first, volume, cofactor = _invariants(gradient)
-    by_first = C1 + C2 * volume**-2
-    by_volume = -2 * (C1 + C2 * first) * volume**-3 + 2 * C2 * volume
+    _, _, cofactor, by_first, by_volume = _invariants(gradient)
     return 2 * by_first * gradient + by_volume * cofactor
 
 
 def stress_tangent(gradient: np.ndarray) -> np.ndarray:
     """Derivative d2W/dF dF of the stress, (2, 2, 2, 2, ...)."""
-    first, volume, cofactor = _invariants(gradient)
-    by_first = C1 + C2 * volume**-2
-    by_volume = -2 * (C1 + C2 * first) * volume**-3 + 2 * C2 * volume
+    first, volume, cofactor, by_first, by_volume = _invariants(gradient)
     mixed = -2 * C2 * volume**-3
     second = 6 * (C1 + C2 * first) * volume**-4 + 2 * C2
     crossed = gradient[:, :, None, None] * (mixed * cofactor)

@@ -43,26 +43,19 @@ class ChannelElements:
         )
         count = self.velocity.N
         self.velocity_dofs = self.velocity.element_dofs.T
-        self.unknowns = np.hstack(
-            [
-                self.velocity_dofs,
-                self.velocity_dofs + count,
-                self.pressure.element_dofs.T + 2 * count,
-            ]
-        )
+        pressure_dofs = self.pressure.element_dofs.T + 2 * count
+        self.unknowns = np.hstack([self.velocity_dofs, self.velocity_dofs + count, pressure_dofs])
         self.size = 2 * count + self.pressure.N
         sides = self.velocity.get_dofs(lambda x: (x[0] == 0) | (x[1] == 0) | (x[1] == cells[1]))
         held = sides.flatten()
         self.moving = np.setdiff1d(np.arange(self.size), np.concatenate([held, held + count]))
 
         # All cells are unit squares, so what holds in the first holds in every one.
-        fields = [function[0] for function in self.velocity.basis]
+        fields, levels = ([f[0] for f in b.basis] for b in (self.velocity, self.pressure))
         self.weights = self.velocity.dx[0]  # (Q,)
         self.values = np.stack([np.asarray(field)[0] for field in fields], axis=-1)  # (Q, A)
         self.slopes = np.stack([field.grad[:, 0] for field in fields], axis=-1)  # (2, Q, A)
-        self.pressures = np.stack(
-            [np.asarray(function[0])[0] for function in self.pressure.basis], axis=-1
-        )
+        self.pressures = np.stack([np.asarray(level)[0] for level in levels], axis=-1)
 
     @cached_property
     def pattern(self) -> tuple[np.ndarray, np.ndarray, csc_array]:
@@ -73,17 +66,18 @@ class ChannelElements:
         rows, columns = np.broadcast_arrays(number[:, :, None], number[:, None, :])
         used = np.flatnonzero((rows.ravel() >= 0) & (columns.ravel() >= 0))
         count = self.moving.size
-        keys, slots = np.unique(
-            columns.ravel()[used] * count + rows.ravel()[used], return_inverse=True
-        )
+        places = columns.ravel()[used] * count + rows.ravel()[used]
+        keys, slots = np.unique(places, return_inverse=True)
         starts = np.searchsorted(keys, np.arange(count + 1) * count)
         return used, slots, csc_array((np.zeros(keys.size), keys % count, starts), (count, count))
 
-    def _evaluation(self, basis: Basis, shape: tuple[int, int]) -> csc_array:
+    @cache  # noqa: B019 (elements live as long as the process)
+    def _evaluation(self, field: str, shape: tuple[int, int]) -> csc_array:
         """Matrix from coefficients to values on a grid of equal steps of the parameters.
 
         scikit-fem's ``probes`` would search the cells of the points, which takes a second.
         """
+        basis: Basis = getattr(self, field)
         axes = [np.linspace(0, end, count) for end, count in zip(self._cells, shape, strict=True)]
         points = np.stack(np.meshgrid(*axes, indexing="ij")).reshape(2, -1)
         along, across = np.minimum(points.astype(int).T, np.array(self._cells) - 1).T
@@ -96,23 +90,19 @@ class ChannelElements:
 
     @cached_property
     def _interpolation(self) -> SuperLU:
-        return splu(self._evaluation(self.velocity, self.node_shape))
+        return splu(self._evaluation("velocity", self.node_shape))
 
     def interpolate(self, values: np.ndarray) -> np.ndarray:
         """Coefficients (2, N) from values (2, *node_shape) at equally spaced nodes."""
         return self._interpolation.solve(values.reshape(2, -1).T).T
 
-    @cache  # noqa: B019 (elements live as long as the process)
-    def _samplers(self, shape: tuple[int, int]) -> tuple[csc_array, csc_array]:
-        return self._evaluation(self.velocity, shape), self._evaluation(self.pressure, shape)
-
     def sample(
         self, velocity: np.ndarray, pressure: np.ndarray, shape: tuple[int, int]
     ) -> np.ndarray:
         """u_x, u_y and p on a grid of equal steps, (3, *shape), from coefficients."""
-        of_velocity, of_pressure = self._samplers(shape)
-        fields = [of_velocity @ velocity[0], of_velocity @ velocity[1], of_pressure @ pressure]
-        return np.stack(fields).reshape(3, *shape)
+        flow = self._evaluation("velocity", shape) @ velocity.T
+        level = self._evaluation("pressure", shape) @ pressure
+        return np.stack([*flow.T, level]).reshape(3, *shape)
 
 
 @cache

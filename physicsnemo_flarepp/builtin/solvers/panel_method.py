@@ -94,21 +94,29 @@ def panel_velocity(points: np.ndarray, corners: np.ndarray) -> np.ndarray:
     return (in_plane + solid_angle[:, None] * normals) / (4 * np.pi)
 
 
-@dataclass(frozen=True)
 class Influence:
-    """Velocities that panels of unit density induce at a set of points.
+    """Velocities that panels of unit density induce at a set of points (P, 3).
 
     Far pairs are kept as ``far`` = area / (4 pi r^3), shape (P, N), zero for near pairs; the
     velocity of such a pair is ``far`` times the vector from the source to the point. Near pairs
     are a list of (point, panel, velocity).
     """
 
-    points: np.ndarray
-    sources: np.ndarray
-    far: np.ndarray
-    near_point: np.ndarray
-    near_panel: np.ndarray
-    near_velocity: np.ndarray
+    def __init__(self, points: np.ndarray, panels: Panels, near: float) -> None:
+        self.points, self.sources = points, panels.centroids
+        squared = points @ (-2 * self.sources.T)
+        squared += np.einsum("px,px->p", points, points)[:, None]
+        squared += np.einsum("nx,nx->n", self.sources, self.sources)
+        pairs = self.near_point, self.near_panel = np.nonzero(
+            squared < (near * panels.longest_edges) ** 2
+        )
+        squared[pairs] = np.inf
+        self.far = np.sqrt(squared)
+        self.far *= squared
+        np.divide(panels.areas / (4 * np.pi), self.far, out=self.far)
+        self.near_velocity = panel_velocity(
+            points[self.near_point], panels.corners[self.near_panel]
+        )
 
     def normal_matrix(self, normals: np.ndarray) -> np.ndarray:
         """Normal component at each point of the velocity from each panel, shape (P, N)."""
@@ -128,21 +136,6 @@ class Influence:
                 self.near_point, weighted[:, axis], minlength=len(self.points)
             )
         return velocity
-
-
-def influence(points: np.ndarray, panels: Panels, near: float) -> Influence:
-    """Influence at ``points`` (P, 3) of all panels."""
-    sources = panels.centroids
-    squared = points @ (-2 * sources.T)
-    squared += np.einsum("px,px->p", points, points)[:, None]
-    squared += np.einsum("nx,nx->n", sources, sources)
-    near_point, near_panel = np.nonzero(squared < (near * panels.longest_edges) ** 2)
-    squared[near_point, near_panel] = np.inf
-    far = np.sqrt(squared)
-    far *= squared
-    np.divide(panels.areas / (4 * np.pi), far, out=far)
-    near_velocity = panel_velocity(points[near_point], panels.corners[near_panel])
-    return Influence(points, sources, far, near_point, near_panel, near_velocity)
 
 
 def row_blocks(count: int) -> Iterator[slice]:
@@ -173,7 +166,7 @@ class PanelFlow:
         total = np.tile([1.0, 0.0, 0.0], (len(points), 1))
         for rows in row_blocks(len(points)):
             for image in self.images:
-                total[rows] += influence(points[rows], image, NEAR).velocity(self.density)
+                total[rows] += Influence(points[rows], image, NEAR).velocity(self.density)
         return total
 
 
@@ -202,7 +195,7 @@ def solve_flow(
     matrix = np.empty((len(centroids), len(centroids)))
     blocks = []
     for rows in row_blocks(len(centroids)):
-        parts = [influence(centroids[rows], image, near) for image in images]
+        parts = [Influence(centroids[rows], image, near) for image in images]
         set_own_velocity(parts[0], panels, rows.start)
         matrix[rows] = sum(part.normal_matrix(normals[rows]) for part in parts)
         blocks.append(parts)

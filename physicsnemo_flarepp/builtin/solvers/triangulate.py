@@ -50,13 +50,6 @@ def triangle_areas(nodes: np.ndarray, triangles: np.ndarray) -> np.ndarray:
     return 0.5 * np.linalg.det(np.stack([b - a, c - a], axis=-1))
 
 
-def _qualities(nodes: np.ndarray, triangles: np.ndarray) -> np.ndarray:
-    """Area over sum of squared edges, 1 for an equilateral triangle."""
-    corners = nodes[triangles]
-    edges = corners - np.roll(corners, 1, axis=1)
-    return 4 * np.sqrt(3) * triangle_areas(nodes, triangles) / np.sum(edges**2, axis=(1, 2))
-
-
 def _edge_length(n_nodes: int, area: float, perimeter: float) -> float:
     """Edge of equilateral triangles that fill the area with ``n_nodes`` nodes.
 
@@ -77,30 +70,17 @@ def _void_nodes(radius: Radius, count: int, phase: float) -> np.ndarray:
     return void_curve(radius, np.interp(wanted, length, angle))
 
 
-def _square_nodes(per_side: int) -> np.ndarray:
-    """Nodes on the edge of the unit square, counter-clockwise from the origin."""
-    step = np.arange(per_side) / per_side
-    zero, one = np.zeros(per_side), np.ones(per_side)
-    sides = [(step, zero), (one, step), (1 - step, one), (zero, 1 - step)]
-    return np.concatenate([np.stack(side, axis=-1) for side in sides])
-
-
-def _lattice(spacing: float, rng: np.random.Generator) -> np.ndarray:
-    """A triangular lattice over the unit square at a random angle and offset."""
-    count = int(np.ceil(1.5 / spacing))
-    i, j = np.meshgrid(np.arange(-count, count + 1), np.arange(-count, count + 1))
-    points = np.stack([i + 0.5 * j, np.sqrt(0.75) * j], axis=-1).reshape(-1, 2) * spacing
-    turn, shift = rng.uniform(0, np.pi / 3), rng.uniform(0, spacing, 2)
-    rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
-    return CENTRE + points @ rotation.T + shift
-
-
 def _first_inner_nodes(
     radius: Radius, count: int, edge: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Exactly ``count`` lattice points that keep off the edges of the domain."""
+    """Exactly ``count`` points, off the edges, of a lattice at a random angle and offset."""
     for spacing in edge * np.arange(1.1, 0.5, -0.005):
-        points = _lattice(spacing, rng)
+        number = np.arange(-np.ceil(1.5 / spacing), np.ceil(1.5 / spacing) + 1)
+        i, j = np.meshgrid(number, number)
+        points = np.stack([i + 0.5 * j, np.sqrt(0.75) * j], axis=-1).reshape(-1, 2) * spacing
+        turn, shift = rng.uniform(0, np.pi / 3), rng.uniform(0, spacing, 2)
+        rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+        points = CENTRE + points @ rotation.T + shift
         clear = np.all((points > 0.6 * edge) & (points < 1 - 0.6 * edge), axis=1)
         points = points[clear & _outside_void(radius, points, 0.6 * edge)]
         if len(points) >= count:
@@ -114,12 +94,11 @@ def _relax(fixed: np.ndarray, inner: np.ndarray, radius: Radius, edge: float) ->
     axis = (np.arange(count) + 0.5) / count
     sample = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     sample = sample[_outside_void(radius, sample)]
+    n, total = len(inner), len(inner) + len(fixed)
     for _ in range(_LLOYD_STEPS):
         owner = cKDTree(np.concatenate([inner, fixed])).query(sample)[1]
-        weight = np.bincount(owner, minlength=len(inner) + len(fixed))[: len(inner), None]
-        sums = np.stack(
-            [np.bincount(owner, sample[:, k], len(inner) + len(fixed)) for k in range(2)], axis=-1
-        )[: len(inner)]
+        weight = np.bincount(owner, minlength=total)[:n, None]
+        sums = np.stack([np.bincount(owner, axis, total)[:n] for axis in sample.T], axis=-1)
         inner = np.where(weight > 0, sums / np.maximum(weight, 1), inner)
     return inner
 
@@ -135,9 +114,12 @@ def triangulate_cell(radius: Radius, n_nodes: int, rng: np.random.Generator) -> 
     void_length = np.sum(np.linalg.norm(following - outline, axis=1))
     edge = _edge_length(n_nodes, 1 - void_area, 4 + void_length)
     n_void, per_side = round(void_length / edge), round(1 / edge)
+    # Nodes on the edge of the unit square, counter-clockwise from the origin.
+    step, zero, one = np.arange(per_side) / per_side, np.zeros(per_side), np.ones(per_side)
+    sides = [(step, zero), (one, step), (1 - step, one), (zero, 1 - step)]
+    square = np.concatenate([np.stack(side, axis=-1) for side in sides])
     for _ in range(_ATTEMPTS):
-        edges = [_void_nodes(radius, n_void, rng.uniform()), _square_nodes(per_side)]
-        fixed = np.concatenate(edges)
+        fixed = np.concatenate([_void_nodes(radius, n_void, rng.uniform()), square])
         inner = _first_inner_nodes(radius, n_nodes - len(fixed), edge, rng)
         nodes = np.concatenate([fixed, _relax(fixed, inner, radius, edge)])
         triangles = Delaunay(nodes).simplices
@@ -145,7 +127,11 @@ def triangulate_cell(radius: Radius, n_nodes: int, rng: np.random.Generator) -> 
         flipped = triangle_areas(nodes, triangles) < 0
         triangles[flipped] = triangles[flipped][:, [0, 2, 1]]
         follows_edges = len(triangles) == 2 * n_nodes - len(fixed)
-        if follows_edges and _qualities(nodes, triangles).min() > _WORST_QUALITY:
+        # Area over sum of squared edges, 1 for an equilateral triangle.
+        corners = nodes[triangles]
+        squares = np.sum((corners - np.roll(corners, 1, axis=1)) ** 2, axis=(1, 2))
+        quality = 4 * np.sqrt(3) * triangle_areas(nodes, triangles) / squares
+        if follows_edges and quality.min() > _WORST_QUALITY:
             return CellMesh(nodes, triangles, radius)
     raise Unsolvable(
         f"no mesh of {n_nodes} nodes follows this void in {_ATTEMPTS} attempts; use a smoother "

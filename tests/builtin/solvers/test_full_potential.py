@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from physicsnemo_flarepp.builtin.sets import airfoil
-from physicsnemo_flarepp.builtin.solvers.c_grid import make_c_grid
 from physicsnemo_flarepp.builtin.solvers.full_potential import (
     NoPotentialFlow,
+    make_c_grid,
     nodal_velocity,
     solve_potential,
 )

@@ -10,11 +10,7 @@ from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.commands import main
 from physicsnemo_flarepp.datapipes import build_dataloaders
-from physicsnemo_flarepp.datapipes.published_splits import (
-    SPLITS,
-    published_manifest,
-    write_manifest,
-)
+from physicsnemo_flarepp.datapipes.download import PUBLISHED_SPLITS, write_manifest
 from physicsnemo_flarepp.datapipes.readers.splits import read_manifest
 from tests.conf.composing import composed
 
@@ -117,7 +113,7 @@ CHANNELS = {
 def test_a_set_in_its_owners_layout_trains_with_its_config(name, tmp_path):
     write, *splits = WRITERS[name]
     last = write(tmp_path)
-    if name in SPLITS:
+    if name in PUBLISHED_SPLITS:
         assert "1 train, 1 val, 1 test" in write_manifest(name, tmp_path)
     data = OmegaConf.to_container(composed(f"data={name}", "experiment=none").data, resolve=True)
     loaders = build_dataloaders(data | {"root": str(tmp_path), "n_points": 20, "num_workers": 0})
@@ -142,7 +138,7 @@ def test_a_named_set_goes_from_the_file_to_the_figure(name, tmp_path, monkeypatc
     root, run = tmp_path / "set", tmp_path / "run"
     root.mkdir()
     WRITERS[name][0](root)
-    if name in SPLITS:
+    if name in PUBLISHED_SPLITS:
         write_manifest(name, root)
     monkeypatch.chdir(tmp_path)
     tiny = "model.n_layers=1 model.n_hidden=16 model.n_head=2 model.slice_num=4".split()
@@ -169,19 +165,21 @@ def test_files_that_hold_other_points_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes"),
-    [("drivaerml_raw", (399, 34, 50)), ("ahmedml", (400, 50, 50)), ("windsorml", (284, 35, 36))],
+    ("name", "numbers", "sizes"),
+    [
+        ("drivaerml_raw", range(1, 501), (399, 34, 50)),
+        ("ahmedml", range(1, 501), (400, 50, 50)),
+        ("windsorml", range(355), (284, 35, 36)),
+    ],
 )
-def test_published_splits_are_those_of_the_documented_draw(name, sizes):
-    runs = SPLITS[name].runs()
+def test_published_splits_are_those_of_the_documented_draw(name, numbers, sizes):
+    runs = PUBLISHED_SPLITS[name]
     assert tuple(len(runs[split]) for split in ("train", "val", "test")) == sizes
     # "torch.randperm with seed 42, shifted to the first number, without the unavailable runs"
-    left_out = f"{SPLITS[name].absent} {SPLITS[name].dropped}"
-    absent = {int(run) for run in left_out.split()}
+    available = {run for listed in runs.values() for run in listed}
     generator = torch.Generator().manual_seed(42)
-    count = SPLITS[name].last - SPLITS[name].first + 1
-    drawn = (torch.randperm(count, generator=generator) + SPLITS[name].first).tolist()
-    drawn = [run for run in drawn if run not in absent]
+    drawn = (torch.randperm(len(numbers), generator=generator) + numbers[0]).tolist()
+    drawn = [run for run in drawn if run in available]
     order = ("train", "test", "val") if name == "drivaerml_raw" else ("train", "val", "test")
     for split in order:
         part, drawn = drawn[: len(runs[split])], drawn[len(runs[split]) :]
@@ -204,4 +202,3 @@ def test_a_manifest_is_written_for_the_runs_that_are_there(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps(mine))
     assert "left as it is" in write_manifest("drivaerml_raw", tmp_path)
     assert json.loads((tmp_path / "manifest.json").read_text()) == mine
-    assert len(published_manifest("drivaerml_raw")["splits"]["train"]) == 399
