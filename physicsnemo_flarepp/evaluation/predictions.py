@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyvista as pv
@@ -12,13 +12,13 @@ from tensordict import TensorDict
 
 from ..datapipes import plot_mesh
 from ..datapipes.channels import Channels
+from ..inference import LatentState
 from ..meshes import PolygonMesh, polygon_mesh
 from ..meshes.export import add_arrays, prediction_arrays
 from ..ops.errors import field_errors
 from ..runs.trained_run import Run
 from ..texts import read_csv
 from ..training.reporting import SPLIT_NAMES
-from .bounds import state_features
 
 CHOICES = ("median", "worst", "best")
 
@@ -61,10 +61,8 @@ class CaseErrors:
 
     Parameters
     ----------
-    case_ids : tuple[str, ...]
-        Ids of the rows.
-    fields : tuple[str, ...]
-        Names of the columns.
+    case_ids, fields : tuple[str, ...]
+        Names of the rows and columns.
     values : numpy.ndarray
         (n_cases, n_fields).
 
@@ -80,11 +78,9 @@ class CaseErrors:
     values: np.ndarray
 
     @classmethod
-    def of_rows(cls, case_ids: Sequence[str], rows: Sequence[dict[str, float]]) -> "CaseErrors":
+    def of_rows(cls, case_ids: Sequence[str], rows: Sequence[dict[str, float]]) -> Self:
         """Make the table from one dictionary {field: error} per case."""
-        fields = tuple(rows[0])
-        values = np.array([[row[field] for field in fields] for row in rows])
-        return cls(tuple(case_ids), fields, values)
+        return cls(tuple(case_ids), tuple(rows[0]), np.array([list(row.values()) for row in rows]))
 
     @property
     def per_case(self) -> np.ndarray:
@@ -147,10 +143,8 @@ class Case:
         Id of the case.
     index : int
         Its position in the test split.
-    coordinates : numpy.ndarray
-        (N, d).
-    target : numpy.ndarray
-        (N, O).
+    coordinates, target : numpy.ndarray
+        (N, d) and (N, O).
     features : numpy.ndarray or None
         (N, f).
     channels : Channels
@@ -166,6 +160,15 @@ class Case:
     features: np.ndarray | None
     channels: Channels
     metadata: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, run: Run, index: int, sample: TensorDict, metadata: Mapping[str, Any], **more: Any
+    ) -> Self:
+        """Make the case from a sample of a reader."""
+        names = ("coordinates", "fields", "features")
+        arrays = (sample[name].numpy() if name in sample else None for name in names)
+        return cls(metadata["case_id"], index, *arrays, run.channels, metadata, **more)
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -234,7 +237,11 @@ class CasePrediction(Case):
     @property
     def errors(self) -> dict[str, float]:
         """Relative L2 error of each field, or of all in one norm, as the run was trained."""
-        return relative_l2(self.prediction, self.target, self.channels.norms)
+        return self.errors_in(None)
+
+    def errors_in(self, weights: Float[np.ndarray, " N"] | None) -> dict[str, float]:
+        """Return the errors in norms that are integrals with these weights, if given."""
+        return relative_l2(self.prediction, self.target, self.channels.norms, weights)
 
     def error(self, field: str, weights: Float[np.ndarray, " N"] | None = None) -> float:
         """Return the relative L2 error of a field or a channel, in a norm of its own."""
@@ -273,7 +280,7 @@ def read_case(run: Run, case: int | str) -> Case:
         Position in the test split, or id.
     """
     index = find_case(run, case)
-    return Case(**case_contents(run, index, *run.test_set[index]))
+    return Case.of(run, index, *run.test_set[index])
 
 
 def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePrediction:
@@ -288,16 +295,15 @@ def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePre
     """
     index = find_case(run, case)
     sample, metadata = run.test_set[index]
-    found = predict_members([run], sample, progress=progress)
-    contents = case_contents(run, index, sample, metadata)
-    return CasePrediction(**contents, prediction=found.values, pooled_state=found.features)
+    values, _, features = predict_members([run], sample, progress=progress)
+    more = {"prediction": values, "pooled_state": features}
+    return CasePrediction.of(run, index, sample, metadata, **more)
 
 
 class MemberPrediction(NamedTuple):
-    """Mean of the predictions of runs, their spread, and the features of the case.
+    """Mean and spread (N, O) of the predictions of runs, and features (D,) of the case.
 
-    `values` and `spread` are (N, O); there is no spread of one run. `features` are (D,), those of
-    the first run; None if its model has no latent state.
+    One run has no spread. Features come from the first run; None without a latent state.
     """
 
     values: np.ndarray
@@ -305,32 +311,24 @@ class MemberPrediction(NamedTuple):
     features: np.ndarray | None
 
 
+def state_features(state: LatentState | None) -> Float[np.ndarray, " D"] | None:
+    """Return what a case is compared by: the latents of every block, averaged over their rows."""
+    if state is None:
+        return None
+    pooled = [latent[0].mean(dim=-2).flatten() for block in state.latents for latent in block]
+    return torch.cat(pooled).double().cpu().numpy()
+
+
 def predict_members(
     runs: Sequence[Run], sample: Mapping[str, torch.Tensor], *, progress: bool = True
 ) -> MemberPrediction:
     """Return the mean prediction of runs with the same inputs and fields, and their spread."""
     values, state = runs[0].predict_with_state(sample, progress=progress)
-    features = None if state is None else state_features(state)
     if len(runs) == 1:
-        return MemberPrediction(values, None, features)
+        return MemberPrediction(values, None, state_features(state))
     others = [run.predict_sample(sample, progress=progress) for run in runs[1:]]
     every = np.stack([values, *others])
-    return MemberPrediction(every.mean(axis=0), every.std(axis=0, ddof=1), features)
-
-
-def case_contents(
-    run: Run, index: int, sample: TensorDict, metadata: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the arguments of a :class:`Case`."""
-    return {
-        "case_id": metadata["case_id"],
-        "index": index,
-        "coordinates": sample["coordinates"].numpy(),
-        "target": sample["fields"].numpy(),
-        "features": sample["features"].numpy() if "features" in sample else None,
-        "channels": run.channels,
-        "metadata": metadata,
-    }
+    return MemberPrediction(every.mean(axis=0), every.std(axis=0, ddof=1), state_features(state))
 
 
 def predict_with_all(
@@ -347,10 +345,8 @@ def predict_with_all(
     case_id : str
         Id of the test case.
     """
-    found = {
-        name: predict_case(run, case_id, progress=False)
-        for name, run in zip(names, runs, strict=True)
-    }
+    pairs = zip(names, runs, strict=True)
+    found = {name: predict_case(run, case_id, progress=False) for name, run in pairs}
     first, *others = names
     for name in others:
         if difference := _difference(found[first], found[name]):
@@ -371,9 +367,7 @@ def _difference(one: Case, other: Case) -> str | None:
         return f"number of tokens ({len(other.coordinates)})"
     if not np.array_equal(one.coordinates, other.coordinates):
         return "set of coordinates"
-    if not np.array_equal(one.target, other.target):
-        return "target"
-    return None
+    return None if np.array_equal(one.target, other.target) else "target"
 
 
 def case_mesh(predictions: Mapping[str, CasePrediction]) -> pv.DataSet:

@@ -8,7 +8,7 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.evaluation import predict_file
-from physicsnemo_flarepp.evaluation.likeness import compare_size, training_ranges
+from physicsnemo_flarepp.evaluation.file_predictions import compare_size, training_ranges
 from tests.evaluation import making
 
 CARS = {
