@@ -37,8 +37,9 @@ from ..progress import progress_bar
 from ..runs.directory import BOUNDS, ENSEMBLE_BOUNDS, add_result, read_run_manifest
 from ..runs.trained_run import Run, can_stream
 from ..texts import format_table, printable
-from .forces import ForceSettings, field_forces, force_settings, force_surface, target_settings
+from .forces import ForceSettings, force_settings, target_settings
 from .predictions import CasePrediction, predict_members
+from .reports import compare_forces
 
 LEVELS = (0.8, 0.9, 0.95)
 USUAL_LEVEL = 0.9
@@ -519,11 +520,9 @@ def case_scores(
     row: dict[str, dict[str, object]] = {ERROR: case.errors_in(areas), BAND: bands}
     if settings is not None:
         try:
-            surface = force_surface(case.polygons, case.association, settings[0])
+            _, predicted, true = compare_forces(case, *settings)
         except ValueError:  # points without a surface
             return row
-        predicted = field_forces(surface, case.prediction, case.channels, settings[0])
-        true = field_forces(surface, case.target, case.channels, settings[1])
         off = predicted.total - true.total
         row[COEFFICIENT] = dict(zip(predicted.coefficients, off.tolist(), strict=True))
     return row

@@ -10,6 +10,7 @@ import numpy as np
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from .. import visualization as vis
 from ..datapipes.config import load_yaml
 from ..inference import routing_queries, routing_spectra, routing_weights
 from ..meshes.export import export_mesh
@@ -18,32 +19,7 @@ from ..runs.directory import CONFIG, record_written
 from ..runs.metrics import read_metrics
 from ..runs.trained_run import Run, distinct_names, load_run
 from ..texts import printable
-from ..visualization import (
-    LIGHT,
-    Camera,
-    Comparison,
-    Exhibit,
-    Gallery,
-    Parity,
-    Preset,
-    QueryChange,
-    RenderingUnavailable,
-    RoutingMaps,
-    Spectrum,
-    Theme,
-    TrainingCurves,
-    export_html,
-    plot_comparison,
-    plot_gallery,
-    plot_parity,
-    plot_query_change,
-    plot_routing,
-    plot_spectrum,
-    plot_training,
-    preset_for,
-    require_rendering,
-    with_units,
-)
+from ..visualization import LIGHT, Camera, RenderingUnavailable, Theme, require_rendering
 from ..visualization.canvases import is_flat, is_volume, slice_volume
 from ..visualization.pages import plain_label
 from ..visualization.routing import effective_rank
@@ -97,11 +73,11 @@ def chosen_case(run: Run, case: str, errors: CaseErrors | None = None) -> str:
         raise ValueError(f"run {run.name!r}: {error}") from None
 
 
-def preset_of(run: Run, case: Case) -> Preset:
+def preset_of(run: Run, case: Case) -> vis.Preset:
     """Return how the data of a run is shown."""
     data = run.config.data
     name, builtin = data.get("benchmark") or data.get("builtin"), data.get("builtin")
-    return preset_for(name, builtin=builtin is not None, dimension=case.coordinates.shape[1])
+    return vis.preset_for(name, builtin=builtin is not None, dimension=case.coordinates.shape[1])
 
 
 def draw_comparison(
@@ -116,7 +92,7 @@ def draw_comparison(
     formats: Sequence[str] = ("png",),
     html: bool = False,
     theme: Theme = LIGHT,
-) -> list[Comparison]:
+) -> list[vis.Comparison]:
     """Draw one test case as all runs predict it, and write its fields for ParaView.
 
     Writes ``comparison_<case>_<field>.png`` (and further `formats`) and ``case_<id>.vtp`` or
@@ -178,14 +154,13 @@ def draw_comparison(
         shown, shares = mesh, weights
         if volume:
             arrays += [] if weights is None else [weights]
-            numbered = {f"array {number}": values for number, values in enumerate(arrays)}
-            shown, cut = slice_volume(mesh, numbered, place)
-            arrays = list(cut.values())
+            shown, cut = slice_volume(mesh, np.stack(arrays, axis=1), place)
+            arrays = list(cut.T)
             shares = None if weights is None else arrays.pop()
         reference, predicted = arrays[0], dict(zip(found, arrays[1:], strict=True))
         off = {n: c.error(name, weights) for n, c in found.items()} if vector else None
         try:
-            picture = plot_comparison(
+            picture = vis.plot_comparison(
                 shown,
                 reference,
                 predicted,
@@ -206,7 +181,7 @@ def draw_comparison(
         drawn.append(picture)
         look = {"association": place, "limits": picture.field_limits, "theme": theme}
         for of, values in {"reference": reference, **predicted}.items() if html else ():
-            export_html(directory / f"{stem}_{file_name(of)}.html", shown, values, **look)
+            vis.export_html(directory / f"{stem}_{file_name(of)}.html", shown, values, **look)
     export_case(found, directory)
     return drawn
 
@@ -232,7 +207,7 @@ def draw_gallery(
     labels: Sequence[str] | None = None,
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
-) -> Gallery:
+) -> vis.Gallery:
     """Draw input and target of a test case for each data set to ``gallery.png``.
 
     Parameters
@@ -251,19 +226,19 @@ def draw_gallery(
         source, given = None, preset.source
         if given in case.feature_names:
             source = case.features[:, case.feature_names.index(given)]
-        exhibit = Exhibit(
+        exhibit = vis.Exhibit(
             title=title,
             case=plain_label(case.case_id),
             mesh=case.mesh,
             target=case.scalars(name, case.target),
-            target_label=with_units(label, preset.units.get(name)),
+            target_label=vis.with_units(label, preset.units.get(name)),
             source=source,
             source_label=preset.labels.get(given, plain_label(given or "geometry")),
             association=case.association,
             crop=preset.crop,
         )
         exhibits.append(exhibit)
-    return plot_gallery(exhibits, theme=theme, path=figure_paths(directory, "gallery", formats))
+    return vis.plot_gallery(exhibits, theme=theme, path=figure_paths(directory, "gallery", formats))
 
 
 def draw_training(
@@ -273,7 +248,7 @@ def draw_training(
     labels: Sequence[str] | None = None,
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
-) -> TrainingCurves:
+) -> vis.TrainingCurves:
     """Draw the curves of runs, finished or not, to ``training.png``.
 
     Parameters
@@ -287,7 +262,7 @@ def draw_training(
     histories = {name: read_metrics(run) for name, run in zip(names, directories, strict=True)}
     words = _CLASSES if all(map(classifies, directories)) else {}
     path = figure_paths(directory, "training", formats)
-    return plot_training(histories, **words, theme=theme, path=path)
+    return vis.plot_training(histories, **words, theme=theme, path=path)
 
 
 def classifies(directory: str | os.PathLike) -> bool:
@@ -303,7 +278,7 @@ def draw_parity(
     labels: Sequence[str] | None = None,
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
-) -> Parity:
+) -> vis.Parity:
     """Draw predicted over true drag and lift coefficients to ``parity.png``.
 
     Parameters
@@ -339,7 +314,7 @@ def draw_parity(
         for label, report in zip(names, reports, strict=True)
     }
     path = figure_paths(directory, "parity", formats)
-    return plot_parity(truth, predictions, theme=theme, path=path)
+    return vis.plot_parity(truth, predictions, theme=theme, path=path)
 
 
 def _case_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:
@@ -367,7 +342,7 @@ def draw_routing(
     suffix: str = "",
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
-) -> RoutingMaps:
+) -> vis.RoutingMaps:
     """Draw where routes draw from and return to on a test case to ``routing.png``.
 
     Parameters
@@ -399,7 +374,7 @@ def draw_routing(
         routing_weights(run.model, **inputs, block=block, head=head, routes=routes).cpu()
         for block, head in heads
     ]
-    return plot_routing(
+    return vis.plot_routing(
         shown.mesh,
         weights,
         association=shown.association,
@@ -420,7 +395,7 @@ def draw_queries(
     suffix: str = "",
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
-) -> QueryChange:
+) -> vis.QueryChange:
     """Draw how the queries of a run change between two test cases to ``queries.png``.
 
     Parameters
@@ -436,7 +411,7 @@ def draw_queries(
     if len(set(names)) < 2:
         raise ValueError(f"queries of case {names[0]!r} are compared with themselves; name another")
     both = [routing_queries(run.model, **_case_inputs(run, name)) for name in names]
-    return plot_query_change(
+    return vis.plot_query_change(
         *(queries.cpu().numpy() for queries in both),
         cases=tuple(map(plain_label, names)),
         title=label or run.name,
@@ -453,7 +428,7 @@ def draw_spectrum(
     labels: Sequence[str] | None = None,
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
-) -> Spectrum:
+) -> vis.Spectrum:
     """Draw the singular values of the routing matrices of runs on a case to ``spectrum.png``.
 
     Parameters
@@ -472,7 +447,7 @@ def draw_spectrum(
     }
     title = f"case {plain_label(runs[0].case_ids[find_case(runs[0], case)])}"
     paths = figure_paths(directory, "spectrum", formats)
-    return plot_spectrum(spectra, title=title, theme=theme, path=paths)
+    return vis.plot_spectrum(spectra, title=title, theme=theme, path=paths)
 
 
 def draw_run(directory: str | os.PathLike) -> list[Path]:
@@ -622,7 +597,7 @@ class FigureSet:
                 print(f"no {figure} of {name}: only FLARE and FLARE++ of this package have routes")
         return [(run, name) for run, name in pairs if has_routes(run)]
 
-    def _comparison(self) -> list[Comparison]:
+    def _comparison(self) -> list[vis.Comparison]:
         case = self.shown_case  # an unknown one is refused before anything is predicted
         if not self._can_render("comparison"):
             export_case(predict_with_all(self.runs, self.names, case), self.directory)
@@ -631,28 +606,28 @@ class FigureSet:
         more |= {"labels": self.names, **self.look}
         return draw_comparison(self.runs, self.case, self.directory, **more)
 
-    def _gallery(self) -> list[Gallery]:
+    def _gallery(self) -> list[vis.Gallery]:
         if not self._can_render("gallery"):
             return []
         return [draw_gallery(self.runs, self.directory, labels=self.names, **self.look)]
 
-    def _training(self) -> list[TrainingCurves]:
+    def _training(self) -> list[vis.TrainingCurves]:
         return [draw_training(self.directories, self.directory, labels=self.names, **self.look)]
 
-    def _parity(self) -> list[Parity]:
+    def _parity(self) -> list[vis.Parity]:
         if not self.reports:
             return []
         _, names, reports = zip(*self.reports, strict=True)
         return [draw_parity(reports, self.directory, labels=names, **self.look)]
 
-    def _spectrum(self) -> list[Spectrum]:
+    def _spectrum(self) -> list[vis.Spectrum]:
         chosen = self._with_routes("spectrum")
         if not chosen:
             return []
         runs, names = zip(*chosen, strict=True)
         return [draw_spectrum(runs, self.shown_case, self.directory, labels=names, **self.look)]
 
-    def _routing(self) -> list[RoutingMaps | QueryChange]:
+    def _routing(self) -> list[vis.RoutingMaps | vis.QueryChange]:
         chosen = self._with_routes("routing")
         if not chosen:
             return []

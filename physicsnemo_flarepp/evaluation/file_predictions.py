@@ -28,7 +28,7 @@ from ..runs.trained_run import Run
 from ..texts import printable
 from .bounds import ERROR, Bounds, Promise, check_members, stored_bounds
 from .forces import Forces, ForceSettings, field_forces, force_surface, surface_areas
-from .predictions import CasePrediction, predict_members, relative_l2, state_features
+from .predictions import CasePrediction, predict_members, relative_l2
 
 WARNINGS = "warnings"
 TrainingRanges = Mapping[str, Mapping[str, "list[float] | np.ndarray"]]
@@ -222,6 +222,10 @@ class FilePrediction:
         What is promised about the errors; ``<field>_band`` of the mesh are the bands. Its parts
         are attributes of the prediction too: `bounds`, or why there are none in `no_bounds`; the
         `level`, the share of cases that they hold for; the `distance` from the cases of training.
+    sample : Mapping[str, torch.Tensor]
+        What the model was given, before normalisation.
+    state : LatentState or None
+        From which further points can be evaluated; None if the model has none.
     """
 
     mesh: pv.DataSet
@@ -231,6 +235,8 @@ class FilePrediction:
     warnings: tuple[str, ...]
     doubt: str | None
     promise: Promise
+    sample: Mapping[str, Tensor]
+    state: LatentState | None
 
     bounds = property(lambda self: self.promise.bounds)
     no_bounds = property(lambda self: self.promise.no_bounds)
@@ -296,8 +302,9 @@ def predict_file(
         warnings, doubt = surface_doubts(run, polygons, association, sample, scale)
     outside = run.parameter_warning(sample)
     warnings += [outside] if outside else []
-    values, spread, features = predict_members(runs, sample, progress=progress)
-    promise = Promise.of(known, features, sample, level, doubt or outside)
+    found = predict_members(runs, sample, progress=progress)
+    values = found.values
+    promise = Promise.of(known, found.features, sample, level, doubt or outside)
     points = original["coordinates"].numpy()
     if contents.mesh is not None:
         mesh = to_pyvista(contents.mesh)
@@ -305,9 +312,9 @@ def predict_file(
         grid, association = whole_grid(run.channels, len(points)), "point"
         mesh = plot_mesh({"grid": grid, "files": [str(path)]}, points)
     arrays = prediction_arrays(fields, {run.name: values})
-    if spread is not None:
+    if found.spread is not None:
         for name in fields:
-            apart = np.linalg.norm(spread[:, run.channels.columns(name)], axis=1)
+            apart = np.linalg.norm(found.spread[:, run.channels.columns(name)], axis=1)
             arrays[f"{printable(name)}_spread"] = apart
     if promise.bounds is not None:
         arrays |= promise.bounds.bands(points, values, fields, promise.level, promise.distance)
@@ -319,7 +326,8 @@ def predict_file(
         mesh.field_data[WARNINGS] = [
             text.encode("ascii", "backslashreplace").decode() for text in warnings
         ]
-    return FilePrediction(mesh, association, values, polygons, tuple(warnings), doubt, promise)
+    told = (tuple(warnings), doubt, promise)
+    return FilePrediction(mesh, association, values, polygons, *told, sample, found.state)
 
 
 def open_for_run(run: Run, path: Path, *, scale: float = 1.0, flip: bool = False) -> Contents:
@@ -505,18 +513,6 @@ class Difference:
     no_bounds: str | None
 
 
-class _Shape(NamedTuple):
-    """A surface with what a run makes of it."""
-
-    mesh: PolygonMesh
-    sample: Mapping[str, Tensor]
-    values: np.ndarray
-    state: LatentState
-    areas: np.ndarray
-    promise: Promise
-    coefficients: Mapping[str, float]
-
-
 def predict_difference(
     run: Run,
     before: str | Path,
@@ -545,48 +541,37 @@ def predict_difference(
         As in :func:`predict_file`, of both surfaces.
     """
     known, association = stored_bounds([run]), run.channels.association
-
-    def predict(path: Path) -> _Shape:
-        contents = open_for_run(run, path, scale=scale, flip=flip)
-        mesh = contents.mesh
-        if not isinstance(mesh, PolygonMesh):
+    refusal = known if isinstance(known, str) else None
+    given = {"level": level, "global_values": global_values, "scale": scale, "flip": flip}
+    shapes, coefficients = [], []
+    for path in (before, after):
+        shape = predict_file(run, path, **given)
+        if shape.polygons is None:
             raise ValueError(
                 f"{path} is not a surface of polygons; differences are between surfaces"
             )
-        sample = run.transform(input_sample(run, contents, association, global_values))
-        values, state = run.predict_with_state(sample)
-        if state is None:
+        if shape.state is None:
             raise ValueError(
                 f"the model of run {run.name} has no latent state, from which the fields of one "
                 "surface could be evaluated on another"
             )
-        doubt = surface_doubts(run, mesh, association, sample, scale)[1]
-        doubt = doubt or run.parameter_warning(sample)
-        promise = Promise.of(known, state_features(state), sample, level, doubt)
-        coefficients = {}
+        if refusal is None and shape.no_bounds:
+            refusal = f"{path}: {shape.no_bounds}"
+        shapes.append(shape)
         if settings is not None:
-            surface = force_surface(mesh, association, settings)
-            coefficients = field_forces(surface, values, run.channels, settings).coefficients
-        areas = surface_areas(mesh, association, "outward").areas
-        return _Shape(mesh, sample, values, state, areas, promise, coefficients)
-
-    one, two = predict(Path(before)), predict(Path(after))
-    refusal = known if isinstance(known, str) else None
-    for path, shape in {before: one, after: two}.items() if refusal is None else ():
-        if refusal is None and shape.promise.no_bounds:
-            refusal = f"{path}: {shape.promise.no_bounds}"
-    level, promised = two.promise.level, {}
+            surface = force_surface(shape.polygons, association, settings)
+            forces = field_forces(surface, shape.values, run.channels, settings)
+            coefficients.append(forces.coefficients)
+    old, new = coefficients or ({}, {})
+    level, promised = shapes[1].level, {}
     if refusal is None and settings is not None and known.accepts(settings):
-        far = (one.promise.distance, two.promise.distance)
-        promised = {name: known.difference(name, level, far) for name in two.coefficients}
+        far = tuple(shape.distance for shape in shapes)
+        promised = {name: known.difference(name, level, far) for name in new}
         promised = {name: value for name, value in promised.items() if np.isfinite(value)}
-    touching = _coincide(one.mesh, two.sample["coordinates"].numpy())
-    share = float(two.areas[touching].sum() / two.areas.sum())
-    change, fields = _field_changes(run, one, two, touching, known if refusal is None else None)
-    mesh = add_arrays(to_pyvista(two.mesh), change, association)
-    return Difference(
-        mesh, one.coefficients, two.coefficients, promised, fields, share, level, refusal
-    )
+    bounds = known if refusal is None else None
+    change, fields, share = _field_changes(run, *shapes, bounds)
+    mesh = add_arrays(to_pyvista(shapes[1].polygons), change, association)
+    return Difference(mesh, old, new, promised, fields, share, level, refusal)
 
 
 def _coincide(other: PolygonMesh, points: np.ndarray) -> np.ndarray:
@@ -599,31 +584,34 @@ def _coincide(other: PolygonMesh, points: np.ndarray) -> np.ndarray:
 
 
 def _field_changes(
-    run: Run, one: _Shape, two: _Shape, touching: np.ndarray, bounds: Bounds | None
-) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float, float]]]:
-    """Return the change of each field at the tokens, and its size with a bound."""
+    run: Run, one: FilePrediction, two: FilePrediction, bounds: Bounds | None
+) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float, float]], float]:
+    """Return the change of each field at the tokens, its size with a bound, and the common share.
+
+    The share is that of the second surface's area that coincides with the first.
+    """
     inputs = run.inputs(two.sample)
     queries = (inputs["fx"], inputs.get("embedding"))
     moved = decode_state(run.model, *queries, one.state, progress=False)
     given = run.normalizer(dict(two.sample)).get("globals", None)
     moved = moved.reshape(len(two.values), -1).float().cpu()
     moved = run.normalizer.inverse(moved, given=given).numpy()
-    arrays, sizes, areas = {}, {}, two.areas[touching]
+    touching = _coincide(one.polygons, two.sample["coordinates"].numpy())
+    of_both = [surface_areas(x.polygons, x.association, "outward").areas for x in (one, two)]
+    areas, arrays, sizes = of_both[1][touching], {}, {}
     for name in run.channels.fields:
         columns = run.channels.columns(name)
         change, off = (two.values - moved)[:, columns], np.nan
         if bounds is not None and touching.any():
             # Both cases within their bounds at once: the shares that may miss add up.
-            off = sum(_absolute(bounds, name, columns, shape) for shape in (one, two))
+            pairs = zip((one, two), of_both, strict=True)
+            off = sum(_absolute(bounds, name, columns, x, all_areas) for x, all_areas in pairs)
             off /= np.sqrt(areas.sum())
-        sizes[name] = (
-            _rms(change[touching], areas),
-            off,
-            _rms(two.values[touching, columns], areas),
-        )
+        size = _rms(two.values[touching, columns], areas)
+        sizes[name] = (_rms(change[touching], areas), off, size)
         shown = np.where(touching[:, None], change, np.nan).astype(np.float32)
         arrays[f"{printable(name)}_change"] = shown[:, 0] if shown.shape[1] == 1 else shown
-    return arrays, sizes
+    return arrays, sizes, float(areas.sum() / of_both[1].sum())
 
 
 def _rms(values: np.ndarray, areas: np.ndarray) -> float:
@@ -632,12 +620,14 @@ def _rms(values: np.ndarray, areas: np.ndarray) -> float:
     return float(np.sqrt((areas * (values.astype(float) ** 2).sum(axis=1)).sum() / areas.sum()))
 
 
-def _absolute(bounds: Bounds, name: str, columns: slice, shape: _Shape) -> float:
+def _absolute(
+    bounds: Bounds, name: str, columns: slice, found: FilePrediction, areas: np.ndarray
+) -> float:
     """Return a bound of the norm of the error of a field, at half the share of misses."""
     if name not in bounds.scores[ERROR]:  # all fields were in one norm
         return float("nan")
-    relative = bounds.error(name, (1 + shape.promise.level) / 2, shape.promise.distance)
-    norm = _rms(shape.values[:, columns], shape.areas) * np.sqrt(shape.areas.sum())
+    relative = bounds.error(name, (1 + found.level) / 2, found.distance)
+    norm = _rms(found.values[:, columns], areas) * np.sqrt(areas.sum())
     # |p - y| <= e |y| and |y| <= |p| + |p - y|
     return relative / (1 - relative) * norm if relative < 1 else float("inf")
 

@@ -295,26 +295,29 @@ def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePre
     """
     index = find_case(run, case)
     sample, metadata = run.test_set[index]
-    values, _, features = predict_members([run], sample, progress=progress)
-    more = {"prediction": values, "pooled_state": features}
+    found = predict_members([run], sample, progress=progress)
+    more = {"prediction": found.values, "pooled_state": found.features}
     return CasePrediction.of(run, index, sample, metadata, **more)
 
 
 class MemberPrediction(NamedTuple):
-    """Mean and spread (N, O) of the predictions of runs, and features (D,) of the case.
+    """Mean and spread (N, O) of the predictions of runs, and the latent state of the first.
 
-    One run has no spread. Features come from the first run; None without a latent state.
+    One run has no spread, and some models have no latent state.
     """
 
     values: np.ndarray
     spread: np.ndarray | None
-    features: np.ndarray | None
+    state: LatentState | None
+
+    @property
+    def features(self) -> Float[np.ndarray, " D"] | None:
+        """What the case is compared by."""
+        return None if self.state is None else state_features(self.state)
 
 
-def state_features(state: LatentState | None) -> Float[np.ndarray, " D"] | None:
+def state_features(state: LatentState) -> Float[np.ndarray, " D"]:
     """Return what a case is compared by: the latents of every block, averaged over their rows."""
-    if state is None:
-        return None
     pooled = [latent[0].mean(dim=-2).flatten() for block in state.latents for latent in block]
     return torch.cat(pooled).double().cpu().numpy()
 
@@ -325,10 +328,10 @@ def predict_members(
     """Return the mean prediction of runs with the same inputs and fields, and their spread."""
     values, state = runs[0].predict_with_state(sample, progress=progress)
     if len(runs) == 1:
-        return MemberPrediction(values, None, state_features(state))
+        return MemberPrediction(values, None, state)
     others = [run.predict_sample(sample, progress=progress) for run in runs[1:]]
     every = np.stack([values, *others])
-    return MemberPrediction(every.mean(axis=0), every.std(axis=0, ddof=1), state_features(state))
+    return MemberPrediction(every.mean(axis=0), every.std(axis=0, ddof=1), state)
 
 
 def predict_with_all(

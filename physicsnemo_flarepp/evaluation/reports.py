@@ -16,7 +16,14 @@ from ..texts import csv_text, format_table, printable
 from ..training.baselines import baseline_errors, describe_baselines, verdict
 from ..training.reporting import SPLIT_NAMES
 from ..training.trainer import Selection
-from .forces import COEFFICIENTS, Forces, ForceSettings, field_forces, force_surface
+from .forces import (
+    COEFFICIENTS,
+    Forces,
+    ForceSettings,
+    ForceSurface,
+    field_forces,
+    force_surface,
+)
 from .predictions import CaseErrors, CasePrediction, predict_case, relative_l2
 
 _REPORTED = ("Cd", "Cl")
@@ -116,17 +123,20 @@ def evaluate_run(
                 rows["mean"].append(relative_l2(mean, case.target, case.channels.norms))
             if settings is not None and no_forces is None:
                 try:
-                    forces.append(_case_forces(case, settings, target_settings or settings, notes))
+                    surface, *both = compare_forces(case, settings, target_settings or settings)
+                    forces.append((*both, surface.reference_area))
+                    notes[f"reference area: {surface.area_source}"] = None
+                    notes.update(dict.fromkeys(surface.areas.warnings))
                 except ValueError as reason:  # the errors stand
                     no_forces = f"no forces: {reason}"
             advance()
     found = {k: CaseErrors.of_rows(ids, v) if len(v) == len(ids) else None for k, v in rows.items()}
     table, told = None, [] if no_forces is None else [no_forces]
     if settings is not None and no_forces is None:
-        predicted, true, areas = zip(*forces, strict=True)
-        table = ForceTable(*(np.array([f.total for f in x]) for x in (predicted, true)),
-                           np.array(areas))  # fmt: skip
-        told = [*_force_notes(true, settings, target_settings or settings), *notes]
+        *both, areas = zip(*forces, strict=True)
+        totals = (np.array([found.total for found in several]) for several in both)
+        table = ForceTable(*totals, np.array(areas))
+        told = [*_force_notes(both[1], settings, target_settings or settings), *notes]
     if (selected := run.selected) is not None and selected["select"] != "last":
         chosen = Selection(**{name: selected[name] for name in Selection.__dataclass_fields__})
         # A run that was extended has more epochs than the config it started with.
@@ -150,19 +160,13 @@ def _training_mean(run: Run, case: CasePrediction) -> np.ndarray:
     return run.normalizer.inverse(zeros, torch.arange(len(zeros)), key="fields").numpy()
 
 
-def _case_forces(
-    case: CasePrediction,
-    settings: ForceSettings,
-    target_settings: ForceSettings,
-    notes: dict[str, None],
-) -> tuple[Forces, Forces, float]:
-    """Return predicted and true forces and the reference area; add to the notes."""
+def compare_forces(
+    case: CasePrediction, settings: ForceSettings, target_settings: ForceSettings
+) -> tuple[ForceSurface, Forces, Forces]:
+    """Return the surface of a case and its forces from predicted and from true fields."""
     surface = force_surface(case.polygons, case.association, settings)
-    notes[f"reference area: {surface.area_source}"] = None
-    notes.update(dict.fromkeys(surface.areas.warnings))
     predicted = field_forces(surface, case.prediction, case.channels, settings)
-    true = field_forces(surface, case.target, case.channels, target_settings)
-    return predicted, true, surface.reference_area
+    return surface, predicted, field_forces(surface, case.target, case.channels, target_settings)
 
 
 def _force_notes(

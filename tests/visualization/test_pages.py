@@ -40,7 +40,7 @@ def test_pictures_keep_their_pixels_whatever_is_written_around_them():
             page.beside(axis, "words at the side that are longer than the row is high")
         page.title("title " * 40)
         page.note("note")
-        page.bar(page.axes[0], LIGHT.fields(), (0.0, 1e-4), "above [Pa]", (True, False))
+        page.bar(page.axes[0], LIGHT.fields(), (0.0, 1e-4), "above [Pa]", [np.array([-1.0])])
         page.bar(page.axes[1, :1], LIGHT.fields(), (0.0, 1e-4), "below [Pa]")
         image, _ = page.finish([])
     assert_apart(page, page.rectangles)
