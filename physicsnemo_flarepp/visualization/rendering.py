@@ -59,6 +59,10 @@ def _probe_failure() -> str | None:
     except OSError as error:
         return f"the test process did not start: {error}"
     if done.returncode == 0:
+        # Triton and Mesa each bring an LLVM. Triton's crashes the process if it is loaded second,
+        # for example by an import of PhysicsNeMo after the first picture; load it first.
+        if importlib.util.find_spec("triton") is not None:
+            importlib.import_module("triton")
         return None
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     ending = f"signal {-done.returncode}" if done.returncode < 0 else f"code {done.returncode}"
@@ -83,10 +87,6 @@ def require_rendering() -> None:
             "install a software renderer: apt-get install libegl1 libgl1 libxrender1. Everything "
             "but these figures works without it"
         )
-    # Triton and Mesa each bring an LLVM. Triton's crashes the process if it is loaded second, for
-    # example by an import of PhysicsNeMo after the first picture; the other order works.
-    if importlib.util.find_spec("triton") is not None:
-        importlib.import_module("triton")
 
 
 def lookup_table(colors: Colormap, limits: Limits, no_data: str) -> pv.LookupTable:
