@@ -66,16 +66,9 @@ class _Deployed(nn.Module):
 class Exported:
     """A file that was written, what it takes, and how far it is from the run.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    inputs : Mapping[str, tuple[int or str, ...]]
-        Shapes by name; ``N`` is any number of points.
-    fields : tuple[str, ...]
-        Names of the columns of the output.
-    differences : Mapping[int, float]
-        Largest difference from the run by number of points, relative to the largest value.
+    `inputs` are shapes by name, where ``N`` is any number of points; `fields` are the names of the
+    columns of the output; `differences` are the largest ones from the run, relative to the largest
+    value, by number of points.
     """
 
     path: Path

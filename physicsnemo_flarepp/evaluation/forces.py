@@ -311,10 +311,8 @@ def surface_forces(
     ----------
     surface : SurfaceAreas
         From :func:`surface_areas`.
-    pressure : numpy.ndarray
-        (N,).
-    shear : numpy.ndarray or None
-        (N, 3).
+    pressure, shear : numpy.ndarray
+        Fields, (N,) and (N, 3); shear may be None.
     settings : ForceSettings
         Conventions.
     reference_area : float

@@ -139,10 +139,8 @@ class Case:
 
     Parameters
     ----------
-    case_id : str
-        Id of the case.
-    index : int
-        Its position in the test split.
+    case_id, index : str, int
+        Id of the case and its position in the test split.
     coordinates, target : numpy.ndarray
         (N, d) and (N, O).
     features : numpy.ndarray or None
@@ -221,14 +219,9 @@ class Case:
 
 @dataclass(frozen=True)
 class CasePrediction(Case):
-    """A test case with the prediction of a run.
+    """A test case with the prediction of a run, (N, O), in physical units.
 
-    Parameters
-    ----------
-    prediction : numpy.ndarray
-        (N, O).
-    pooled_state : numpy.ndarray or None
-        What the case is compared with training by, (D,).
+    `pooled_state`, (D,), is what the case is compared with training by.
     """
 
     prediction: np.ndarray
@@ -341,10 +334,8 @@ def predict_with_all(
 
     Parameters
     ----------
-    runs : sequence of Run
-        The runs.
-    names : sequence of str
-        Their names.
+    runs, names : sequence of Run, sequence of str
+        The runs and their names.
     case_id : str
         Id of the test case.
     """

@@ -45,20 +45,10 @@ _ROOM_FOR_EDGES = 8  # pixels per token; denser meshes would be all edge
 
 @dataclass(frozen=True)
 class Comparison(PictureDrawing):
-    """The figure and the numbers it shows.
+    """The figure, its two colour scales, the error above each panel, and the views in order.
 
-    Parameters
-    ----------
-    rectangles : dict
-        (left, top, width, height) of each (``field`` or ``error``, name, camera), where the name
-        is ``reference`` or that of a prediction.
-    field_limits, error_limits : tuple of float
-        The two colour scales.
-    relative_l2 : dict
-        Error of each prediction as it is written above its panel, as a fraction: over all tokens
-        with data.
-    cameras : tuple of str
-        Views, in order.
+    `rectangles` are by (``field`` or ``error``, name, camera), where the name is ``reference`` or
+    that of a prediction; errors are fractions, over all tokens with data.
     """
 
     field_limits: Limits
@@ -251,10 +241,7 @@ def _lay_out(
 
 @dataclass(frozen=True)
 class SurfaceFigure(PictureDrawing):
-    """The figure and the limits of its scale, None without values.
-
-    `rectangles` has (left, top, width, height) of each (column, camera).
-    """
+    """The figure, its `rectangles` by (column, camera), and its scale, None without values."""
 
     limits: Limits | None
 
@@ -368,14 +355,9 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Gallery(PictureDrawing):
-    """The figure and its numbers.
+    """The figure, `rectangles` and colour limits by (title, ``input`` or ``target``).
 
-    Parameters
-    ----------
-    rectangles : dict
-        (left, top, width, height) of the picture of each (title, ``input`` or ``target``).
-    limits : dict
-        Colour limits of the same; None for a geometry.
+    The limits of a geometry are None.
     """
 
     limits: dict[tuple[str, str], Limits | None]

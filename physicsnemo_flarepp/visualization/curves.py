@@ -30,13 +30,9 @@ _MARKERS = "osD^vP"
 
 @dataclass(frozen=True)
 class TrainingCurves(Drawing):
-    """The figure and the last numbers of each run.
+    """The figure, and the error of each run at its last evaluation and at its best.
 
-    Parameters
-    ----------
-    final_error, best_error : dict
-        Error of each run at its last evaluation and at its best, as fractions: on validation cases
-        or, where none were evaluated, on test cases.
+    Errors are fractions, on validation cases or, where none were evaluated, on test cases.
     """
 
     final_error: dict[str, float]
@@ -180,13 +176,9 @@ def log_numbers(axis: Axes) -> None:
 
 @dataclass(frozen=True)
 class Parity(Drawing):
-    """The figure and the coefficients of determination.
+    """The figure and the coefficient of determination of each model and quantity.
 
-    Parameters
-    ----------
-    r_squared : dict
-        For each model and quantity, one minus the squared errors over the squared deviations from
-        the mean; NaN for a single case and where all true values are equal.
+    It is NaN for a single case and where all true values are equal.
     """
 
     r_squared: dict[str, dict[str, float]]

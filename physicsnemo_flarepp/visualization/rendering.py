@@ -230,8 +230,8 @@ def export_html(
         As in :func:`plot_comparison`.
     limits : tuple of float, optional
         Colour limits; percentiles 0.5 and 99.5 by default.
-    theme : Theme
-        Colours.
+    theme
+        As in :func:`plot_comparison`.
 
     Raises
     ------

@@ -36,14 +36,9 @@ _AT_THE_FLOOR = "values below 10$^{-8}$, which single precision does not resolve
 
 @dataclass(frozen=True)
 class RoutingMaps(PictureDrawing):
-    """The figure and its numbers.
+    """The figure, with the colour limits that all panels of ``encode`` or ``decode`` share.
 
-    Parameters
-    ----------
-    rectangles : dict
-        (left, top, width, height) of each (block, head, route, ``encode`` or ``decode``).
-    limits : dict
-        Colour limits of ``encode`` and ``decode``, shared by all their panels.
+    `rectangles` are by (block, head, route, ``encode`` or ``decode``).
     """
 
     limits: dict[str, Limits]
@@ -152,13 +147,7 @@ def _checked_maps(weights: Sequence[Any], n_tokens: int) -> dict[tuple, np.ndarr
 
 @dataclass(frozen=True)
 class QueryChange(Drawing):
-    """The figure and the changes it shows.
-
-    Parameters
-    ----------
-    change : numpy.ndarray
-        Relative change of every query, (blocks, heads, M).
-    """
+    """The figure and the relative change of every query, (blocks, heads, M)."""
 
     change: Float[np.ndarray, "blocks heads M"]
 
@@ -231,11 +220,8 @@ def plot_query_change(
 class Spectrum(Drawing):
     """The figure and, per model and block, how many routes carry the matrix.
 
-    Parameters
-    ----------
-    effective_rank : dict
-        For each model the mean over heads of the least number of singular values that hold 99 %
-        of the squared sum, one number per block.
+    The effective rank is the least number of singular values that hold 99 % of the squared sum,
+    its mean over heads.
     """
 
     effective_rank: dict[str, tuple[float, ...]]
