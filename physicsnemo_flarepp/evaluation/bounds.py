@@ -50,9 +50,9 @@ _TEXTS = ("case_ids", "fingerprints", "remarks")
 _NEIGHBOURS = 10
 _RING = 8
 _FAR = 10.0
-# Logarithms of shares may differ so much from those of held-out meshes.
+# How much logarithms of shares may differ from the held-out meshes.
 _SAME_GRAIN = 0.02
-# Training cases that others are compared with: so many at most, at so many tokens at most.
+# Training cases that others are compared with: the most cases, and the most tokens of each.
 _REFERENCES, _TOKENS = 256, 20_000
 _FEWEST = 4
 
@@ -84,7 +84,7 @@ def conformal_quantile(
     Returns
     -------
     float
-        Infinite if so many cases cannot promise the level.
+        Infinite if n cases cannot promise the level.
 
     Examples
     --------
@@ -184,7 +184,7 @@ class Bounds:
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """The levels of ``LEVELS`` that so many cases can promise."""
+        """The levels of ``LEVELS`` that n cases can promise."""
         return tuple(level for level in LEVELS if level <= highest_level(self.weights) + 1e-12)
 
     def choose_level(self, level: float | None = None) -> float:
@@ -275,25 +275,25 @@ class Bounds:
         return guard
 
     def distance(self, features: Float[np.ndarray, " D"]) -> float:
-        """Return how far a case is from those of training."""
+        """Return how far a case is from the training cases."""
         return float(self.guard.score_geometry(self._directions(features[None]))[0])
 
     def doubt(self, distance: float, grain: Float[np.ndarray, " 2"]) -> str | None:
-        """Return why a case is not like those of training, or its mesh; None if both are."""
+        """Return why a case, or its mesh, is not like the training cases; None if both are."""
         farthest = float(self.distances.max())
         if distance > farthest:
             return (
                 f"it is not like the training cases: its latent state is {distance:.3g} away from "
-                f"theirs, those of the {len(self.case_ids)} held-out cases at most {farthest:.3g}"
+                f"theirs, the {len(self.case_ids)} held-out cases at most {farthest:.3g}"
             )
         low, high = self.grains.min(axis=0) - _SAME_GRAIN, self.grains.max(axis=0) + _SAME_GRAIN
         if (low <= grain).all() and (grain <= high).all():
             return None
         return (
-            f"its mesh is not like those of the held-out cases: about {np.exp(-grain[0]):.0f} "
-            f"tokens by area, theirs {np.exp(-high[0]):.0f} to {np.exp(-low[0]):.0f}; their "
-            f"sizes vary by {grain[1]:.2g}, there {low[1]:.2g} to {high[1]:.2g}. Give such a "
-            "mesh, or calibrate with cases on meshes like this one"
+            "its mesh is not like the meshes of the held-out cases: about "
+            f"{np.exp(-grain[0]):.0f} tokens by area, theirs {np.exp(-high[0]):.0f} to "
+            f"{np.exp(-low[0]):.0f}; token sizes vary by {grain[1]:.2g}, theirs by {low[1]:.2g} to "
+            f"{high[1]:.2g}. Remesh the case like them, or calibrate with cases on meshes like it"
         )
 
     def save(self, path: Path) -> Fingerprint:
@@ -386,7 +386,7 @@ def format_bounds(bounds: Bounds) -> str:
     """Return the bounds of the median held-out case as a table, one column per level.
 
     The last row is how large the share of cases may really be: the level is its mean over all
-    calibrations with so many cases, and nine tenths of them are in this range.
+    calibrations with n cases, and nine tenths of them are in this range.
     """
     levels, distance = bounds.levels, float(np.median(bounds.distances))
     rows: list[Sequence[str]] = [["bound", *(f"{100 * level:g} %" for level in levels)]]
@@ -438,8 +438,8 @@ def calibrate(
     check_members(runs)
     if not can_stream(run.model):
         raise NoGround(
-            f"run {run.name} has a model without latent states, so nothing tells whether a case "
-            "is like those of training"
+            f"run {run.name} has a model without latent states, so there is no way to tell whether "
+            "a case is like the training cases"
         )
     elsewhere = run.data_root is not None and not run.moved
     reader = run.test_set if elsewhere else run.cases("val")
@@ -557,8 +557,8 @@ def _remarks(run: Run, reader: CaseReader) -> list[str]:
         )
     if run.channels.weights == NO_WEIGHTS:
         remarks.append(
-            "this run does not weigh its tokens, so that meshes are not compared: bounds hold on "
-            "meshes like those of training only"
+            "this run does not weight its tokens, so meshes are not compared: bounds hold only on "
+            "meshes like the training meshes"
         )
     if reader.read_measure(0) is None:
         remarks.append("areas are unknown, so errors are sums over tokens, not integrals")
@@ -576,10 +576,10 @@ def _check_origin(bounds: Bounds, features: Sequence[np.ndarray], run: Run) -> N
     usual = float(bounds.guard.knn_threshold)
     if np.median(bounds.distances) > usual:
         raise NoGround(
-            f"the {len(bounds.case_ids)} cases seem to be of another data set: their latent "
-            f"states are {np.median(bounds.distances):.3g} (median) away from those of training, "
-            f"which are at most {usual:.3g} from each other. Bounds hold for cases like those of "
-            "training only"
+            f"the {len(bounds.case_ids)} cases seem to come from another data set: their latent "
+            f"states are {np.median(bounds.distances):.3g} (median) away from the training cases, "
+            f"which are at most {usual:.3g} from each other. Bounds hold only for cases like the "
+            "training cases"
         )
 
 

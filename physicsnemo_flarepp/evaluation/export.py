@@ -167,7 +167,7 @@ def _fixed_size(run: Run) -> int | None:
 
 
 def _sample(run: Run, size: int, *, fixed: bool) -> dict[str, Tensor]:
-    """Return inputs within the ranges of training, or those of a test case of a fixed size."""
+    """Return inputs within the ranges of training, or the inputs of a test case of a fixed size."""
     channels = run.channels
     if fixed or PLACES in run.normalizer.affine or run.training_set is None:
         sample, _ = run.test_set[0]

@@ -1,8 +1,8 @@
 """From files to the fields that a run predicts there, how far to trust them, and what changes.
 
 A model answers for any surface; outside of what it was trained on the answer means nothing. The
-training set is told by the lowest and highest coordinates of all its cases, by the smallest and
-largest extent of a case along each axis, and by where its surfaces face.
+training set is described by the lowest and highest coordinates of all its cases, the smallest and
+largest extent of a case along each axis, and the way its surfaces face.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ def compare_size(
         return SizeComparison(
             f"{source} is not of the size of the training surfaces: {lengths}. The prediction is "
             f"an extrapolation. {_advice(extent, smallest, largest, scale)}",
-            "the surface is not of the size of those of training",
+            "the surface does not have the size of the training surfaces",
         )
     outside = np.maximum(floor - low, high - ceiling) / np.maximum(ceiling - floor, 1e-12)
     if (outside <= _OUTSIDE).all():
@@ -113,7 +113,7 @@ def compare_size(
         f"{source} reaches outside the coordinates of training: "
         f"{listed(outside > _OUTSIDE, spans, floor, ceiling)}. The prediction is an extrapolation. "
         "Move it to where the training surfaces are",
-        "the surface is not where those of training are",
+        "the surface is not where the training surfaces are",
     )
 
 
@@ -158,7 +158,7 @@ def _advice(extent: np.ndarray, smallest: np.ndarray, largest: np.ndarray, scale
 def surface_doubts(
     run: Run, mesh: PolygonMesh, association: str, sample: Mapping[str, Tensor], scale: float
 ) -> tuple[list[str], str | None]:
-    """Return warnings about a surface, and in what it is not like those of training, if so."""
+    """Return warnings about a surface, and how it differs from the training surfaces, if so."""
     warnings, size = [], SizeComparison()
     centres, vectors = polygon_geometry(mesh.points, mesh.connectivity, mesh.offsets)
     if flat := int(np.count_nonzero(~vectors.any(axis=1))):
@@ -217,7 +217,7 @@ class FilePrediction:
     warnings : tuple[str, ...]
         What makes the prediction doubtful.
     doubt : str or None
-        Why forces from it mean little, None if the surface is like those of training.
+        Why forces from it mean little, None if the surface is like the training surfaces.
     promise : Promise
         What is promised about the errors; ``<field>_band`` of the mesh are the bands. Its parts
         are attributes of the prediction too: `bounds`, or why there are none in `no_bounds`; the

@@ -367,8 +367,8 @@ def _difference(one: Case, other: Case) -> str | None:
 def case_mesh(predictions: Mapping[str, CasePrediction]) -> pv.DataSet:
     """Return the mesh of a test case with target, prediction and error of each field.
 
-    Names are those of :mod:`physicsnemo_flarepp.meshes.export`; the features that the models were
-    given are there as well.
+    Arrays are named as in :mod:`physicsnemo_flarepp.meshes.export`; the features that the models
+    were given are there as well.
 
     Parameters
     ----------
