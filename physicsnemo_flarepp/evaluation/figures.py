@@ -458,12 +458,7 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
     Parameters
     ----------
     directory : path-like
-        The run directory.
-
-    Returns
-    -------
-    list of Path
-        The files written.
+        The run directory; the files written are returned.
     """
     directory = Path(directory)
     target = directory / FIGURES

@@ -267,10 +267,8 @@ def read_case(run: Run, case: int | str) -> Case:
 
     Parameters
     ----------
-    run : Run
-        From :func:`~physicsnemo_flarepp.evaluation.load_run`.
-    case : int or str
-        Position in the test split, or id.
+    run, case : Run, int or str
+        A trained run, and a test case of it by position or id.
     """
     index = find_case(run, case)
     return Case.of(run, index, *run.test_set[index])

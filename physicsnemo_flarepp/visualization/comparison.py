@@ -95,10 +95,8 @@ def plot_comparison(
         Values of the tokens, shape (N,).
     predictions : Mapping[str, numpy.ndarray]
         One array of the same shape per model, in the order of the columns.
-    field : str
-        Name of the quantity.
-    units : str, optional
-        Its units.
+    field, units : str
+        Name of the quantity and, optionally, its units.
     association : str
         Whether tokens are the ``point`` or ``cell`` of the mesh; ``auto`` tells by their number.
     cameras : sequence of str or Camera, optional
@@ -321,24 +319,18 @@ class Exhibit:
 
     Parameters
     ----------
-    title : str
-        Name of the benchmark or run.
+    title, case : str
+        Name of the benchmark or run and, optionally, of the case, below it.
     mesh : pyvista.DataSet
-        Mesh of a case.
-    target : numpy.ndarray
-        The field to predict, (N,).
-    target_label : str
-        Its name, with units where it has some.
-    source : numpy.ndarray, optional
-        The input field, (N,). None where the input is the geometry alone, which is then shown.
-    source_label : str
-        Name of the input.
+        Mesh of the case.
+    target, target_label : numpy.ndarray, str
+        The field to predict, (N,), and its name, with units where it has some.
+    source, source_label : numpy.ndarray, str
+        The input field, (N,), and its name. None shows the geometry, where that alone is the input.
     association, crop
         As in :func:`plot_comparison`.
     camera : str or Camera
         View of a surface; planar meshes have their own.
-    case : str, optional
-        Name of the case, below the title.
     """
 
     title: str

@@ -66,14 +66,11 @@ class Theme:
         Colours of curves and points.
     font, font_size : str, float
         Font family, and size of labels in points; titles are one point larger.
-    dpi : int
-        Pixels per inch.
-    panel_width : float
-        Width of one panel in inches.
-    shading : float
-        Share of the light on 3-D surfaces that depends on direction: 0 is flat colour.
-    error_shading : float
-        The same where errors are shown: so little that no error is never taken for no data.
+    dpi, panel_width : int, float
+        Pixels per inch, and inches of one panel.
+    shading, error_shading : float
+        Share of the light on 3-D surfaces that depends on direction: 0 is flat colour. Less where
+        errors are shown, so that no error is never taken for no data.
 
     Examples
     --------
@@ -191,10 +188,8 @@ def with_units(name: str, units: str | None) -> str:
 
     Parameters
     ----------
-    name : str
-        Name of the quantity.
-    units : str or None
-        Its units, if it has any.
+    name, units : str
+        Name of the quantity and its units; None if it has none.
 
     Examples
     --------

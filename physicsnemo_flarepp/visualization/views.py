@@ -166,10 +166,8 @@ class Preset:
 
     Parameters
     ----------
-    labels : Mapping[str, str]
-        Names of channels as they are written in figures; others keep theirs.
-    units : Mapping[str, str]
-        Units of channels, by the channel's own name.
+    labels, units : Mapping[str, str]
+        By the name of a channel, the name written in figures and the units, where they are known.
     crop : tuple of float or None
         Part of planar meshes to look at.
     source : str or None
