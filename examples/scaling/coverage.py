@@ -41,16 +41,18 @@ from physicsnemo_flarepp.evaluation.bounds import (
     COEFFICIENT,
     ERROR,
     LEVELS,
+    case_forces,
+    case_scores,
     difficulty,
     mesh_grain,
-    state_features,
+    token_areas,
 )
-from physicsnemo_flarepp.evaluation.calibration import case_forces, case_scores, token_areas
 from physicsnemo_flarepp.evaluation.forces import field_forces, force_surface
 from physicsnemo_flarepp.evaluation.predictions import (
+    Case,
     CasePrediction,
-    case_contents,
     predict_members,
+    state_features,
 )
 from physicsnemo_flarepp.inference import decode_state
 from physicsnemo_flarepp.meshes import polygon_mesh
@@ -77,8 +79,7 @@ def held_out_scores(runs: list[Run], bounds: Bounds, split: str) -> dict[str, np
     for index in range(len(reader)):
         sample, metadata = reader[index]
         found = predict_members(runs, sample, progress=False)
-        contents = case_contents(run, index, sample, metadata)
-        case = CasePrediction(**contents, prediction=found.values)
+        case = CasePrediction.of(run, index, sample, metadata, prediction=found.values)
         areas = token_areas(reader, index, len(case.target))
         row = {
             f"{kind}/{name}": value
@@ -180,7 +181,7 @@ def report_meshes(run: Run, bounds: Bounds, n_cases: int) -> None:
     rows: dict[str, list[dict[str, object]]] = {name: [] for name in CHANGES}
     for index in range(min(n_cases, len(reader))):
         sample, metadata = reader[index]
-        case = CasePrediction(**case_contents(run, index, sample, metadata), prediction=None)
+        case = Case.of(run, index, sample, metadata)
         areas = token_areas(reader, index, len(case.target))
         inputs = run.inputs(sample)
         surface = force_surface(case.polygons, case.association, settings)
@@ -189,7 +190,7 @@ def report_meshes(run: Run, bounds: Bounds, n_cases: int) -> None:
             mesh = change(case.mesh.triangulate())
             mesh.clear_data()
             given = sample_of(run, mesh, {})
-            grain = mesh_grain(given.get("weights", None))
+            grain = mesh_grain(given)
             values, state = run.predict_with_state(given, progress=False)
             moved = decode_state(run.model, inputs["fx"], inputs.get("embedding"), state)
             moved = run.normalizer.inverse(moved[0].float(), key="fields").numpy()
@@ -223,7 +224,7 @@ def report_meshes(run: Run, bounds: Bounds, n_cases: int) -> None:
 def report_gate(run: Run, bounds: Bounds, ahmed: Path | None, folder: Path) -> None:
     """Print how far shapes of several kinds are from training, and who gets a bound."""
     reader = run.cases("train")
-    case = CasePrediction(**case_contents(run, 0, *reader[0]), prediction=None)
+    case = Case.of(run, 0, *reader[0])
     car = case.mesh.triangulate()
     car.clear_data()
     middle = np.array(car.center)
@@ -363,7 +364,7 @@ def report_pairs(run: Run, bounds: Bounds, n_pairs: int, folder: Path) -> None:
     print_table(table)
     table, reader = [], run.cases("test")
     for index in range(5):
-        case = CasePrediction(**case_contents(run, index, *reader[index]), prediction=None)
+        case = Case.of(run, index, *reader[index])
         mesh = case.mesh.triangulate()
         mesh.clear_data()
         mesh.save(folder / "own.vtp")

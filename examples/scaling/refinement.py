@@ -24,8 +24,7 @@ from physicsnemo_flarepp.datapipes.readers.contents import Contents
 from physicsnemo_flarepp.evaluation import Case, Run, load_run, read_case, relative_l2
 from physicsnemo_flarepp.evaluation.figures import preset_of
 from physicsnemo_flarepp.evaluation.file_predictions import input_sample
-from physicsnemo_flarepp.evaluation.force_conventions import force_settings
-from physicsnemo_flarepp.evaluation.forces import field_forces, force_surface
+from physicsnemo_flarepp.evaluation.forces import field_forces, force_settings, force_surface
 from physicsnemo_flarepp.inference import decode_state, encode_state
 from physicsnemo_flarepp.meshes import polygon_mesh
 from physicsnemo_flarepp.meshes.measures import cloud_triangles

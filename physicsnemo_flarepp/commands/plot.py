@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..evaluation import Run
-from ..evaluation.figure_sets import FigureSet
+from ..evaluation.figures import FigureSet
 from ..visualization import DARK, LIGHT, Camera
 from ..visualization.rendering import require_html
 from ..visualization.views import ALL_AROUND, CAR_CAMERAS, oriented_cameras

@@ -14,7 +14,7 @@ from ..evaluation import (
     pretrained_run,
 )
 from ..evaluation.figures import file_name
-from ..evaluation.file_predictions import case_promise, promise_lines
+from ..evaluation.file_predictions import case_promise
 from ..meshes import save_mesh
 from ..meshes.export import export_mesh
 from ..texts import printable
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> list[Path]:
             print(written[-1])
             for text in prediction.warnings:
                 print(f"warning: {printable(text)}")
-            print(*map(printable, promise_lines(prediction)), sep="\n")
+            print(*map(printable, prediction.promise.lines()), sep="\n")
     if options.cases and others:
         raise ValueError("--cases are of one run; predict files with several")
     for name in options.cases:
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> list[Path]:
         case = predict_case(trained, int(name) if is_position else name)
         written.append(export_mesh(case_mesh({trained.name: case}), directory, case.case_id))
         print(written[-1])
-        print(*map(printable, case_promise(trained, case, options.level)), sep="\n")
+        print(*map(printable, case_promise(trained, case, options.level).lines()), sep="\n")
     return written
 
 

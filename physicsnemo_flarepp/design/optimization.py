@@ -17,7 +17,7 @@ from jaxtyping import Float
 from scipy.optimize import minimize
 from torch import Tensor
 
-from ..evaluation.likeness import training_ranges
+from ..evaluation.file_predictions import training_ranges
 from ..files import append_whole, reading, replace_text
 from ..meshes.geometry import surface_tensors
 from .lattice import Lattice

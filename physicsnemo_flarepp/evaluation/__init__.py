@@ -8,19 +8,17 @@ from typing import Any
 
 _NAMES = {
     "..runs.trained_run": ("Run", "load_run", "pretrained_run"),
-    ".bounds": ("Bounds", "conformal_quantile"),
-    ".calibration": ("calibrate", "store_bounds", "stored_bounds"),
-    ".differences": ("Difference", "describe_difference", "predict_difference"),
+    ".bounds": ("Bounds", "calibrate", "conformal_quantile", "store_bounds", "stored_bounds"),
     ".export": ("Exported", "export_run"),
-    ".figures": ("chosen_case", "draw_comparison", "draw_gallery", "draw_parity", "draw_run",
-                 "draw_training", "export_case"),
-    ".file_predictions": ("FilePrediction", "describe_prediction", "predict_file"),
-    ".force_conventions": ("ForceSettings", "force_settings", "target_settings"),
-    ".forces": ("load_sums", "surface_areas", "surface_forces"),
+    ".figures": ("chosen_case", "draw_comparison", "draw_gallery", "draw_parity", "draw_queries",
+                 "draw_routing", "draw_run", "draw_spectrum", "draw_training", "export_case"),
+    ".file_predictions": ("Difference", "FilePrediction", "describe_difference",
+                          "describe_prediction", "predict_difference", "predict_file"),
+    ".forces": ("ForceSettings", "force_settings", "load_sums", "surface_areas", "surface_forces",
+                "target_settings"),
     ".predictions": ("Case", "CaseErrors", "CasePrediction", "case_mesh", "predict_case",
                      "predict_with_all", "read_case", "relative_l2", "stored_errors"),
     ".reports": ("Report", "evaluate_run", "format_report", "report_runs", "write_report"),
-    ".routing_figures": ("draw_queries", "draw_routing", "draw_spectrum"),
 }  # fmt: skip
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 __all__ = sorted(_HOMES)

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,21 +28,37 @@ from safetensors.torch import save as to_bytes
 from scipy.spatial import cKDTree
 from scipy.stats import beta
 
+from ..datapipes.readers import CaseReader
+from ..datapipes.readers.base import NO_WEIGHTS
 from ..files import Fingerprint, reading, replace_file
-from ..inference import LatentState
+from ..inference import model_fingerprint
+from ..inference.prediction import unwrap
+from ..progress import progress_bar
+from ..runs.directory import BOUNDS, ENSEMBLE_BOUNDS, add_result, read_run_manifest
+from ..runs.trained_run import Run, can_stream
 from ..texts import format_table, printable
-from .force_conventions import ForceSettings
+from .forces import ForceSettings, force_settings, target_settings
+from .predictions import CasePrediction, predict_members
+from .reports import compare_forces
 
 LEVELS = (0.8, 0.9, 0.95)
 USUAL_LEVEL = 0.9
 ERROR, BAND, COEFFICIENT = "error", "band", "coefficient"
 _FORMAT = "flarepp-bounds-2"
 _ARRAYS = ("weights", "references", "distances", "grains")
+_TEXTS = ("case_ids", "fingerprints", "remarks")
 _NEIGHBOURS = 10
 _RING = 8
 _FAR = 10.0
-# Logarithms of shares may differ so much from those of held-out meshes.
+# How much logarithms of shares may differ from the held-out meshes.
 _SAME_GRAIN = 0.02
+# Training cases that others are compared with: the most cases, and the most tokens of each.
+_REFERENCES, _TOKENS = 256, 20_000
+_FEWEST = 4
+
+
+class NoGround(ValueError):
+    """Bounds cannot be calibrated: cases are missing, or are not what they should be."""
 
 
 def highest_level(weights: Float[np.ndarray, " n"]) -> float:
@@ -67,7 +84,7 @@ def conformal_quantile(
     Returns
     -------
     float
-        Infinite if so many cases cannot promise the level.
+        Infinite if n cases cannot promise the level.
 
     Examples
     --------
@@ -88,11 +105,7 @@ def conformal_quantile(
 def area_quantile(
     values: Float[np.ndarray, " N"], share: float, areas: Float[np.ndarray, " N"]
 ) -> float:
-    """Return the value that so large a share of the area does not exceed.
-
-    >>> area_quantile(np.array([3.0, 1.0, 2.0]), 0.5, np.array([1.0, 1.0, 2.0]))
-    2.0
-    """
+    """Return the value that so large a share of the area does not exceed."""
     order = np.argsort(values)
     mass = np.cumsum(areas[order].astype(np.float64))
     return float(values[order[np.searchsorted(mass, share * mass[-1] * (1 - 1e-12))]])
@@ -116,20 +129,12 @@ def difficulty(
     return np.sqrt(1 + slopes / middle) if middle > 0 else np.ones(len(coordinates))
 
 
-def state_features(state: LatentState) -> Float[np.ndarray, " D"]:
-    """Return what a case is compared by: the latents of every block, averaged over their rows."""
-    pooled = [latent[0].mean(dim=-2).flatten() for block in state.latents for latent in block]
-    return torch.cat(pooled).double().cpu().numpy()
-
-
-def mesh_grain(weights: Float[np.ndarray, " N"] | None) -> Float[np.ndarray, " 2"]:
+def mesh_grain(sample: Mapping[str, torch.Tensor]) -> Float[np.ndarray, " 2"]:
     """Return how fine and how graded a mesh is: mean and deviation of its tokens' log shares.
 
     Both are averages over the area. Zeros where tokens have no weights.
-
-    >>> mesh_grain(np.ones(4)).round(3).tolist() == [round(-float(np.log(4)), 3), 0.0]
-    True
     """
+    weights = sample.get("weights", None)
     if weights is None:
         return np.zeros(2)
     shares = np.asarray(weights, np.float64)
@@ -150,14 +155,15 @@ class Bounds:
         Their weights, (n,).
     scores : Mapping[str, Mapping[str, numpy.ndarray]]
         ``error``: relative errors by norm, (n,). ``coefficient``: errors of Cd, Cs and Cl with
-        their signs, (n,). ``band``: by field, the multiple of :func:`difficulty` that a share of
-        ``LEVELS`` of the area does not exceed, (n, levels). None is divided by the distance yet.
+        their signs, (n,). ``band``: by field, the multiple of the difficulty of a token that a
+        share of ``LEVELS`` of the area does not exceed, (n, levels). None is divided by the
+        distance yet.
     references : numpy.ndarray
-        :func:`state_features` of training cases, (r, D).
+        Pooled latent states of training cases, (r, D).
     distances : numpy.ndarray
         How far the held-out cases are from them, (n,).
     grains : numpy.ndarray
-        :func:`mesh_grain` of their meshes, (n, 2).
+        How fine and how graded their meshes are, (n, 2).
     fingerprints : tuple[str, ...]
         Of the models.
     forces : Mapping or None
@@ -178,7 +184,7 @@ class Bounds:
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """The levels of ``LEVELS`` that so many cases can promise."""
+        """The levels of ``LEVELS`` that n cases can promise."""
         return tuple(level for level in LEVELS if level <= highest_level(self.weights) + 1e-12)
 
     def choose_level(self, level: float | None = None) -> float:
@@ -201,7 +207,6 @@ class Bounds:
         return np.where(scale > 0, scale, 1.0)
 
     def _bound(self, scores: np.ndarray, level: float, distance: float) -> float:
-        """Return the bound of a new case at this distance."""
         quantile = conformal_quantile(scores / self.scale(self.distances), level, self.weights)
         return float(quantile * self.scale(distance))
 
@@ -228,11 +233,7 @@ class Bounds:
 
     def accepts(self, settings: ForceSettings) -> bool:
         """Return whether coefficients in these conventions are bounded."""
-        return self.forces == json.loads(json.dumps(asdict(settings)))
-
-    def band(self, field: str, level: float, distance: float) -> float:
-        """Return the factor of :func:`difficulty` that makes a band."""
-        return self._bound(self.scores[BAND][field][:, LEVELS.index(level)], level, distance)
+        return self.forces == _plain(settings)
 
     def bands(
         self,
@@ -243,16 +244,12 @@ class Bounds:
         distance: float,
     ) -> dict[str, Float[np.ndarray, " N"]]:
         """Return the half-width of the band of each field at each token, by name."""
-        columns = np.split(values, np.cumsum(list(fields.values()))[:-1], axis=1)
-        return {
-            f"{printable(name)}_band": self.band(name, level, distance)
-            * difficulty(coordinates, column)
-            for name, column in zip(fields, columns, strict=True)
-        }
-
-    @cached_property
-    def _scaling(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.references.mean(axis=0), self.references.std(axis=0)
+        columns, bands = np.split(values, np.cumsum(list(fields.values()))[:-1], axis=1), {}
+        for name, column in zip(fields, columns, strict=True):
+            scores = self.scores[BAND][name][:, LEVELS.index(level)]
+            factor = self._bound(scores, level, distance)
+            bands[f"{printable(name)}_band"] = factor * difficulty(coordinates, column)
+        return bands
 
     def _directions(self, features: np.ndarray) -> torch.Tensor:
         """Return features as the guard compares them, by their directions.
@@ -260,7 +257,7 @@ class Bounds:
         The guard projects on a sphere. Features in deviations from training, beside a constant that
         is large, keep their distances there up to about ten times the size of the training set.
         """
-        middle, spread = self._scaling
+        middle, spread = self.references.mean(axis=0), self.references.std(axis=0)
         varying = spread > 1e-6 * np.abs(middle).max()
         deviations = (features - middle)[:, varying] / spread[varying]
         deviations /= np.sqrt(max(1, varying.sum()))
@@ -278,40 +275,37 @@ class Bounds:
         return guard
 
     def distance(self, features: Float[np.ndarray, " D"]) -> float:
-        """Return how far a case is from those of training."""
+        """Return how far a case is from the training cases."""
         return float(self.guard.score_geometry(self._directions(features[None]))[0])
 
     def doubt(self, distance: float, grain: Float[np.ndarray, " 2"]) -> str | None:
-        """Return why a case is not like those of training, or its mesh; None if both are."""
+        """Return why a case, or its mesh, is not like the training cases; None if both are."""
         farthest = float(self.distances.max())
-        low, high = self.grains.min(axis=0) - _SAME_GRAIN, self.grains.max(axis=0) + _SAME_GRAIN
-        if distance <= farthest:
-            if (low <= grain).all() and (grain <= high).all():
-                return None
+        if distance > farthest:
             return (
-                f"its mesh is not like those of the held-out cases: about {np.exp(-grain[0]):.0f} "
-                f"tokens by area, theirs {np.exp(-high[0]):.0f} to {np.exp(-low[0]):.0f}; their "
-                f"sizes vary by {grain[1]:.2g}, there {low[1]:.2g} to {high[1]:.2g}. Give such a "
-                "mesh, or calibrate with cases on meshes like this one"
+                f"it is not like the training cases: its latent state is {distance:.3g} away from "
+                f"theirs, the {len(self.case_ids)} held-out cases at most {farthest:.3g}"
             )
+        low, high = self.grains.min(axis=0) - _SAME_GRAIN, self.grains.max(axis=0) + _SAME_GRAIN
+        if (low <= grain).all() and (grain <= high).all():
+            return None
         return (
-            f"it is not like the training cases: its latent state is {distance:.3g} away from "
-            f"theirs, those of the {len(self.case_ids)} held-out cases at most {farthest:.3g}"
+            "its mesh is not like the meshes of the held-out cases: about "
+            f"{np.exp(-grain[0]):.0f} tokens by area, theirs {np.exp(-high[0]):.0f} to "
+            f"{np.exp(-low[0]):.0f}; token sizes vary by {grain[1]:.2g}, theirs by {low[1]:.2g} to "
+            f"{high[1]:.2g}. Remesh the case like them, or calibrate with cases on meshes like it"
         )
 
     def save(self, path: Path) -> Fingerprint:
         """Write the bounds as safetensors."""
-        tensors = {"weights": self.weights, "references": self.references.astype(np.float32)}
-        tensors |= {"distances": self.distances, "grains": self.grains}
-        tensors |= {
-            f"{kind}/{name}": values
-            for kind, scores in self.scores.items()
-            for name, values in scores.items()
-        }
-        told = {key: getattr(self, key) for key in ("case_ids", "fingerprints", "remarks")}
-        content = {"format": _FORMAT, "content": json.dumps(told | {"forces": self.forces})}
-        data = {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in tensors.items()}
-        return replace_file(path, lambda sink: sink.write(to_bytes(data, content)))
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        arrays["references"] = self.references.astype(np.float32)
+        for kind, scores in self.scores.items():
+            arrays |= {f"{kind}/{name}": values for name, values in scores.items()}
+        data = {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in arrays.items()}
+        told = json.dumps({key: getattr(self, key) for key in (*_TEXTS, "forces")})
+        content = to_bytes(data, {"format": _FORMAT, "content": told})
+        return replace_file(path, lambda sink: sink.write(content))
 
     @classmethod
     def load(cls, path: Path) -> "Bounds":
@@ -328,54 +322,71 @@ class Bounds:
             for name, values in tensors.items():
                 kind, _, rest = name.partition("/")
                 scores[kind][rest] = values
-            texts = {key: tuple(content[key]) for key in ("case_ids", "fingerprints", "remarks")}
+            texts = {key: tuple(content[key]) for key in _TEXTS}
             return cls(scores=scores, forces=content["forces"], **known, **texts)
 
 
-def describe_level(level: float) -> str:
-    """Return a level in words.
-
-    >>> describe_level(0.95)
-    '19 of 20'
-    """
-    share = Fraction(level).limit_denominator(100)
-    return f"{share.numerator} of {share.denominator}"
+def _plain(settings: ForceSettings) -> dict[str, object]:
+    """Return settings as JSON gives them back."""
+    return json.loads(json.dumps(asdict(settings)))
 
 
-def describe_errors(bounds: Bounds, level: float, distance: float) -> list[str]:
-    """Return the bound of each field in a line, and what weakens it."""
-    lines = [
-        f"{name}: error below {100 * bounds.error(name, level, distance):.3g} % for "
-        f"{describe_level(level)} cases like the training set"
-        for name in bounds.scores[ERROR]
-    ]
-    return lines + [f"note: {remark}" for remark in bounds.remarks]
+class Promise(NamedTuple):
+    """What is promised about the errors of a case: bounds at a level, or why there are none."""
 
+    bounds: Bounds | None
+    no_bounds: str | None
+    level: float | None
+    distance: float | None
 
-def describe_coefficients(
-    bounds: Bounds,
-    level: float,
-    distance: float,
-    coefficients: Mapping[str, float],
-    settings: ForceSettings,
-) -> str:
-    """Return the coefficients with their bounds, or why they have none."""
-    if bounds.forces is None:
-        return "no bounds of forces: they were not calibrated"
-    if not bounds.accepts(settings):
-        return "no bounds of forces: they were calibrated in other conventions than those given"
-    texts = [
-        f"{name} {value:.5f} ± {bounds.coefficient(name, level, distance):.2g}"
-        for name, value in coefficients.items()
-    ]
-    return f"{', '.join(texts)} ({100 * level:g} %)"
+    @classmethod
+    def of(
+        cls,
+        known: Bounds | str,
+        features: np.ndarray | None,
+        sample: Mapping[str, torch.Tensor],
+        level: float | None = None,
+        doubt: str | None = None,
+    ) -> "Promise":
+        """Return the promise of stored bounds for a case; `doubt` is a reason against any."""
+        if isinstance(known, str):
+            return cls(None, known, level, None)
+        level, distance = known.choose_level(level), known.distance(features)
+        refusal = doubt or known.doubt(distance, mesh_grain(sample))
+        return cls(None if refusal else known, refusal, level, distance)
+
+    def lines(self) -> list[str]:
+        """Return the bound of each field in a line, and what weakens it."""
+        if self.bounds is None:
+            return [f"no bounds: {self.no_bounds}"]
+        share = Fraction(self.level).limit_denominator(100)
+        cases = f"{share.numerator} of {share.denominator} cases like the training set"
+        errors = {n: self.bounds.error(n, *self[2:]) for n in self.bounds.scores[ERROR]}
+        lines = [f"{n}: error below {100 * error:.3g} % for {cases}" for n, error in errors.items()]
+        return lines + [f"note: {remark}" for remark in self.bounds.remarks]
+
+    def coefficients_line(
+        self, coefficients: Mapping[str, float], settings: ForceSettings
+    ) -> str | None:
+        """Return the coefficients with their bounds, or why these are missing."""
+        if self.bounds is None:
+            return None
+        if self.bounds.forces is None:
+            return "no bounds of forces: they were not calibrated"
+        if not self.bounds.accepts(settings):
+            return "no bounds of forces: they were calibrated in other conventions than those given"
+        texts = [
+            f"{name} {value:.5f} ± {self.bounds.coefficient(name, *self[2:]):.2g}"
+            for name, value in coefficients.items()
+        ]
+        return f"{', '.join(texts)} ({100 * self.level:g} %)"
 
 
 def format_bounds(bounds: Bounds) -> str:
     """Return the bounds of the median held-out case as a table, one column per level.
 
     The last row is how large the share of cases may really be: the level is its mean over all
-    calibrations with so many cases, and nine tenths of them are in this range.
+    calibrations with n cases, and nine tenths of them are in this range.
     """
     levels, distance = bounds.levels, float(np.median(bounds.distances))
     rows: list[Sequence[str]] = [["bound", *(f"{100 * level:g} %" for level in levels)]]
@@ -386,18 +397,230 @@ def format_bounds(bounds: Bounds) -> str:
         values = [f"{bounds.coefficient(name, level, distance):.3g}" for level in levels]
         rows.append([f"error of {name}", *values])
     if (bounds.weights == bounds.weights[0]).all():
-        ranges = [f"{a:.0f} to {b:.0f} %" for a, b in (100 * share_range(len(bounds.weights), x)
-                                                      for x in levels)]  # fmt: skip
-        rows.append(["share it may hold for", *ranges])
+        n = len(bounds.weights)
+        ranks = [np.ceil(level * (n + 1) * (1 - 1e-12)) for level in levels]
+        ranges = [100 * beta.ppf([0.05, 0.95], rank, n + 1 - rank) for rank in ranks]
+        rows.append(["share it may hold for", *(f"{a:.0f} to {b:.0f} %" for a, b in ranges)])
     notes = [f"note: {remark}" for remark in bounds.remarks]
     return "\n".join([format_table(rows), *map(printable, notes)])
 
 
-def share_range(n: int, level: float) -> Float[np.ndarray, " 2"]:
-    """Return between which shares of cases a bound from n cases holds, in 9 of 10 calibrations.
+def calibrate(
+    runs: Run | Sequence[Run],
+    *,
+    weights: Mapping[str, float] | None = None,
+    progress: bool = True,
+) -> Bounds:
+    """Return bounds of the errors of a run from its validation cases, or from other data.
 
-    >>> share_range(60, 0.9).round(2).tolist()
-    [0.83, 0.96]
+    Parameters
+    ----------
+    runs : Run or sequence of Run
+        One run, or the members of an ensemble, whose mean is bounded. If the first was loaded with
+        another `data_root`, the test cases there are used instead of its validation cases.
+    weights : Mapping[str, float], optional
+        How much likelier each case, by id, is where the bounds will be used.
+    progress : bool, optional
+        Show a bar if stderr is a terminal.
+
+    Raises
+    ------
+    NoGround
+        If there are too few cases, if some were trained on or are of another data set, or if
+        fields are not finite.
+
+    Examples
+    --------
+    >>> bounds = calibrate(load_run("outputs/cars-flarepp-seed0"))  # doctest: +SKIP
     """
-    rank = np.ceil(level * (n + 1) * (1 - 1e-12))
-    return beta.ppf([0.05, 0.95], rank, n + 1 - rank)
+    runs = [runs] if isinstance(runs, Run) else list(runs)
+    run = runs[0]
+    check_members(runs)
+    if not can_stream(run.model):
+        raise NoGround(
+            f"run {run.name} has a model without latent states, so there is no way to tell whether "
+            "a case is like the training cases"
+        )
+    elsewhere = run.data_root is not None and not run.moved
+    reader = run.test_set if elsewhere else run.cases("val")
+    ids = [] if reader is None else reader.case_ids
+    if len(ids) < _FEWEST:
+        raise NoGround(
+            f"run {run.name} has {len(ids)} held-out cases; {_FEWEST} are needed for a level of "
+            "80 %, 9 for 90 %, 19 for 95 %. Train with data.n_val (or a split val), or give other "
+            "cases: flarepp calibrate RUN DATA"
+        )
+    train = run.cases("train", n_points=_TOKENS)
+    if not elsewhere and (shared := sorted(set(ids) & set(train.case_ids))):
+        raise NoGround(f"{_listed(shared)} were trained on, so their errors promise nothing")
+    counted, settings = _case_weights(ids, weights), case_forces(run)
+    kept = np.unique(np.linspace(0, len(train) - 1, min(len(train), _REFERENCES)).astype(int))
+    references, features, rows, grains = [], [], [], []
+    with progress_bar(f"calibrate {run.name}", len(kept) + len(ids), progress) as advance:
+        for index in kept:
+            references.append(predict_members([run], train[int(index)][0], progress=False).features)
+            advance()
+        for index in range(len(ids)):
+            sample, metadata = reader[index]
+            found = predict_members(runs, sample, progress=False)
+            case = CasePrediction.of(run, index, sample, metadata, prediction=found.values)
+            rows.append(case_scores(case, token_areas(reader, index, len(case.target)), settings))
+            if COEFFICIENT not in rows[-1]:
+                settings = None  # of no case, then
+            features.append(found.features)
+            grains.append(mesh_grain(sample))
+            advance()
+    scores: dict[str, dict[str, np.ndarray]] = {ERROR: {}, BAND: {}, COEFFICIENT: {}}
+    for kind in (ERROR, BAND, *([] if settings is None else [COEFFICIENT])):
+        for name in rows[0][kind]:
+            scores[kind][name] = np.array([row[kind][name] for row in rows])
+    bounds = Bounds(
+        case_ids=tuple(ids),
+        weights=counted,
+        scores=scores,
+        references=np.array(references).astype(np.float32).astype(np.float64),
+        distances=np.zeros(len(ids)),
+        grains=np.array(grains),
+        fingerprints=fingerprints(runs),
+        forces=None if settings is None else _plain(settings[0]),
+        remarks=tuple(_remarks(run, reader)),
+    )
+    bounds.distances[:] = [bounds.distance(found) for found in features]
+    _check_origin(bounds, features, run)
+    return bounds
+
+
+def case_forces(run: Run) -> tuple[ForceSettings, ForceSettings] | None:
+    """Return the conventions of predictions and targets, None where none are known."""
+    if run.channels.coordinates != 3 or run.channels.grid is not None:
+        return None
+    try:
+        return force_settings(run), target_settings(run)
+    except ValueError:
+        return None
+
+
+def case_scores(
+    case: CasePrediction, areas: np.ndarray, settings: tuple[ForceSettings, ForceSettings] | None
+) -> dict[str, dict[str, object]]:
+    """Return rows of ``Bounds.scores``; tokens stand for `areas`, (N,)."""
+    for what, values in (("fields", case.target), ("prediction", case.prediction)):
+        if not np.isfinite(values).all():
+            column = int(np.argmax(~np.isfinite(values).all(axis=0)))
+            raise NoGround(
+                f"case {case.case_id} has {case.field_names[column]} that is not finite in its "
+                f"{what}; repair the case, or leave it out"
+            )
+    bands = {}
+    for name in case.channels.fields:
+        columns = case.channels.columns(name)
+        off = np.linalg.norm((case.prediction - case.target)[:, columns].astype(float), axis=1)
+        off /= difficulty(case.coordinates, case.prediction[:, columns])
+        bands[name] = [area_quantile(off, level, areas) for level in LEVELS]
+    row: dict[str, dict[str, object]] = {ERROR: case.errors_in(areas), BAND: bands}
+    if settings is not None:
+        try:
+            _, predicted, true = compare_forces(case, *settings)
+        except ValueError:  # points without a surface
+            return row
+        off = predicted.total - true.total
+        row[COEFFICIENT] = dict(zip(predicted.coefficients, off.tolist(), strict=True))
+    return row
+
+
+def token_areas(reader: CaseReader, index: int, n_tokens: int) -> np.ndarray:
+    """Return what the tokens of a case stand for; equal shares where that is not known."""
+    measure = reader.read_measure(index)
+    return np.ones(n_tokens) if measure is None or len(measure) != n_tokens else measure
+
+
+def _case_weights(ids: Sequence[str], given: Mapping[str, float] | None) -> np.ndarray:
+    if given is None:
+        return np.ones(len(ids))
+    if missing := [name for name in ids if name not in given]:
+        raise NoGround(f"{_listed(missing)} have no weight; give one for each held-out case")
+    weights = np.array([given[name] for name in ids], np.float64)
+    if not (np.isfinite(weights) & (weights >= 0)).all() or highest_level(weights) < min(LEVELS):
+        raise NoGround(
+            f"weights of cases are {weights.min():g} to {weights.max():g}: expected numbers that "
+            "are not negative, of which the largest is at most a fourth of their sum"
+        )
+    return weights
+
+
+def _remarks(run: Run, reader: CaseReader) -> list[str]:
+    remarks, chosen = [], run.selected or {}
+    if chosen.get("split") == "val" and chosen.get("select") != "last":
+        remarks.append(
+            "the weights were chosen by the error of these cases, so the bounds are optimistic; "
+            "calibrate on others, or train with training.select=last"
+        )
+    if run.channels.weights == NO_WEIGHTS:
+        remarks.append(
+            "this run does not weight its tokens, so meshes are not compared: bounds hold only on "
+            "meshes like the training meshes"
+        )
+    if reader.read_measure(0) is None:
+        remarks.append("areas are unknown, so errors are sums over tokens, not integrals")
+    return remarks
+
+
+def _check_origin(bounds: Bounds, features: Sequence[np.ndarray], run: Run) -> None:
+    """Raise if held-out cases are training cases, or not of their kind."""
+    spread = bounds.references.std(axis=0).max()
+    near = [np.abs(bounds.references - row).max(axis=1).min() for row in features]
+    same = [name for name, off in zip(bounds.case_ids, near, strict=True) if off <= 1e-5 * spread]
+    if same:
+        raise NoGround(f"{_listed(same)} have the inputs of training cases of run {run.name}")
+    bounds.guard.compute_threshold()
+    usual = float(bounds.guard.knn_threshold)
+    if np.median(bounds.distances) > usual:
+        raise NoGround(
+            f"the {len(bounds.case_ids)} cases seem to come from another data set: their latent "
+            f"states are {np.median(bounds.distances):.3g} (median) away from the training cases, "
+            f"which are at most {usual:.3g} from each other. Bounds hold only for cases like the "
+            "training cases"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return f"{len(names)} cases ({shown})"
+
+
+def check_members(runs: Sequence[Run]) -> None:
+    """Raise unless all runs predict the same fields from the same inputs."""
+    for other in runs[1:]:
+        if other.channels != runs[0].channels:
+            raise ValueError(
+                f"run {other.name} has other inputs or fields than run {runs[0].name}; an ensemble "
+                "is of runs on the same data"
+            )
+
+
+def fingerprints(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return what identifies the models of runs."""
+    return tuple(model_fingerprint(unwrap(run.model)) for run in runs)
+
+
+def store_bounds(bounds: Bounds, run: Run) -> None:
+    """Write bounds to the directory of a run, the first of an ensemble, under its manifest."""
+    name = BOUNDS if len(bounds.fingerprints) == 1 else ENSEMBLE_BOUNDS
+    add_result(run.directory, name, bounds.save)
+
+
+def stored_bounds(runs: Sequence[Run]) -> Bounds | str:
+    """Return the bounds of a run or an ensemble, or why there are none."""
+    run = runs[0]
+    name = BOUNDS if len(runs) == 1 else ENSEMBLE_BOUNDS
+    path = run.directory / name
+    command = f"flarepp calibrate {' '.join(str(run.directory) for run in runs)}"
+    if any(run.checkpoint != "final" for run in runs):
+        return "bounds are of the final weights only"
+    manifest = read_run_manifest(run.directory)
+    if not path.is_file() or (manifest is not None and name not in manifest.files):
+        return f"run {run.name} was not calibrated: {command}"
+    bounds = Bounds.load(path)
+    if bounds.fingerprints != fingerprints(runs):
+        return f"{name} of run {run.name} is of other models: {command}"
+    return bounds

@@ -24,28 +24,11 @@ OUTPUT = "fields"
 _SIZES = (7, 400, 3001)
 _ALLOWED = 1e-4  # of the largest value of a channel: rounding of fp32 in another order
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")
+Call = Callable[[Mapping[str, Tensor]], np.ndarray]
 
 
-class Deployed(nn.Module):
-    """A run as a function of arrays in physical units, without batches.
-
-    Parameters
-    ----------
-    run : Run
-        Opened on the CPU.
-
-    Forward
-    -------
-    coordinates : torch.Tensor
-        Shape :math:`(N, d)`.
-    features, globals, weights : torch.Tensor, optional
-        Shapes :math:`(N, f)`, :math:`(g,)` and :math:`(N,)`, as in training.
-
-    Outputs
-    -------
-    torch.Tensor
-        Fields in physical units, shape :math:`(N, o)`.
-    """
+class _Deployed(nn.Module):
+    """A run as a function of arrays in physical units, without batches."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -83,16 +66,9 @@ class Deployed(nn.Module):
 class Exported:
     """A file that was written, what it takes, and how far it is from the run.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    inputs : Mapping[str, tuple[int or str, ...]]
-        Shapes by name; ``N`` is any number of points.
-    fields : tuple[str, ...]
-        Names of the columns of the output.
-    differences : Mapping[int, float]
-        Largest difference from the run by number of points, relative to the largest value.
+    `inputs` are shapes by name, where ``N`` is any number of points; `fields` are the names of the
+    columns of the output; `differences` are the largest ones from the run, relative to the largest
+    value, by number of points.
     """
 
     path: Path
@@ -133,11 +109,10 @@ def export_run(run: Run, path: str | Path, format: str = "pt2") -> Exported:
     size = _fixed_size(run)
     sizes = _SIZES if size is None else (size,)
     samples = {n: _sample(run, n, fixed=size is not None) for n in sizes}
-    deployed, example = Deployed(run).eval(), samples[sizes[-1]]
+    deployed, example = _Deployed(run).eval(), samples[sizes[-1]]
     tokens = torch.export.Dim("N", min=2)
-    dynamic = {
-        name: {0: tokens} if size is None and name != "globals" else None for name in example
-    }
+    varies = {name: size is None and name != "globals" for name in example}
+    dynamic = {name: {0: tokens} if varies[name] else None for name in example}
     about = {"inputs": list(example), "fields": list(run.channels.field_names)}
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,21 +120,19 @@ def export_run(run: Run, path: str | Path, format: str = "pt2") -> Exported:
         write = _write_pt2 if format == "pt2" else _write_onnx
         with plain_operators():  # the fused ones are this package's, which a reader lacks
             call = write(deployed, example, dynamic, about, Path(draft))
-        differences = {n: _difference(run, sample, call) for n, sample in samples.items()}
+        differences = {}
+        for n, sample in samples.items():
+            expected = run.predict_sample(sample, progress=False)
+            off = np.abs(call(sample) - expected) / np.abs(expected).max(axis=0)
+            differences[n] = float(off.max())
         worst = max(differences.values())
         if not worst <= _ALLOWED:
             raise ValueError(
                 f"the {format} file of run {run.name} differs from it by {worst:.2g} of the "
                 f"largest value, more than {_ALLOWED:g}; it was not written. Try the other format"
             )
-    shapes = {
-        name: tuple("N" if i == 0 and dynamic[name] else n for i, n in enumerate(value.shape))
-        for name, value in example.items()
-    }
+    shapes = {n: ("N", *v.shape[1:]) if varies[n] else tuple(v.shape) for n, v in example.items()}
     return Exported(path, shapes, run.channels.field_names, differences)
-
-
-Call = Callable[[Mapping[str, Tensor]], np.ndarray]
 
 
 def _write_pt2(module: nn.Module, example: dict, dynamic: dict, about: Mapping, path: Path) -> Call:
@@ -194,7 +167,7 @@ def _fixed_size(run: Run) -> int | None:
 
 
 def _sample(run: Run, size: int, *, fixed: bool) -> dict[str, Tensor]:
-    """Return inputs within the ranges of training, or those of a test case of a fixed size."""
+    """Return inputs within the ranges of training, or the inputs of a test case of a fixed size."""
     channels = run.channels
     if fixed or PLACES in run.normalizer.affine or run.training_set is None:
         sample, _ = run.test_set[0]
@@ -211,9 +184,3 @@ def _sample(run: Run, size: int, *, fixed: bool) -> dict[str, Tensor]:
     if channels.weights != NO_WEIGHTS:
         sample["weights"] = torch.rand(size, generator=draw) + 0.1
     return sample
-
-
-def _difference(run: Run, sample: Mapping[str, Tensor], call: Call) -> float:
-    """Return the largest difference of a file from its run, relative to the largest value."""
-    expected = run.predict_sample(sample, progress=False)
-    return float((np.abs(call(sample) - expected) / np.abs(expected).max(axis=0)).max())

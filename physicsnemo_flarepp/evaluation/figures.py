@@ -1,52 +1,46 @@
 """Figures of trained runs: the pictures of ``visualization``, with the data of run directories."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 from omegaconf import OmegaConf
+from torch import Tensor
 
+from .. import visualization as vis
 from ..datapipes.config import load_yaml
+from ..inference import routing_queries, routing_spectra, routing_weights
 from ..meshes.export import export_mesh
+from ..mixers import FlareMixer, FlarePPMixer, Mixer
 from ..runs import read_metrics
 from ..runs.directory import CONFIG, record_written
 from ..runs.trained_run import Run, distinct_names, load_run
 from ..texts import printable
-from ..visualization import (
-    LIGHT,
-    Camera,
-    Comparison,
-    Exhibit,
-    Gallery,
-    Parity,
-    Preset,
-    RenderingUnavailable,
-    Theme,
-    TrainingCurves,
-    export_html,
-    plot_comparison,
-    plot_gallery,
-    plot_parity,
-    plot_training,
-    preset_for,
-    require_rendering,
-    with_units,
-)
+from ..visualization import LIGHT, Camera, RenderingUnavailable, Theme, require_rendering
 from ..visualization.canvases import is_flat, is_volume, slice_volume
 from ..visualization.pages import plain_label
+from ..visualization.routing import effective_rank
+from ..visualization.views import ALL_AROUND
+from .forces import force_settings, target_settings
 from .predictions import (
     CHOICES,
     Case,
     CaseErrors,
     CasePrediction,
     case_mesh,
+    find_case,
     predict_with_all,
     read_case,
     stored_errors,
 )
-from .reports import COEFFICIENTS, Report, evaluate_run
+from .reports import Report, evaluate_run
 
 FIGURES = "figures"
+_USUAL_ROUTES = 4
+_CLASSES = {"measure": "wrong class", "constant": "the commonest class"}
 
 
 def chosen_case(run: Run, case: str, errors: CaseErrors | None = None) -> str:
@@ -79,11 +73,11 @@ def chosen_case(run: Run, case: str, errors: CaseErrors | None = None) -> str:
         raise ValueError(f"run {run.name!r}: {error}") from None
 
 
-def preset_of(run: Run, case: Case) -> Preset:
+def preset_of(run: Run, case: Case) -> vis.Preset:
     """Return how the data of a run is shown."""
     data = run.config.data
     name, builtin = data.get("benchmark") or data.get("builtin"), data.get("builtin")
-    return preset_for(name, builtin=builtin is not None, dimension=case.coordinates.shape[1])
+    return vis.preset_for(name, builtin=builtin is not None, dimension=case.coordinates.shape[1])
 
 
 def draw_comparison(
@@ -98,7 +92,7 @@ def draw_comparison(
     formats: Sequence[str] = ("png",),
     html: bool = False,
     theme: Theme = LIGHT,
-) -> list[Comparison]:
+) -> list[vis.Comparison]:
     """Draw one test case as all runs predict it, and write its fields for ParaView.
 
     Writes ``comparison_<case>_<field>.png`` (and further `formats`) and ``case_<id>.vtp`` or
@@ -140,62 +134,54 @@ def draw_comparison(
     case_id = chosen_case(runs[0], case, errors)
     found = predict_with_all(runs, names, case_id)
     one = found[names[0]]
+    mesh, preset, place = one.mesh, preset_of(runs[0], one), one.association
     # The norm of training, in which its table gives errors.
     in_integrals = OmegaConf.select(runs[0].config, "training.norm") == "measure"
     weights = runs[0].test_set.read_measure(one.index) if in_integrals else None
-    preset, title = preset_of(runs[0], one), f"case {plain_label(case_id)}"
-    if case != case_id:
-        title += f", {case} error of {names[0]}"
+    volume = is_volume(mesh)
+    title = f"case {plain_label(case_id)}"
+    title += f", {case} error of {names[0]}" if case != case_id else ""
+    title += ", middle slice along y" if volume else ""
     drawn, stems = [], set()
-    for field in fields or list(one.channels.fields):
-        stem = file_name(f"comparison_{case}_{field}")
+    for name in fields or list(one.channels.fields):
+        stem = file_name(f"comparison_{case}_{name}")
         while stem in stems:  # fields whose names differ in what is replaced only
             stem += "_"
         stems.add(stem)
-        vector = field not in one.field_names
-        label = preset.labels.get(field, plain_label(field))
-        mesh, arrays = one.mesh, [one.scalars(field, one.target)]
-        arrays += [each.scalars(field, each.prediction) for each in found.values()]
-        shares, volume = weights, is_volume(mesh)
+        vector, label = name not in one.field_names, preset.labels.get(name, plain_label(name))
+        arrays = [one.scalars(name, one.target)]
+        arrays += [each.scalars(name, each.prediction) for each in found.values()]
+        shown, shares = mesh, weights
         if volume:
             arrays += [] if weights is None else [weights]
-            numbered = {f"array {number}": values for number, values in enumerate(arrays)}
-            mesh, cut = slice_volume(mesh, numbered, one.association)
-            arrays = list(cut.values())
+            shown, cut = slice_volume(mesh, np.stack(arrays, axis=1), place)
+            arrays = list(cut.T)
             shares = None if weights is None else arrays.pop()
         reference, predicted = arrays[0], dict(zip(found, arrays[1:], strict=True))
+        off = {n: c.error(name, weights) for n, c in found.items()} if vector else None
         try:
-            picture = plot_comparison(
-                mesh,
+            picture = vis.plot_comparison(
+                shown,
                 reference,
                 predicted,
                 field=f"|{label}|" if vector else label,
-                units=preset.units.get(field),
-                association=one.association,
-                cameras=preset.cameras if cameras is None and not is_flat(mesh) else cameras,
+                units=preset.units.get(name),
+                association=place,
+                cameras=preset.cameras if cameras is None and not is_flat(shown) else cameras,
                 crop=preset.crop,
-                vector_errors={n: c.error(field, weights) for n, c in found.items()}
-                if vector
-                else None,
+                vector_errors=off,
                 weights=shares,
-                title=title + (", middle slice along y" if volume else ""),
+                title=title,
                 theme=theme,
                 path=figure_paths(directory, stem, formats),
             )
         except ValueError as error:
-            raise ValueError(
-                f"{field} of case {case_id!r}, runs {', '.join(names)}: {error}"
-            ) from error
+            told = f"{name} of case {case_id!r}, runs {', '.join(names)}: {error}"
+            raise ValueError(told) from error
         drawn.append(picture)
-        for name, values in {"reference": reference, **predicted}.items() if html else ():
-            export_html(
-                directory / f"{stem}_{file_name(name)}.html",
-                mesh,
-                values,
-                association=one.association,
-                limits=picture.field_limits,
-                theme=theme,
-            )
+        look = {"association": place, "limits": picture.field_limits, "theme": theme}
+        for of, values in {"reference": reference, **predicted}.items() if html else ():
+            vis.export_html(directory / f"{stem}_{file_name(of)}.html", shown, values, **look)
     export_case(found, directory)
     return drawn
 
@@ -221,47 +207,38 @@ def draw_gallery(
     labels: Sequence[str] | None = None,
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
-) -> Gallery:
+) -> vis.Gallery:
     """Draw input and target of a test case for each data set to ``gallery.png``.
 
     Parameters
     ----------
     runs : sequence of Run
         One per data set; its first test case and first field are shown.
-    directory : path-like
-        Where to write.
-    labels : sequence of str, optional
-        Titles of the columns; the names of the runs by default.
-    formats, theme
-        As in :func:`draw_comparison`.
+    directory, labels, formats, theme
+        As in :func:`draw_comparison`; labels are the titles of the columns.
     """
     exhibits = []
     names = distinct_names([run.directory for run in runs], labels)
-    for run, name in zip(runs, names, strict=True):
+    for run, title in zip(runs, names, strict=True):
         case = read_case(run, 0)
-        preset = preset_of(run, case)
-        field = next(iter(case.channels.fields))
-        source = None
-        if preset.source in case.feature_names:
-            source = case.features[:, case.feature_names.index(preset.source)]
-        exhibits.append(
-            Exhibit(
-                title=name,
-                case=plain_label(case.case_id),
-                mesh=case.mesh,
-                target=case.scalars(field, case.target),
-                target_label=with_units(
-                    preset.labels.get(field, plain_label(field)), preset.units.get(field)
-                ),
-                source=source,
-                source_label=preset.labels.get(
-                    preset.source, plain_label(preset.source or "geometry")
-                ),
-                association=case.association,
-                crop=preset.crop,
-            )
+        preset, name = preset_of(run, case), next(iter(case.channels.fields))
+        label = preset.labels.get(name, plain_label(name))
+        source, given = None, preset.source
+        if given in case.feature_names:
+            source = case.features[:, case.feature_names.index(given)]
+        exhibit = vis.Exhibit(
+            title=title,
+            case=plain_label(case.case_id),
+            mesh=case.mesh,
+            target=case.scalars(name, case.target),
+            target_label=vis.with_units(label, preset.units.get(name)),
+            source=source,
+            source_label=preset.labels.get(given, plain_label(given or "geometry")),
+            association=case.association,
+            crop=preset.crop,
         )
-    return plot_gallery(exhibits, theme=theme, path=figure_paths(directory, "gallery", formats))
+        exhibits.append(exhibit)
+    return vis.plot_gallery(exhibits, theme=theme, path=figure_paths(directory, "gallery", formats))
 
 
 def draw_training(
@@ -271,26 +248,21 @@ def draw_training(
     labels: Sequence[str] | None = None,
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
-) -> TrainingCurves:
+) -> vis.TrainingCurves:
     """Draw the curves of runs, finished or not, to ``training.png``.
 
     Parameters
     ----------
     directories : sequence of path-like
         Run directories.
-    directory : path-like
-        Where to write.
-    labels, formats, theme
+    directory, labels, formats, theme
         As in :func:`draw_comparison`.
     """
     names = distinct_names(directories, labels)
-    classes = {"measure": "wrong class", "constant": "the commonest class"}
-    return plot_training(
-        {name: read_metrics(run) for name, run in zip(names, directories, strict=True)},
-        **(classes if all(map(classifies, directories)) else {}),
-        theme=theme,
-        path=figure_paths(directory, "training", formats),
-    )
+    histories = {name: read_metrics(run) for name, run in zip(names, directories, strict=True)}
+    words = _CLASSES if all(map(classifies, directories)) else {}
+    path = figure_paths(directory, "training", formats)
+    return vis.plot_training(histories, **words, theme=theme, path=path)
 
 
 def classifies(directory: str | os.PathLike) -> bool:
@@ -306,18 +278,16 @@ def draw_parity(
     labels: Sequence[str] | None = None,
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
-) -> Parity:
+) -> vis.Parity:
     """Draw predicted over true drag and lift coefficients to ``parity.png``.
 
     Parameters
     ----------
     reports : sequence of Report
         From :func:`evaluate_run` with force settings, of runs on the same test cases.
-    directory : path-like
-        Where to write.
     labels : sequence of str, optional
         Names of the runs in the figure; by default the names in the reports.
-    formats, theme
+    directory, formats, theme
         As in :func:`draw_comparison`.
     """
     if not reports:
@@ -337,19 +307,147 @@ def draw_parity(
             raise ValueError(
                 f"run {report.name!r} was evaluated on other cases than {reports[0].name!r}"
             )
-    columns = {
-        f"{name} coefficient": COEFFICIENTS.index(symbol)
-        for name, symbol in (("drag", "Cd"), ("lift", "Cl"))
+    symbols = {"drag coefficient": "Cd", "lift coefficient": "Cl"}
+    truth = {name: reports[0].forces.column(symbol)[1] for name, symbol in symbols.items()}
+    predictions = {
+        label: {name: report.forces.column(symbol)[0] for name, symbol in symbols.items()}
+        for label, report in zip(names, reports, strict=True)
     }
-    return plot_parity(
-        {name: reports[0].forces.true[:, i] for name, i in columns.items()},
-        {
-            label: {name: report.forces.predicted[:, i] for name, i in columns.items()}
-            for label, report in zip(names, reports, strict=True)
-        },
+    path = figure_paths(directory, "parity", formats)
+    return vis.plot_parity(truth, predictions, theme=theme, path=path)
+
+
+def _case_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:
+    """Return what the model of a run is called with on a test case."""
+    arguments = run.inputs(run.test_set[find_case(run, case)][0])
+    taken = ("fx", "embedding", "time", "token_weights")
+    return {key: arguments[key] for key in taken if key in arguments}
+
+
+def has_routes(run: Run) -> bool:
+    """Return whether all mixers of a run's model are FLARE or FLARE++ of this package."""
+    mixers = [module for module in run.model.modules() if isinstance(module, Mixer)]
+    return bool(mixers) and all(isinstance(m, FlareMixer | FlarePPMixer) for m in mixers)
+
+
+def draw_routing(
+    run: Run,
+    case: int | str,
+    directory: str | os.PathLike,
+    *,
+    heads: Sequence[tuple[int, int]] | None = None,
+    routes: int | None = None,
+    cameras: Sequence[str | Camera] = ALL_AROUND,
+    label: str | None = None,
+    suffix: str = "",
+    formats: Sequence[str] = ("png",),
+    theme: Theme = LIGHT,
+) -> vis.RoutingMaps:
+    """Draw where routes draw from and return to on a test case to ``routing.png``.
+
+    Parameters
+    ----------
+    run : Run
+        With the mixer flarepp or flare.
+    case : int or str
+        Test case, by position or id.
+    heads : sequence of (int, int), optional
+        (block, head) to show, counted from 0; by default in each block the head of the highest
+        effective rank, because the others average over the whole case.
+    routes : int, optional
+        Routes per head, of the greatest mass; by default 4, or all where there are fewer.
+    label : str, optional
+        Name of the run in the title; that of its directory by default.
+    suffix : str
+        Ends the name of the file, where several runs are drawn to one directory.
+    directory, cameras, formats, theme
+        As in :func:`draw_comparison`.
+    """
+    inputs, shown = _case_inputs(run, case), read_case(run, case)
+    if heads is None or routes is None:
+        spectra = routing_spectra(run.model, **inputs).cpu().numpy()
+    if routes is None:
+        routes = min(_USUAL_ROUTES, spectra.shape[-1])
+    if heads is None:
+        heads = [(block, int(np.argmax(effective_rank(s)))) for block, s in enumerate(spectra)]
+    weights = [
+        routing_weights(run.model, **inputs, block=block, head=head, routes=routes).cpu()
+        for block, head in heads
+    ]
+    return vis.plot_routing(
+        shown.mesh,
+        weights,
+        association=shown.association,
+        cameras=cameras,
+        crop=preset_of(run, shown).crop,
+        title=f"{label or run.name}, case {plain_label(shown.case_id)}",
         theme=theme,
-        path=figure_paths(directory, "parity", formats),
+        path=figure_paths(directory, f"routing{suffix}", formats),
     )
+
+
+def draw_queries(
+    run: Run,
+    cases: tuple[int | str, int | str],
+    directory: str | os.PathLike,
+    *,
+    label: str | None = None,
+    suffix: str = "",
+    formats: Sequence[str] = ("png",),
+    theme: Theme = LIGHT,
+) -> vis.QueryChange:
+    """Draw how the queries of a run change between two test cases to ``queries.png``.
+
+    Parameters
+    ----------
+    run : Run
+        With the mixer flarepp or flare.
+    cases : tuple of int or str
+        Test cases, by position or id.
+    directory, label, suffix, formats, theme
+        As in :func:`draw_routing`.
+    """
+    names = tuple(run.case_ids[find_case(run, case)] for case in cases)
+    if len(set(names)) < 2:
+        raise ValueError(f"queries of case {names[0]!r} are compared with themselves; name another")
+    both = [routing_queries(run.model, **_case_inputs(run, name)) for name in names]
+    return vis.plot_query_change(
+        *(queries.cpu().numpy() for queries in both),
+        cases=tuple(map(plain_label, names)),
+        title=label or run.name,
+        theme=theme,
+        path=figure_paths(directory, f"queries{suffix}", formats),
+    )
+
+
+def draw_spectrum(
+    runs: Sequence[Run],
+    case: int | str,
+    directory: str | os.PathLike,
+    *,
+    labels: Sequence[str] | None = None,
+    formats: Sequence[str] = ("png",),
+    theme: Theme = LIGHT,
+) -> vis.Spectrum:
+    """Draw the singular values of the routing matrices of runs on a case to ``spectrum.png``.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        With the mixer flarepp or flare.
+    case : int or str
+        Test case, by position or id.
+    directory, labels, formats, theme
+        As in :func:`draw_comparison`.
+    """
+    names = distinct_names([run.directory for run in runs], labels)
+    spectra = {
+        name: routing_spectra(run.model, **_case_inputs(run, case)).cpu().numpy()
+        for name, run in zip(names, runs, strict=True)
+    }
+    title = f"case {plain_label(runs[0].case_ids[find_case(runs[0], case)])}"
+    paths = figure_paths(directory, "spectrum", formats)
+    return vis.plot_spectrum(spectra, title=title, theme=theme, path=paths)
 
 
 def draw_run(directory: str | os.PathLike) -> list[Path]:
@@ -360,12 +458,7 @@ def draw_run(directory: str | os.PathLike) -> list[Path]:
     Parameters
     ----------
     directory : path-like
-        The run directory.
-
-    Returns
-    -------
-    list of Path
-        The files written.
+        The run directory; the files written are returned.
     """
     directory = Path(directory)
     target = directory / FIGURES
@@ -401,3 +494,156 @@ def file_name(words: str) -> str:
     'first_FLARE++__1.5'
     """
     return "".join(c if c.isalnum() or c in "._-+" else "_" for c in words)
+
+
+@dataclass
+class FigureSet:
+    """Figures of some run directories, a method each, with what they share computed once.
+
+    What cannot be drawn is printed; `missing` names the figures that need OpenGL and lack it.
+    """
+
+    directories: Sequence[Path]
+    open_run: Callable[[Path], Run]
+    output: Path | None = None
+    labels: Sequence[str] | None = None
+    case: str = "median"
+    other_case: str | None = None
+    fields: Sequence[str] | None = None
+    formats: Sequence[str] = ("png",)
+    theme: Theme = LIGHT
+    html: bool = False
+    cameras: Sequence[Camera] | None = None  # of surfaces
+    routing_cameras: Sequence[Camera] | None = None
+    forces: Mapping[str, object] = field(default_factory=dict)  # given conventions
+    forces_asked: bool = False  # runs without forces are then an error
+    missing: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.directory = self.output or self.directories[0] / FIGURES
+        self.names = distinct_names(self.directories, self.labels)
+        self.look = {"formats": self.formats, "theme": self.theme}
+        self._figures: Sequence[str] = ()
+
+    def draw(self, figures: Sequence[str]) -> list[Path]:
+        """Draw these figures and return the files, without the exports for ParaView."""
+        self._figures, paths = figures, []
+        for figure in figures:
+            print(f"drawing {figure}", flush=True)
+            paths += [path for each in getattr(self, f"_{figure}")() for path in each.paths]
+        return paths
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The runs, opened when the first figure needs them."""
+        return [self.open_run(directory) for directory in self.directories]
+
+    @cached_property
+    def errors(self) -> CaseErrors | None:
+        """Of the first run, if they choose the case; evaluated once for all figures."""
+        first = self.runs[0]
+        if self.case in first.case_ids or self.case not in CHOICES:
+            return None
+        if (left := stored_errors(first)) is not None:
+            return left
+        reports = self.reports if "parity" in self._figures else []
+        reported = next((report.errors for run, _, report in reports if run is first), None)
+        return evaluate_run(first, baselines=False).errors if reported is None else reported
+
+    @cached_property
+    def shown_case(self) -> str:
+        """Id of the case."""
+        return chosen_case(self.runs[0], self.case, self.errors)
+
+    @cached_property
+    def reports(self) -> list[tuple[Run, str, Report]]:
+        """Reports of the runs that have forces, with their names."""
+        reports = []
+        for run, name in zip(self.runs, self.names, strict=True):
+            try:
+                settings = force_settings(run, self.forces), target_settings(run, self.forces)
+                _ = read_case(run, 0).polygons  # raises before all cases are predicted
+                report = evaluate_run(run, *settings, baselines=False)
+                if report.forces is None:
+                    raise ValueError(f"run {run.name}: {'; '.join(report.notes)}")
+            except ValueError as reason:
+                if self.forces_asked:
+                    raise
+                print(printable(f"no parity of {name}: {reason}"))
+                continue
+            reports.append((run, name, report))
+        return reports
+
+    def _can_render(self, figure: str) -> bool:
+        try:
+            require_rendering()
+        except RenderingUnavailable as reason:
+            if not self.missing:
+                print(f"no figures of fields: {reason}")
+            self.missing.append(figure)
+            return False
+        return True
+
+    def _with_routes(self, figure: str) -> list[tuple[Run, str]]:
+        """Return the runs whose models have routes with their names, and print the others."""
+        pairs = list(zip(self.runs, self.names, strict=True))
+        for run, name in pairs:
+            if not has_routes(run):
+                print(f"no {figure} of {name}: only FLARE and FLARE++ of this package have routes")
+        return [(run, name) for run, name in pairs if has_routes(run)]
+
+    def _comparison(self) -> list[vis.Comparison]:
+        case = self.shown_case  # an unknown one is refused before anything is predicted
+        if not self._can_render("comparison"):
+            export_case(predict_with_all(self.runs, self.names, case), self.directory)
+            return []
+        more = {name: getattr(self, name) for name in ("fields", "errors", "html", "cameras")}
+        more |= {"labels": self.names, **self.look}
+        return draw_comparison(self.runs, self.case, self.directory, **more)
+
+    def _gallery(self) -> list[vis.Gallery]:
+        if not self._can_render("gallery"):
+            return []
+        return [draw_gallery(self.runs, self.directory, labels=self.names, **self.look)]
+
+    def _training(self) -> list[vis.TrainingCurves]:
+        return [draw_training(self.directories, self.directory, labels=self.names, **self.look)]
+
+    def _parity(self) -> list[vis.Parity]:
+        if not self.reports:
+            return []
+        _, names, reports = zip(*self.reports, strict=True)
+        return [draw_parity(reports, self.directory, labels=names, **self.look)]
+
+    def _spectrum(self) -> list[vis.Spectrum]:
+        chosen = self._with_routes("spectrum")
+        if not chosen:
+            return []
+        runs, names = zip(*chosen, strict=True)
+        return [draw_spectrum(runs, self.shown_case, self.directory, labels=names, **self.look)]
+
+    def _routing(self) -> list[vis.RoutingMaps | vis.QueryChange]:
+        chosen = self._with_routes("routing")
+        if not chosen:
+            return []
+        case, other = self.shown_case, self._second_case()
+        rendered = self._can_render("routing")
+        drawn, cameras = [], self.routing_cameras or ALL_AROUND
+        for number, (run, name) in enumerate(chosen):
+            suffix = f"_{file_name(name)}" if number else ""
+            look = self.look | {"label": name, "suffix": suffix}
+            if rendered:
+                drawn.append(draw_routing(run, case, self.directory, cameras=cameras, **look))
+            if other is not None:
+                drawn.append(draw_queries(run, (case, other), self.directory, **look))
+        return drawn
+
+    def _second_case(self) -> str | None:
+        """Return the second case of the queries: as named, or the first that is not shown."""
+        named = self.other_case
+        if named is None:
+            return next((name for name in self.runs[0].case_ids if name != self.shown_case), None)
+        find_case(self.runs[0], named)
+        if named == self.shown_case:
+            raise ValueError(f"--other-case {named} is the case that is shown; name another one")
+        return named

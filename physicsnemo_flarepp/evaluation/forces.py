@@ -5,16 +5,12 @@ force coefficients are
 
     C = sum(-p A + shear_sign * tau |A|) / (q * reference_area)
 
-projected on the drag, side and lift directions. A moment coefficient is that of the arms about a
-point crossed with these forces, over a reference length as well. Fields at points are integrated
-with each point's share of the cells around it, which is exact for values that are linear on each
-triangle.
-
-`shear_sign` says what the stored wall shear stress is: +1 for the force of the fluid on the body,
-along the flow (the built-in cars); -1 for OpenFOAM's `wallShearStress`, which points against the
-flow (DrivAerML, AhmedML).
+projected on the drag, side and lift directions. Fields at points are integrated with each point's
+share of the cells around it, which is exact for values that are linear on each triangle.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,13 +21,203 @@ from torch import Tensor
 
 from ..datapipes.channels import Channels
 from ..datapipes.readers.case_files import reference_values_beside
+from ..datapipes.readers.splits import MANIFEST
+from ..datapipes.specs import FORCE_CONVENTIONS, ForceConvention, builtin_name, force_convention
+from ..files import reading
 from ..meshes import ASSOCIATIONS, PolygonMesh
 from ..meshes.measures import clashing_edges, facing, frontal_area, stored_measure
 from ..meshes.polygons import polygon_geometry, vertex_area_vectors
-from .force_conventions import ORIENTATIONS, ForceSettings
+from ..runs.trained_run import Run
 
+COEFFICIENTS = ("Cd", "Cs", "Cl")
+ORIENTATIONS = ("auto", "outward", "inward")
+_OPTIONS = {"pressure": "--pressure-field", "shear_sign": "--shear-sign", "speed": "--speed"}
 # A closed surface has area vectors that sum to 0; stored single precision leaves about 1e-6.
 _CLOSED = 1e-4
+
+
+@dataclass(frozen=True)
+class ForceSettings:
+    """Conventions of a data set that forces depend on.
+
+    Parameters
+    ----------
+    pressure : str
+        Field with the pressure: kinematic (p / density) with ``density=1``, in Pa with the
+        density of the fluid, or a coefficient with ``speed=2**0.5`` and ``density=1``.
+    shear : str or None
+        Field with the wall shear stress in the same units, None for pressure forces only.
+    shear_sign : int
+        +1 if the stored stress is the force of the fluid on the body, along the flow (the built-in
+        cars); -1 for OpenFOAM's ``wallShearStress``, against the flow (DrivAerML, AhmedML).
+    speed, density : float
+        Of the free stream.
+    reference_area : float or None
+        None takes ``aRef`` of ``geo_ref_*.csv`` beside the surface, else its frontal area.
+    drag_axis, lift_axis : tuple[float, float, float]
+        Directions, orthogonal; the side force is along lift x drag.
+    orientation : str
+        Which way the stored cells face: ``auto`` decides by the enclosed volume.
+    """
+
+    pressure: str
+    shear: str | None
+    shear_sign: int
+    speed: float
+    density: float = 1.0
+    reference_area: float | None = None
+    drag_axis: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    lift_axis: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    orientation: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.shear_sign not in (1, -1):
+            raise ValueError(
+                f"shear_sign is {self.shear_sign!r}; give 1 if the stored wall shear stress points "
+                "along the flow, -1 for OpenFOAM's sign"
+            )
+        for name in ("speed", "density", "reference_area"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is {value}, expected a positive number")
+        _check_choice("orientation", self.orientation, ORIENTATIONS)
+        drag, lift = np.array(self.drag_axis), np.array(self.lift_axis)
+        lengths = np.linalg.norm(drag) * np.linalg.norm(lift)
+        if lengths == 0 or abs(drag @ lift) > 1e-6 * lengths:
+            raise ValueError(
+                f"drag_axis {self.drag_axis} and lift_axis {self.lift_axis} must be orthogonal and "
+                "not zero"
+            )
+
+    @property
+    def dynamic_pressure(self) -> float:
+        """Half density times speed squared."""
+        return 0.5 * self.density * self.speed**2
+
+    @property
+    def axes(self) -> np.ndarray:
+        """Unit vectors of drag, side force and lift as rows, (3, 3)."""
+        drag, lift = (np.array(a) / np.linalg.norm(a) for a in (self.drag_axis, self.lift_axis))
+        return np.stack([drag, np.cross(lift, drag), lift])
+
+    def __str__(self) -> str:
+        if self.shear is None:
+            shear = "no wall shear stress: pressure forces only"
+        else:
+            way = "along the flow" if self.shear_sign == 1 else "OpenFOAM's, against the flow"
+            shear = f"{self.shear} with sign {self.shear_sign:+d} ({way})"
+        return (
+            f"forces from {self.pressure} and {shear}; speed {self.speed:g}, density "
+            f"{self.density:g}"
+        )
+
+    def sign_doubt(self, friction_drag: float) -> str | None:
+        """Return a warning if the friction drag of stored fields is negative, else None."""
+        if friction_drag >= 0:
+            return None
+        return (
+            f"with sign {self.shear_sign:+d} the stored {self.shear} pulls the body upstream; it "
+            f"seems to have the opposite sign: give --shear-sign {-self.shear_sign}"
+        )
+
+
+def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}, expected one of {known}")
+
+
+def force_settings(run: Run, overrides: Mapping[str, object] | None = None) -> ForceSettings:
+    """Return the conventions of a run's predictions, which follow its training data.
+
+    Parameters
+    ----------
+    run : Run
+        The trained model. DrivAerML and AhmedML are recognised by the names of their fields.
+    overrides : Mapping[str, object], optional
+        Arguments of :class:`ForceSettings` that replace the data set's.
+
+    Raises
+    ------
+    ValueError
+        If the fields are unknown and a value that forces need is not given.
+    """
+    data = run.config.data
+    if run.training_set is None:
+        name = builtin_name(data.get("root"), data.get("builtin"))
+        return _settings(run, force_convention(run.channels.fields, name), overrides)
+    stored = run.training_set["forces"]
+    return _settings(run, None if stored is None else ForceConvention(**stored), overrides)
+
+
+def target_settings(
+    run: Run, overrides: Mapping[str, object] | None = None, *, surface: Path | None = None
+) -> ForceSettings:
+    """Return the conventions of the fields that predictions are compared with.
+
+    Other data than the training data may declare its own: by the entry ``forces`` of its
+    ``manifest.json``, by its stamp, or by the names of its fields. Otherwise training's apply.
+
+    Parameters
+    ----------
+    run, overrides
+        As in :func:`force_settings`.
+    surface : Path, optional
+        File with the fields; by default the run's test cases.
+    """
+    if surface is None:
+        roots = [] if run.data_root is None or run.moved else [run.data_root]
+    else:
+        roots = list(surface.absolute().parents)[:2]
+    fields = run.channels.fields
+    found = [_declared(root) for root in roots]
+    stamps = [name for root in roots if (name := builtin_name(root, None)) is not None]
+    found += [force_convention(fields, name) for name in stamps]
+    if surface is None and roots:
+        found.append(force_convention(fields))
+    convention = next((known for known in found if known is not None), None)
+    if convention is None:
+        return force_settings(run, overrides)
+    return _settings(run, convention, overrides)
+
+
+def _declared(root: Path) -> ForceConvention | None:
+    """Return the convention in the manifest of a directory, None without one."""
+    path = root / MANIFEST
+    if not path.is_file():
+        return None
+    with reading(path):
+        content = json.loads(path.read_text())
+        stored = content.get("forces") if isinstance(content, Mapping) else None
+        return None if stored is None else ForceConvention(**stored)
+
+
+def _settings(
+    run: Run, convention: ForceConvention | None, overrides: Mapping[str, object] | None
+) -> ForceSettings:
+    given, fields = dict(overrides or {}), run.channels.fields
+    settings: dict[str, object] = {"shear": None}
+    if convention is not None and given.get("pressure", convention.pressure) == convention.pressure:
+        names = ("pressure", "shear", "shear_sign", "speed", "density")
+        settings = {name: getattr(convention, name) for name in names}
+        if convention.shear not in fields:
+            settings["shear"] = None
+    settings |= given
+    if settings["shear"] is None:
+        settings.setdefault("shear_sign", 1)  # nothing to apply it to
+    if absent := [option for name, option in _OPTIONS.items() if name not in settings]:
+        raise ValueError(
+            f"the fields {', '.join(fields)} of run {run.name} follow no known convention "
+            f"({', '.join(FORCE_CONVENTIONS)}); give {', '.join(absent)} to integrate forces, or "
+            "--no-forces"
+        )
+    for name, width in (("pressure", 1), ("shear", 3)):
+        field = settings[name]
+        if field is not None and fields.get(field) != width:
+            raise ValueError(
+                f"{name} is {field!r}, expected a field of {width} channels; run {run.name} "
+                f"predicts {dict(fields)}"
+            )
+    return ForceSettings(**settings)
 
 
 @dataclass(frozen=True)
@@ -58,7 +244,7 @@ class Forces:
     @property
     def coefficients(self) -> dict[str, float]:
         """Coefficients by name: Cd, Cs, Cl."""
-        return dict(zip(("Cd", "Cs", "Cl"), self.total.tolist(), strict=True))
+        return dict(zip(COEFFICIENTS, self.total.tolist(), strict=True))
 
 
 def surface_areas(mesh: PolygonMesh, association: str, orientation: str = "auto") -> SurfaceAreas:
@@ -74,10 +260,8 @@ def surface_areas(mesh: PolygonMesh, association: str, orientation: str = "auto"
         Which way the stored cells face: ``outward``, ``inward``, or ``auto``: outward if the
         enclosed volume is positive.
     """
-    if orientation not in ORIENTATIONS:
-        raise ValueError(f"orientation is {orientation!r}, expected one of {ORIENTATIONS}")
-    if association not in ASSOCIATIONS:
-        raise ValueError(f"association is {association!r}, expected one of {ASSOCIATIONS}")
+    _check_choice("orientation", orientation, ORIENTATIONS)
+    _check_choice("association", association, ASSOCIATIONS)
     centres, vectors = polygon_geometry(mesh.points, mesh.connectivity, mesh.offsets)
     areas = np.linalg.norm(vectors, axis=1)
     total = areas.sum()
@@ -91,29 +275,26 @@ def surface_areas(mesh: PolygonMesh, association: str, orientation: str = "auto"
             "0. Coefficients then depend on the reference pressure; close the surface to compare "
             "them"
         )
-    clashes = clashing_edges(mesh)
-    if clashes:
+    if clashes := clashing_edges(mesh):
         warnings.append(
             f"{mesh.source}: {clashes} edges appear twice in the same direction: neighbouring "
             "cells face opposite sides, or more than two cells meet. Orient them, for example with "
             "pyvista's compute_normals(consistent_normals=True)"
         )
     if orientation == "auto":
-        found = facing(centres, vectors)
-        if found is None:
+        orientation = facing(centres, vectors)
+        if orientation is None:
             raise ValueError(
                 f"{mesh.source} encloses no volume, so which side is outside is unknown; give "
                 "orientation='outward' or 'inward' (--orientation)"
             )
-        orientation = found
     vectors = vectors if orientation == "outward" else -vectors
     if (noted := stored_measure(mesh, "cell")) is not None:  # of drawn cells
         vectors = vectors * (noted / np.maximum(areas, np.finfo(float).tiny))[:, None]
         areas = noted
     if association == "point":
-        vectors, areas = vertex_area_vectors(
-            len(mesh.points), mesh.connectivity, mesh.offsets, vectors
-        )
+        topology = len(mesh.points), mesh.connectivity, mesh.offsets
+        vectors, areas = vertex_area_vectors(*topology, vectors)
     return SurfaceAreas(vectors, areas, tuple(warnings))
 
 
@@ -130,10 +311,8 @@ def surface_forces(
     ----------
     surface : SurfaceAreas
         From :func:`surface_areas`.
-    pressure : numpy.ndarray
-        (N,).
-    shear : numpy.ndarray or None
-        (N, 3).
+    pressure, shear : numpy.ndarray
+        Fields, (N,) and (N, 3); shear may be None.
     settings : ForceSettings
         Conventions.
     reference_area : float
@@ -172,14 +351,14 @@ def load_sums(
 
     Sums over any part of a surface, differentiable by fields and geometry. Divided by a reference
     area, a number or a tensor that is differentiated too
-    (:func:`~physicsnemo_flarepp.meshes.geometry.frontal_area`), those of the whole surface are the
+    (:func:`~physicsnemo_flarepp.meshes.geometry.frontal_area`), sums over the whole surface are the
     coefficients.
 
     Parameters
     ----------
     vectors, areas : torch.Tensor
-        Outward area vectors and areas, as of
-        :func:`~physicsnemo_flarepp.meshes.geometry.surface_tensors`.
+        Outward area vectors and areas, as
+        :func:`~physicsnemo_flarepp.meshes.geometry.surface_tensors` returns them.
     pressure, shear : torch.Tensor
         Fields; shear may be None.
     settings : ForceSettings
@@ -210,11 +389,6 @@ def load_sums(
     return of_pressure, None if shear is None else project(settings.shear_sign * areas, shear)
 
 
-def stored_reference_area(source: str | Path) -> float | None:
-    """Return ``aRef`` of the only ``geo_ref_*.csv`` beside a surface file, None without one."""
-    return reference_values_beside(source).get("aRef")
-
-
 @dataclass(frozen=True)
 class ForceSurface:
     """A surface with the area that coefficients refer to, and where that area comes from."""
@@ -229,8 +403,7 @@ def force_surface(mesh: PolygonMesh, association: str, settings: ForceSettings) 
     areas = surface_areas(mesh, association, settings.orientation)
     if settings.reference_area is not None:
         return ForceSurface(areas, settings.reference_area, "given")
-    stored = stored_reference_area(mesh.source)
-    if stored is not None:
+    if (stored := reference_values_beside(mesh.source).get("aRef")) is not None:
         return ForceSurface(areas, stored, "aRef of geo_ref")
     area = frontal_area(mesh, np.array(settings.drag_axis))
     if not area > 0:

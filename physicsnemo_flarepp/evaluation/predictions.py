@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyvista as pv
@@ -12,13 +12,13 @@ from tensordict import TensorDict
 
 from ..datapipes import plot_mesh
 from ..datapipes.channels import Channels
+from ..inference import LatentState
 from ..meshes import PolygonMesh, polygon_mesh
 from ..meshes.export import add_arrays, prediction_arrays
 from ..ops.errors import field_errors
 from ..runs.trained_run import Run
 from ..texts import read_csv
 from ..training.reporting import SPLIT_NAMES
-from .bounds import state_features
 
 CHOICES = ("median", "worst", "best")
 
@@ -61,10 +61,8 @@ class CaseErrors:
 
     Parameters
     ----------
-    case_ids : tuple[str, ...]
-        Ids of the rows.
-    fields : tuple[str, ...]
-        Names of the columns.
+    case_ids, fields : tuple[str, ...]
+        Names of the rows and columns.
     values : numpy.ndarray
         (n_cases, n_fields).
 
@@ -80,11 +78,9 @@ class CaseErrors:
     values: np.ndarray
 
     @classmethod
-    def of_rows(cls, case_ids: Sequence[str], rows: Sequence[dict[str, float]]) -> "CaseErrors":
+    def of_rows(cls, case_ids: Sequence[str], rows: Sequence[dict[str, float]]) -> Self:
         """Make the table from one dictionary {field: error} per case."""
-        fields = tuple(rows[0])
-        values = np.array([[row[field] for field in fields] for row in rows])
-        return cls(tuple(case_ids), fields, values)
+        return cls(tuple(case_ids), tuple(rows[0]), np.array([list(row.values()) for row in rows]))
 
     @property
     def per_case(self) -> np.ndarray:
@@ -143,14 +139,10 @@ class Case:
 
     Parameters
     ----------
-    case_id : str
-        Id of the case.
-    index : int
-        Its position in the test split.
-    coordinates : numpy.ndarray
-        (N, d).
-    target : numpy.ndarray
-        (N, O).
+    case_id, index : str, int
+        Id of the case and its position in the test split.
+    coordinates, target : numpy.ndarray
+        (N, d) and (N, O).
     features : numpy.ndarray or None
         (N, f).
     channels : Channels
@@ -166,6 +158,15 @@ class Case:
     features: np.ndarray | None
     channels: Channels
     metadata: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, run: Run, index: int, sample: TensorDict, metadata: Mapping[str, Any], **more: Any
+    ) -> Self:
+        """Make the case from a sample of a reader."""
+        names = ("coordinates", "fields", "features")
+        arrays = (sample[name].numpy() if name in sample else None for name in names)
+        return cls(metadata["case_id"], index, *arrays, run.channels, metadata, **more)
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -218,14 +219,9 @@ class Case:
 
 @dataclass(frozen=True)
 class CasePrediction(Case):
-    """A test case with the prediction of a run.
+    """A test case with the prediction of a run, (N, O), in physical units.
 
-    Parameters
-    ----------
-    prediction : numpy.ndarray
-        (N, O).
-    pooled_state : numpy.ndarray or None
-        What the case is compared with training by, (D,).
+    `pooled_state`, (D,), is what the case is compared with training by.
     """
 
     prediction: np.ndarray
@@ -234,7 +230,11 @@ class CasePrediction(Case):
     @property
     def errors(self) -> dict[str, float]:
         """Relative L2 error of each field, or of all in one norm, as the run was trained."""
-        return relative_l2(self.prediction, self.target, self.channels.norms)
+        return self.errors_in(None)
+
+    def errors_in(self, weights: Float[np.ndarray, " N"] | None) -> dict[str, float]:
+        """Return the errors in norms that are integrals with these weights, if given."""
+        return relative_l2(self.prediction, self.target, self.channels.norms, weights)
 
     def error(self, field: str, weights: Float[np.ndarray, " N"] | None = None) -> float:
         """Return the relative L2 error of a field or a channel, in a norm of its own."""
@@ -267,13 +267,11 @@ def read_case(run: Run, case: int | str) -> Case:
 
     Parameters
     ----------
-    run : Run
-        From :func:`~physicsnemo_flarepp.evaluation.load_run`.
-    case : int or str
-        Position in the test split, or id.
+    run, case : Run, int or str
+        A trained run, and a test case of it by position or id.
     """
     index = find_case(run, case)
-    return Case(**case_contents(run, index, *run.test_set[index]))
+    return Case.of(run, index, *run.test_set[index])
 
 
 def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePrediction:
@@ -289,20 +287,30 @@ def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePre
     index = find_case(run, case)
     sample, metadata = run.test_set[index]
     found = predict_members([run], sample, progress=progress)
-    contents = case_contents(run, index, sample, metadata)
-    return CasePrediction(**contents, prediction=found.values, pooled_state=found.features)
+    more = {"prediction": found.values, "pooled_state": found.features}
+    return CasePrediction.of(run, index, sample, metadata, **more)
 
 
 class MemberPrediction(NamedTuple):
-    """Mean of the predictions of runs, their spread, and the features of the case.
+    """Mean and spread (N, O) of the predictions of runs, and the latent state of the first.
 
-    `values` and `spread` are (N, O); there is no spread of one run. `features` are (D,), those of
-    the first run; None if its model has no latent state.
+    One run has no spread, and some models have no latent state.
     """
 
     values: np.ndarray
     spread: np.ndarray | None
-    features: np.ndarray | None
+    state: LatentState | None
+
+    @property
+    def features(self) -> Float[np.ndarray, " D"] | None:
+        """What the case is compared by."""
+        return None if self.state is None else state_features(self.state)
+
+
+def state_features(state: LatentState) -> Float[np.ndarray, " D"]:
+    """Return what a case is compared by: the latents of every block, averaged over their rows."""
+    pooled = [latent[0].mean(dim=-2).flatten() for block in state.latents for latent in block]
+    return torch.cat(pooled).double().cpu().numpy()
 
 
 def predict_members(
@@ -310,27 +318,11 @@ def predict_members(
 ) -> MemberPrediction:
     """Return the mean prediction of runs with the same inputs and fields, and their spread."""
     values, state = runs[0].predict_with_state(sample, progress=progress)
-    features = None if state is None else state_features(state)
     if len(runs) == 1:
-        return MemberPrediction(values, None, features)
+        return MemberPrediction(values, None, state)
     others = [run.predict_sample(sample, progress=progress) for run in runs[1:]]
     every = np.stack([values, *others])
-    return MemberPrediction(every.mean(axis=0), every.std(axis=0, ddof=1), features)
-
-
-def case_contents(
-    run: Run, index: int, sample: TensorDict, metadata: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the arguments of a :class:`Case`."""
-    return {
-        "case_id": metadata["case_id"],
-        "index": index,
-        "coordinates": sample["coordinates"].numpy(),
-        "target": sample["fields"].numpy(),
-        "features": sample["features"].numpy() if "features" in sample else None,
-        "channels": run.channels,
-        "metadata": metadata,
-    }
+    return MemberPrediction(every.mean(axis=0), every.std(axis=0, ddof=1), state)
 
 
 def predict_with_all(
@@ -340,17 +332,13 @@ def predict_with_all(
 
     Parameters
     ----------
-    runs : sequence of Run
-        The runs.
-    names : sequence of str
-        Their names.
+    runs, names : sequence of Run, sequence of str
+        The runs and their names.
     case_id : str
         Id of the test case.
     """
-    found = {
-        name: predict_case(run, case_id, progress=False)
-        for name, run in zip(names, runs, strict=True)
-    }
+    pairs = zip(names, runs, strict=True)
+    found = {name: predict_case(run, case_id, progress=False) for name, run in pairs}
     first, *others = names
     for name in others:
         if difference := _difference(found[first], found[name]):
@@ -371,16 +359,14 @@ def _difference(one: Case, other: Case) -> str | None:
         return f"number of tokens ({len(other.coordinates)})"
     if not np.array_equal(one.coordinates, other.coordinates):
         return "set of coordinates"
-    if not np.array_equal(one.target, other.target):
-        return "target"
-    return None
+    return None if np.array_equal(one.target, other.target) else "target"
 
 
 def case_mesh(predictions: Mapping[str, CasePrediction]) -> pv.DataSet:
     """Return the mesh of a test case with target, prediction and error of each field.
 
-    Names are those of :mod:`physicsnemo_flarepp.meshes.export`; the features that the models were
-    given are there as well.
+    Arrays are named as in :mod:`physicsnemo_flarepp.meshes.export`; the features that the models
+    were given are there as well.
 
     Parameters
     ----------

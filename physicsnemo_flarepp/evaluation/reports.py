@@ -16,11 +16,16 @@ from ..texts import csv_text, format_table, printable
 from ..training.baselines import baseline_errors, describe_baselines, verdict
 from ..training.reporting import SPLIT_NAMES
 from ..training.trainer import Selection
-from .force_conventions import ForceSettings, describe_settings, sign_doubt
-from .forces import Forces, field_forces, force_surface
+from .forces import (
+    COEFFICIENTS,
+    Forces,
+    ForceSettings,
+    ForceSurface,
+    field_forces,
+    force_surface,
+)
 from .predictions import CaseErrors, CasePrediction, predict_case, relative_l2
 
-COEFFICIENTS = ("Cd", "Cs", "Cl")
 _REPORTED = ("Cd", "Cl")
 
 
@@ -32,19 +37,13 @@ class ForceTable:
     true: np.ndarray
     reference_areas: np.ndarray
 
-    @classmethod
-    def of_cases(cls, forces: Sequence["_CaseForces"]) -> "ForceTable":
-        """Collect the forces of all cases."""
-        return cls(
-            np.array([case.predicted.total for case in forces]),
-            np.array([case.true.total for case in forces]),
-            np.array([case.reference_area for case in forces]),
-        )
+    def column(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the predicted and true values of one coefficient over the cases."""
+        return tuple(x[:, COEFFICIENTS.index(name)] for x in (self.predicted, self.true))
 
     def r_squared(self, name: str) -> float:
         """Return the coefficient of determination of one coefficient over the cases."""
-        column = COEFFICIENTS.index(name)
-        return r_squared(*(torch.from_numpy(x[:, column]) for x in (self.predicted, self.true)))
+        return r_squared(*map(torch.from_numpy, self.column(name)))
 
 
 @dataclass(frozen=True)
@@ -110,61 +109,77 @@ def evaluate_run(
     baselines : bool, optional
         Read the training cases, to compare with predictors that need no network.
     """
-    ids = run.case_ids
-    has_mean = centres_fields(run.config.data)
-    errors, integrals, mean_errors, forces, notes = [], [], [], [], {}
-    no_forces = None
+    ids, data = run.case_ids, run.config.data
+    rows: dict[str, list] = {"model": [], "integral": [], "mean": []}
+    forces, notes, no_forces = [], {}, None
     with progress_bar(f"evaluate {run.name}", len(ids), progress) as advance:
         for index in range(len(ids)):
             case = predict_case(run, index, progress=False)
-            errors.append(case.errors)
-            measure = run.test_set.read_measure(index)
-            if measure is not None:
-                values = (case.prediction, case.target)
-                integrals.append(relative_l2(*values, case.channels.norms, measure))
-            if has_mean:
+            rows["model"].append(case.errors)
+            if (measure := run.test_set.read_measure(index)) is not None:
+                rows["integral"].append(case.errors_in(measure))
+            if centres_fields(data):
                 mean = _training_mean(run, case)
-                mean_errors.append(relative_l2(mean, case.target, case.channels.norms))
+                rows["mean"].append(relative_l2(mean, case.target, case.channels.norms))
             if settings is not None and no_forces is None:
                 try:
-                    forces.append(_case_forces(case, settings, target_settings or settings, notes))
+                    surface, *both = compare_forces(case, settings, target_settings or settings)
+                    forces.append((*both, surface.reference_area))
+                    notes[f"reference area: {surface.area_source}"] = None
+                    notes.update(dict.fromkeys(surface.areas.warnings))
                 except ValueError as reason:  # the errors stand
                     no_forces = f"no forces: {reason}"
             advance()
-    table = None
-    if settings is not None:
-        table = ForceTable.of_cases(forces) if no_forces is None else None
-        described = _force_notes(forces, settings, target_settings or settings)
-        notes = [no_forces] if table is None else [*described, *notes]
+    found = {k: CaseErrors.of_rows(ids, v) if len(v) == len(ids) else None for k, v in rows.items()}
+    table, told = None, [] if no_forces is None else [no_forces]
+    if settings is not None and no_forces is None:
+        *both, areas = zip(*forces, strict=True)
+        totals = (np.array([found.total for found in several]) for several in both)
+        table = ForceTable(*totals, np.array(areas))
+        told = [*_force_notes(both[1], settings, target_settings or settings), *notes]
     if (selected := run.selected) is not None and selected["select"] != "last":
         chosen = Selection(**{name: selected[name] for name in Selection.__dataclass_fields__})
         # A run that was extended has more epochs than the config it started with.
         epochs = selected.get("epochs", run.config.training.epochs)
-        notes = [chosen.describe(epochs, run.split), *notes]
-    found = CaseErrors.of_rows(ids, errors)
+        told.insert(0, chosen.describe(epochs, run.split))
     simple = {}
     try:
-        simple = _baselines(run) if baselines else {}
+        if baselines:
+            known = (run.training_cases(), run.test_set, run.normalizer)
+            fitted = baseline_errors(*known, tuple(run.channels.norms.values()))
+            simple = {name: values.mean().item() for name, values in fitted.items()}
     except (OSError, ValueError) as reason:
-        notes = [*notes, f"no comparison with simple predictors: {reason}"]
-    return Report(
-        run.name,
-        found,
-        CaseErrors.of_rows(ids, integrals) if len(integrals) == len(ids) else None,
-        CaseErrors.of_rows(ids, mean_errors) if has_mean else None,
-        table,
-        tuple(notes),
-        run.split,
-        simple,
-        verdict(found.mean, simple, run.config.data.get("baseline", "none")),
-    )
+        told.append(f"no comparison with simple predictors: {reason}")
+    lost = verdict(found["model"].mean, simple, data.get("baseline", "none"))
+    return Report(run.name, *found.values(), table, tuple(told), run.split, simple, lost)
 
 
-def _baselines(run: Run) -> dict[str, float]:
-    """Return the mean errors of predictors that are fitted to the training cases."""
-    widths = tuple(run.channels.norms.values())
-    errors = baseline_errors(run.training_cases(), run.test_set, run.normalizer, widths)
-    return {name: values.mean().item() for name, values in errors.items()}
+def _training_mean(run: Run, case: CasePrediction) -> np.ndarray:
+    """Return the mean of the training fields at the tokens of a case, (N, O)."""
+    zeros = torch.zeros(case.target.shape)
+    return run.normalizer.inverse(zeros, torch.arange(len(zeros)), key="fields").numpy()
+
+
+def compare_forces(
+    case: CasePrediction, settings: ForceSettings, target_settings: ForceSettings
+) -> tuple[ForceSurface, Forces, Forces]:
+    """Return the surface of a case and its forces from predicted and from true fields."""
+    surface = force_surface(case.polygons, case.association, settings)
+    predicted = field_forces(surface, case.prediction, case.channels, settings)
+    return surface, predicted, field_forces(surface, case.target, case.channels, target_settings)
+
+
+def _force_notes(
+    true: Sequence[Forces], settings: ForceSettings, target_settings: ForceSettings
+) -> list[str]:
+    notes = [str(settings)]
+    if target_settings != settings:
+        told = "the targets follow a different convention than the training data"
+        notes.append(f"{told}: {target_settings}")
+    friction = [forces.shear[0] for forces in true if forces.shear is not None]
+    if friction and (odd := target_settings.sign_doubt(float(np.mean(friction)))):
+        notes.append(odd)
+    return notes
 
 
 def report_runs(
@@ -193,50 +208,6 @@ def report_runs(
     return reports
 
 
-def _training_mean(run: Run, case: CasePrediction) -> np.ndarray:
-    """Return the mean of the training fields at the tokens of a case, (N, O)."""
-    zeros = torch.zeros(case.target.shape)
-    return run.normalizer.inverse(zeros, torch.arange(len(zeros)), key="fields").numpy()
-
-
-@dataclass(frozen=True)
-class _CaseForces:
-    predicted: Forces
-    true: Forces
-    reference_area: float
-
-
-def _case_forces(
-    case: CasePrediction,
-    settings: ForceSettings,
-    target_settings: ForceSettings,
-    notes: dict[str, None],
-) -> _CaseForces:
-    surface = force_surface(case.polygons, case.association, settings)
-    notes[f"reference area: {surface.area_source}"] = None
-    notes.update(dict.fromkeys(surface.areas.warnings))
-    return _CaseForces(
-        field_forces(surface, case.prediction, case.channels, settings),
-        field_forces(surface, case.target, case.channels, target_settings),
-        surface.reference_area,
-    )
-
-
-def _force_notes(
-    forces: Sequence[_CaseForces], settings: ForceSettings, target_settings: ForceSettings
-) -> list[str]:
-    notes = [describe_settings(settings)]
-    if target_settings != settings:
-        notes.append(
-            "the targets follow a different convention than the training data: "
-            f"{describe_settings(target_settings)}"
-        )
-    friction = [case.true.shear[0] for case in forces if case.true.shear is not None]
-    if friction and (odd := sign_doubt(target_settings, float(np.mean(friction)))):
-        notes.append(odd)
-    return notes
-
-
 def error_rows(report: Report) -> list[list[str]]:
     """Return the table of errors in percent, a row per field."""
     errors = report.errors
@@ -255,15 +226,18 @@ def error_rows(report: Report) -> list[list[str]]:
 
 def format_report(report: Report) -> str:
     """Return a report as text: errors in percent per field, then forces, then notes."""
-    errors = report.errors
-    head = f"{report.name}: {len(errors.case_ids)} {SPLIT_NAMES[report.split]} cases"
-    lost = [] if report.verdict is None else [report.verdict]
-    blocks = [*lost, head, format_table(error_rows(report))]
+    blocks = [] if report.verdict is None else [report.verdict]
+    blocks.append(f"{report.name}: {_count(report)} cases")
+    blocks.append(format_table(error_rows(report)))
     if report.baselines:
         blocks.append(describe_baselines(report.baselines))
     if report.forces is not None:
         blocks.append(format_table(force_rows(report)))
     return "\n".join([*blocks, *(f"note: {printable(note)}" for note in report.notes)])
+
+
+def _count(report: Report) -> str:
+    return f"{len(report.errors.case_ids)} {SPLIT_NAMES[report.split]}"
 
 
 def _percent(fraction: float) -> str:
@@ -280,48 +254,45 @@ def force_rows(report: Report) -> list[list[str]]:
     """Return the table of force coefficients."""
     rows = [["coefficient", "R^2", "mean true", "mean |error|", "worst", "(case)"]]
     for name in _REPORTED:
-        column = COEFFICIENTS.index(name)
-        true = report.forces.true[:, column]
-        off = np.abs(report.forces.predicted[:, column] - true)
+        predicted, true = report.forces.column(name)
+        off = np.abs(predicted - true)
         worst = int(np.argmax(off))
-        numbers = (true.mean(), off.mean(), off[worst])
-        score = _score(report.forces.r_squared(name))
-        rows.append([name, score, *(f"{x:.4g}" for x in numbers), report.errors.case_ids[worst]])
+        numbers = [f"{x:.4g}" for x in (true.mean(), off.mean(), off[worst])]
+        rows.append([name, _score(report, name), *numbers, report.errors.case_ids[worst]])
     return rows
 
 
-def _score(value: float) -> str:
+def _score(report: Report, name: str) -> str:
     """Return an R^2, which one case does not have."""
+    value = np.nan if report.forces is None else report.forces.r_squared(name)
     return "-" if np.isnan(value) else f"{value:.4g}"
 
 
 def comparison_rows(reports: Sequence[Report]) -> list[list[str]]:
     """Return the table of runs; columns without numbers are left out."""
-    columns = {"cases": [f"{len(r.errors.case_ids)} {SPLIT_NAMES[r.split]}" for r in reports]}
-    columns["mean error, %"] = [_percent(report.errors.mean) for report in reports]
-    columns["training mean, %"] = [
-        "-" if r.mean_errors is None else _percent(r.mean_errors.mean) for r in reports
-    ]
-    for name in _REPORTED:
-        columns[f"R^2 of {name}"] = [
-            "-" if r.forces is None else _score(r.forces.r_squared(name)) for r in reports
-        ]
+    means = ["-" if r.mean_errors is None else _percent(r.mean_errors.mean) for r in reports]
+    columns = {
+        "run": [report.name for report in reports],
+        "cases": [_count(report) for report in reports],
+        "mean error, %": [_percent(report.errors.mean) for report in reports],
+        "training mean, %": means,
+        **{f"R^2 of {name}": [_score(r, name) for r in reports] for name in _REPORTED},
+    }
     shown = {name: texts for name, texts in columns.items() if set(texts) != {"-"}}
-    names = [report.name for report in reports]
-    return [["run", *shown], *map(list, zip(names, *shown.values(), strict=True))]
+    return [list(shown), *map(list, zip(*shown.values(), strict=True))]
 
 
 def case_rows(report: Report) -> list[Sequence[object]]:
     """Return the table of cases: errors as fractions, forces from both fields."""
-    columns = [("case", report.errors.case_ids)]
+    columns = [("case", report.errors.case_ids)]  # a list: a field may be called "case" too
     columns += zip(report.errors.fields, report.errors.values.T, strict=True)
     if (integrals := report.integral_errors) is not None:
         names = [f"{name}_integral" for name in integrals.fields]
         columns += zip(names, integrals.values.T, strict=True)
     if report.forces is not None:
-        for i, name in enumerate(COEFFICIENTS):
-            columns.append((f"{name}_predicted", report.forces.predicted[:, i]))
-            columns.append((f"{name}_true", report.forces.true[:, i]))
+        for name in COEFFICIENTS:
+            kinds = (f"{name}_predicted", f"{name}_true")
+            columns += zip(kinds, report.forces.column(name), strict=True)
         columns.append(("reference_area", report.forces.reference_areas))
     header, values = zip(*columns, strict=True)
     return [header, *zip(*values, strict=True)]

@@ -114,7 +114,7 @@ class LiveView:
     first : tuple
         The scene and lines to begin with.
     predict : Callable, optional
-        Returns those of a file that is dropped; None takes no files.
+        Returns the scene and lines of a file that is dropped; None takes no files.
     port : int
         0 takes a free one.
     """

@@ -37,11 +37,10 @@ from ..evaluation import (
     write_report,
 )
 from ..evaluation.bounds import format_bounds
-from ..evaluation.figures import classifies, file_name, preset_of
-from ..evaluation.file_predictions import case_promise, sample_grain
+from ..evaluation.figures import classifies, file_name, has_routes, preset_of
+from ..evaluation.file_predictions import case_promise
 from ..evaluation.predictions import CHOICES
 from ..evaluation.reports import case_rows, comparison_rows, error_rows, force_rows
-from ..evaluation.routing_figures import has_routes
 from ..files import replace_text
 from ..progress import progress_bar
 from ..runs import read_metrics
@@ -220,16 +219,14 @@ class _Content:
         case_id = chosen_case(run, "median", self.reports[0].errors)
         found = predict_with_all(self.runs[:count], self.names[:count], case_id)
         one = next(iter(found.values()))
-        layers, notes = case_layers(found, preset_of(run, one)), case_promise(run, one)
-        if isinstance(known := stored_bounds([run]), Bounds):
-            level, distance = known.choose_level(), known.distance(one.pooled_state)
-            grain, bands = sample_grain(run.test_set[one.index][0]), {}
-            if known.doubt(distance, grain) is None:
-                values = (one.coordinates, one.prediction, one.channels.fields)
-                bands = known.bands(*values, level, distance)
-            for several, band in zip(layers.values(), bands.values(), strict=False):
+        layers, promise = case_layers(found, preset_of(run, one)), case_promise(run, one)
+        notes = promise.lines()
+        if promise.bounds is not None:
+            values = (one.coordinates, one.prediction, one.channels.fields)
+            bands = promise.bounds.bands(*values, promise.level, promise.distance)
+            for several, band in zip(layers.values(), bands.values(), strict=True):
                 limits = (0.0, error_limits({"": band})[1])
-                several.append(Layer(f"band, {100 * level:g} %", band, limits))
+                several.append(Layer(f"band, {100 * promise.level:g} %", band, limits))
         settings = self.forces(run)[0]
         try:
             if settings is not None and not self._is_large:

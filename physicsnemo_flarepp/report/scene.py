@@ -175,7 +175,7 @@ def _slabs(cloud: pv.PolyData, columns: np.ndarray) -> dict[str, Part]:
 def _decimated(
     points: np.ndarray, corners: np.ndarray, values: np.ndarray, association: str, largest: int
 ) -> Part:
-    """Return at most so many triangles; each takes the values of the nearest original one."""
+    """Return at most `largest` triangles, each with the values of the nearest original one."""
     mesh, divisions = pv.PolyData.from_regular_faces(points, corners), 1024
     if association == "point":
         values = values[corners].mean(axis=1)

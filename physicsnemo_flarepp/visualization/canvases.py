@@ -16,7 +16,6 @@ ASSOCIATIONS = ("auto", "point", "cell")
 # larger |error| (paper, "Rendering conventions").
 FIELD_PERCENTILES = (0.5, 99.5)
 TOP_PERCENTILE = 99.5
-_AXES = ("x", "y", "z")
 _SOLIDS = {"TETRA", "HEXAHEDRON", "VOXEL", "WEDGE", "PYRAMID", "POLYHEDRON"}
 _ASIDE = 1e-4  # of the extent: a plane between two layers of cells would belong to neither
 
@@ -68,16 +67,12 @@ def triangulate_cloud(
 def association_of(
     mesh: pv.DataSet, n_values: int, association: str = "auto", what: str = "values"
 ) -> str:
-    """Say whether `n_values` values belong to the points or the cells of a mesh.
-
-    >>> association_of(pv.Plane(i_resolution=2, j_resolution=2), 4)
-    'cell'
-    """
+    """Return whether `n_values` values belong to the ``point`` or the ``cell`` of a mesh."""
     if association not in ASSOCIATIONS:
         raise ValueError(f"association is {association!r}, expected one of {ASSOCIATIONS}")
     counts = {"point": mesh.n_points, "cell": mesh.n_cells}
     if association == "auto":
-        # A bare cloud stores one vertex cell per point: its values are those of the points.
+        # A bare cloud stores one vertex cell per point: values belong to its points.
         fits = ["point"] if is_cloud(mesh) else [k for k, n in counts.items() if n == n_values]
         if len(fits) == 2:
             raise ValueError(
@@ -113,45 +108,34 @@ def is_volume(mesh: pv.DataSet) -> bool:
     return any(pv.CellType(kind).name in _SOLIDS for kind in kinds)
 
 
+def data_of(mesh: pv.DataSet, association: str) -> pv.DataSetAttributes:
+    """Return the arrays at the points or at the cells of a mesh."""
+    return mesh.point_data if association == "point" else mesh.cell_data
+
+
 def slice_volume(
-    mesh: pv.DataSet,
-    values: Mapping[str, Float[np.ndarray, " N"]],
-    association: str,
-    *,
-    normal: str = "y",
-    origin: float | None = None,
-) -> tuple[pv.PolyData, dict[str, np.ndarray]]:
-    """Cut a volume across an axis, in its middle by default, and lay the cut into the plane z = 0.
+    mesh: pv.DataSet, values: Float[np.ndarray, "N Q"], association: str, axis: int = 1
+) -> tuple[pv.PolyData, np.ndarray]:
+    """Cut a volume in the middle of an axis, and lay the cut into the plane z = 0.
 
     Returns the cut with the values at its cells or, interpolated, at its points.
-
-    >>> box = pv.ImageData(dimensions=(3, 4, 5))
-    >>> cut, found = slice_volume(box, {"x": box.cell_centers().points[:, 0]}, "cell")
-    >>> cut.n_cells, sorted(set(found["x"].tolist())), cut.bounds[:4]
-    (8, [0.5, 1.5], (0.0, 2.0, 0.0, 4.0))
     """
-    if normal not in _AXES:
-        raise ValueError(f"normal is {normal!r}, expected one of {', '.join(_AXES)}")
-    across = _AXES.index(normal)
-    low, high = np.reshape(mesh.bounds, (3, 2))[across]
-    place = (low + high) / 2 if origin is None else origin
+    low, high = np.reshape(mesh.bounds, (3, 2))[axis]
     centre = np.array(mesh.center)
-    centre[across] = place + _ASIDE * (high - low)
+    centre[axis] += _ASIDE * (high - low)
     bare = mesh.cast_to_unstructured_grid()
     bare.clear_data()
-    target = bare.cell_data if association == "cell" else bare.point_data
-    for name, array in values.items():
-        target[name] = np.asarray(array)
-    cut = bare.slice(normal=normal, origin=centre)
+    data_of(bare, association)["values"] = np.asarray(values)
+    cut = bare.slice(normal="xyz"[axis], origin=centre)
     if cut.n_cells == 0:
         raise ValueError(
-            f"the plane {normal} = {place:g} does not meet the volume, from {low:g} to {high:g}"
+            f"the plane {'xyz'[axis]} = {centre[axis]:g} meets no cell of the volume, which spans "
+            f"{low:g} to {high:g}"
         )
-    data = cut.cell_data if association == "cell" else cut.point_data
-    found = {name: np.asarray(data[name]) for name in values}
     page = np.zeros_like(cut.points)
-    page[:, :2] = np.delete(cut.points, across, axis=1)
-    return pv.PolyData(page, faces=cut.faces), found
+    page[:, :2] = np.delete(cut.points, axis, axis=1)
+    found = np.asarray(data_of(cut, association)["values"])
+    return pv.PolyData(page, faces=cut.faces), found.reshape(-1, np.shape(values)[1])
 
 
 @dataclass(frozen=True)
@@ -179,7 +163,7 @@ def make_canvas(
     crop: Crop | None = None,
     alpha: float | None = None,
 ) -> Canvas:
-    """Prepare a mesh of any kind for painting; the arguments are those of ``plot_comparison``.
+    """Prepare a mesh of any kind for painting, with arguments as in ``plot_comparison``.
 
     Grids and volumes give their outer faces, planar point clouds are triangulated without
     bridging voids, other clouds stay points. A face with a masked corner has no data.
@@ -187,22 +171,26 @@ def make_canvas(
     association = association_of(mesh, n_tokens, association)
     if is_cloud(mesh):
         association = "point"  # files of cell centres say "cell", but here they are points
-    mask = _checked_mask(mask, n_tokens)
+    mask = np.ones(n_tokens, bool) if mask is None else np.asarray(mask)
+    if mask.dtype != bool or mask.shape != (n_tokens,):
+        raise ValueError(
+            f"mask must be boolean of shape ({n_tokens},), True where there is data, got "
+            f"{mask.dtype} of shape {mask.shape}"
+        )
+    if not mask.any():
+        raise ValueError("mask is False everywhere: there is nothing to draw")
     flat = is_flat(mesh)
     shown = mask & _inside(mesh, association, crop, flat)
     if not shown.any():
         raise ValueError(f"mask leaves no token with data inside the crop {crop}")
-    rows = None
+    rows, faces = None, mesh
     if is_cloud(mesh):
         faces = triangulate_cloud(mesh.points, alpha=alpha) if flat else mesh
-    elif isinstance(mesh, pv.PolyData):
-        faces = mesh
-    else:
-        faces = mesh.extract_surface(
-            pass_pointid=True, pass_cellid=True, algorithm="dataset_surface"
-        )
+    elif not isinstance(mesh, pv.PolyData):
+        ids = {"pass_pointid": True, "pass_cellid": True}
+        faces = mesh.extract_surface(**ids, algorithm="dataset_surface")
         kind = "vtkOriginalPointIds" if association == "point" else "vtkOriginalCellIds"
-        rows = np.asarray(_data(faces, association)[kind])
+        rows = np.asarray(data_of(faces, association)[kind])
     canvas = Canvas(faces, None, association, rows, flat, shown)
     return canvas if mask.all() else _without_masked(canvas, canvas.values(mask))
 
@@ -213,43 +201,21 @@ def _without_masked(whole: Canvas, known: Bool[np.ndarray, " n"]) -> Canvas:
     marked.copy_structure(whole.faces)
     marked.point_data["row"] = np.arange(marked.n_points)
     marked.cell_data["row"] = np.arange(marked.n_cells)
-    kept = known
     if is_cloud(marked):
         parts = [pv.PolyData(marked.points[chosen]) for chosen in (known, ~known)]
         rows = np.flatnonzero(known)
     else:
+        kept = known
         if whole.association == "point":
             touched = marked.extract_points(np.flatnonzero(~known), adjacent_cells=True)
             kept = ~np.isin(np.arange(marked.n_cells), touched.cell_data["row"])
         if not kept.any():
             raise ValueError("mask leaves no face with data at all its corners to draw")
-        parts = [
-            marked.extract_cells(np.flatnonzero(chosen)).extract_surface(
-                algorithm="dataset_surface"
-            )
-            for chosen in (kept, ~kept)
-        ]
-        rows = np.asarray(_data(parts[0], whole.association)["row"])
+        cells = [marked.extract_cells(np.flatnonzero(chosen)) for chosen in (kept, ~kept)]
+        parts = [part.extract_surface(algorithm="dataset_surface") for part in cells]
+        rows = np.asarray(data_of(parts[0], whole.association)["row"])
     rows = rows if whole.rows is None else whole.rows[rows]
     return Canvas(*parts, whole.association, rows, whole.flat, whole.shown)
-
-
-def _data(mesh: pv.DataSet, association: str) -> pv.DataSetAttributes:
-    return mesh.point_data if association == "point" else mesh.cell_data
-
-
-def _checked_mask(mask: np.ndarray | None, n_tokens: int) -> np.ndarray:
-    if mask is None:
-        return np.ones(n_tokens, bool)
-    mask = np.asarray(mask)
-    if mask.dtype != bool or mask.shape != (n_tokens,):
-        raise ValueError(
-            f"mask must be boolean of shape ({n_tokens},), True where there is data, got "
-            f"{mask.dtype} of shape {mask.shape}"
-        )
-    if not mask.any():
-        raise ValueError("mask is False everywhere: there is nothing to draw")
-    return mask
 
 
 def _inside(
@@ -284,11 +250,9 @@ def check_values(
             f"{name} has shape {values.shape}, expected ({n_tokens},): one value for each of the "
             f"{n_tokens} tokens of the whole case, one channel"
         )
-    if not (np.issubdtype(values.dtype, np.floating) or np.issubdtype(values.dtype, np.integer)):
+    if values.dtype.kind not in "fiu":
         raise TypeError(f"{name} holds {values.dtype}, expected real numbers")
-    bad = ~np.isfinite(values)
-    if mask is not None:
-        bad &= mask
+    bad = ~np.isfinite(values) & (True if mask is None else mask)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise ValueError(
@@ -312,11 +276,3 @@ def error_limits(errors: Mapping[str, Float[np.ndarray, " N"]]) -> Limits:
     largest = max(float(np.percentile(np.abs(e), TOP_PERCENTILE)) for e in errors.values())
     largest = largest or max(float(np.abs(e).max()) for e in errors.values()) or 1.0
     return -largest, largest
-
-
-def outside(limits: Limits, *arrays: Float[np.ndarray, " N"]) -> tuple[bool, bool]:
-    """Return whether some value lies below and above the limits."""
-    return (
-        any(bool(array.min() < limits[0]) for array in arrays),
-        any(bool(array.max() > limits[1]) for array in arrays),
-    )

@@ -1,4 +1,4 @@
-"""Reference, predictions and errors of one case, side by side on shared scales."""
+"""Pictures of meshes: predictions and errors side by side, inputs and targets, signed values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,20 @@ from .canvases import (
     error_limits,
     field_limits,
     make_canvas,
-    outside,
 )
-from .pages import LOWEST, Page, Paths, PictureDrawing, Pixels, check_paths, styled, with_units
+from .pages import (
+    LIGHT,
+    LOWEST,
+    Page,
+    Paths,
+    PictureDrawing,
+    Pixels,
+    Theme,
+    check_paths,
+    styled,
+    with_units,
+)
 from .rendering import MeshRenderer
-from .theme import LIGHT, Theme
 from .views import Camera, View, make_views
 
 _CONVENTION = "error = prediction − reference; limits: 99.5th percentile of the largest |error|"
@@ -31,24 +40,15 @@ one scale for all models,
 limits: 99.5th percentile
 of the largest |error|"""
 _TOKENS, _INTEGRAL = "rel. L2: sums over all {}s", "rel. L2: integrals"
+_ROOM_FOR_EDGES = 8  # pixels per token; denser meshes would be all edge
 
 
 @dataclass(frozen=True)
 class Comparison(PictureDrawing):
-    """The figure and the numbers it shows.
+    """The figure, its two colour scales, the error above each panel, and the views in order.
 
-    Parameters
-    ----------
-    rectangles : dict
-        (left, top, width, height) of each (``field`` or ``error``, name, camera), where the name
-        is ``reference`` or that of a prediction.
-    field_limits, error_limits : tuple of float
-        The two colour scales.
-    relative_l2 : dict
-        Error of what is shown of each prediction as it is written above its panel, as a fraction:
-        over all tokens with data.
-    cameras : tuple of str
-        Views, in order.
+    `rectangles` are by (``field`` or ``error``, name, camera), where the name is ``reference`` or
+    that of a prediction; errors are fractions, over all tokens with data.
     """
 
     field_limits: Limits
@@ -80,8 +80,8 @@ def plot_comparison(
 
     The paper's conventions: errors are prediction minus reference on a diverging scale centred
     at 0, with limits at the 99.5th percentile of the larger model's error, so that a smaller error
-    is an emptier panel; grey where there is no data; true aspect ratio. Limits are those of the
-    tokens in the picture, relative L2 errors those of all tokens with data.
+    is an emptier panel; grey where there is no data; true aspect ratio. Limits come from the
+    tokens in the picture, relative L2 errors from all tokens with data.
 
     Views are rows, fields and errors columns. One view of several models has the fields above and
     the errors below.
@@ -95,14 +95,12 @@ def plot_comparison(
         Values of the tokens, shape (N,).
     predictions : Mapping[str, numpy.ndarray]
         One array of the same shape per model, in the order of the columns.
-    field : str
-        Name of the quantity.
-    units : str, optional
-        Its units.
+    field, units : str
+        Name of the quantity and, optionally, its units.
     association : str
         Whether tokens are the ``point`` or ``cell`` of the mesh; ``auto`` tells by their number.
     cameras : sequence of str or Camera, optional
-        Views of a 3-D surface (names in ``CAMERAS``); three-quarter, side, top and front by
+        Views of a 3-D surface (names in ``CAMERAS``); three-quarter, side, top and rear by
         default. Planar meshes have one view.
     mask : numpy.ndarray, optional
         True where a token has data, shape (N,).
@@ -124,11 +122,6 @@ def plot_comparison(
         Look of the figure.
     path : path-like or sequence of path-like, optional
         Where to write it: ``.png``, ``.pdf`` or ``.svg`` (pictures are embedded, text is vectors).
-
-    Returns
-    -------
-    Comparison
-        Image and numbers.
 
     Raises
     ------
@@ -166,17 +159,15 @@ def plot_comparison(
         for name, values in predictions.items()
     }
     known = slice(None) if mask is None else np.asarray(mask)
-    truth = torch.from_numpy(reference[known])[None, :, None]
     norm, measure = _TOKENS.format(association), None
     if weights is not None:
         norm, measure = _INTEGRAL, torch.from_numpy(np.asarray(weights)[known])[None]
-    errors = {
-        name: relative_l2(
-            torch.from_numpy(values[known])[None, :, None], truth, token_weights=measure
-        ).item()
-        for name, values in predictions.items()
-    }
-
+    truth, *guesses = (
+        torch.from_numpy(values[known])[None, :, None]
+        for values in (reference, *predictions.values())
+    )
+    off = [relative_l2(guess, truth, token_weights=measure).item() for guess in guesses]
+    errors = dict(zip(predictions, off, strict=True))
     fields = {"reference": reference, **predictions}
     differences = {name: values - reference for name, values in predictions.items()}
     seen = {name: values[canvas.shown] for name, values in differences.items()}
@@ -202,13 +193,19 @@ def plot_comparison(
     with styled(theme):
         page, above, below = _lay_out(pictures, views, headings, norm, theme)
         page.title(title)
-        beyond = outside(limits, *(values[canvas.shown] for values in fields.values()))
-        page.bar(above, theme.fields(), limits, with_units(field, units), beyond)
-        label, beyond = with_units(f"error of {field}", units), outside(bounds, *seen.values())
-        page.bar(below, theme.errors(), bounds, label, beyond)
+        shown = [values[canvas.shown] for values in fields.values()]
+        page.bar(above, theme.fields(), limits, with_units(field, units), shown)
+        label = with_units(f"error of {field}", units)
+        page.bar(below, theme.errors(), bounds, label, list(seen.values()))
         image, paths = page.finish(paths)
     names = tuple(view.camera.name for view in views)
     return Comparison(image, paths, page.rectangles, limits, bounds, errors, names)
+
+
+def _panels(theme: Theme, n_columns: int, views: Sequence[View]) -> Page:
+    """Return a page with a row for each view."""
+    heights = [max(view.size[1], LOWEST * theme.dpi) for view in views]
+    return Page(theme, [theme.panel_width * theme.dpi] * n_columns, heights)
 
 
 def _lay_out(
@@ -221,9 +218,7 @@ def _lay_out(
     """Return the page of panels, and the axes above the bars of the fields and of the errors."""
     order, n_models = ["reference", *headings], len(headings)
     stacked = len(views) == 1 and n_models > 1
-    heights = [max(view.size[1], LOWEST * theme.dpi) for view in views] * (1 + stacked)
-    n_columns = 1 + n_models if stacked else 1 + 2 * n_models
-    page = Page(theme, [theme.panel_width * theme.dpi] * n_columns, heights)
+    page = _panels(theme, 1 + n_models * (1 if stacked else 2), [*views] * (1 + stacked))
     cameras = [view.camera.name for view in views]
     for (kind, name, camera), picture in pictures.items():
         wrong, view = kind == "error", cameras.index(camera)
@@ -235,9 +230,201 @@ def _lay_out(
         if column == 0 and len(views) > 1:
             page.beside(axis, camera)
     if stacked:
-        page.blank(1, 0).text(
-            0.5, 0.5, f"{_IN_A_CELL},\n{norm}", ha="center", va="center", linespacing=1.35
-        )
+        centred = {"ha": "center", "va": "center", "linespacing": 1.35}
+        page.blank(1, 0).text(0.5, 0.5, f"{_IN_A_CELL},\n{norm}", **centred)
         return page, page.axes[0], page.axes[1, 1:]
     page.note(f"{norm}\n{_CONVENTION}")
     return page, page.axes[-1, : n_models + 1], page.axes[-1, n_models + 1 :]
+
+
+@dataclass(frozen=True)
+class SurfaceFigure(PictureDrawing):
+    """The figure, its `rectangles` by (column, camera), and its scale, None without values."""
+
+    limits: Limits | None
+
+
+def plot_surfaces(
+    columns: Mapping[str, tuple[pv.PolyData, Float[np.ndarray, " N"] | None]],
+    label: str,
+    *,
+    cameras: Sequence[str | Camera] | None = None,
+    title: str | None = None,
+    note: str | None = None,
+    theme: Theme = LIGHT,
+    path: Paths = None,
+) -> SurfaceFigure:
+    """Draw signed values on surfaces, views as rows, on one diverging scale about 0.
+
+    Parameters
+    ----------
+    columns : Mapping[str, tuple]
+        By the heading of its column, a surface and values at its points or cells, (N,); None
+        shows the bare surface.
+    label : str
+        What the values are, with units.
+    cameras, title, theme, path
+        As in :func:`plot_comparison`.
+    note : str, optional
+        Last lines of the page.
+
+    Examples
+    --------
+    >>> ball = pv.Icosphere(nsub=1)
+    >>> small = Theme(dpi=50, panel_width=1.0)
+    >>> drawn = plot_surfaces({"z": (ball, ball.points[:, 2])}, "z", cameras=["side"], theme=small)
+    >>> list(drawn.rectangles), drawn.limits[0] == -drawn.limits[1]
+    ([('z', 'side')], True)
+    """
+    paths = check_paths(path)
+    if not columns:
+        raise ValueError("columns is empty; give at least one surface by its heading")
+    known = {
+        name: check_values(name, values, len(values))
+        for name, (_, values) in columns.items()
+        if values is not None
+    }
+    limits = error_limits(known) if known else None
+    # One scale of lengths: all surfaces together give the views.
+    cloud = pv.PolyData(np.concatenate([mesh.points for mesh, _ in columns.values()]))
+    views = make_views(make_canvas(cloud, cloud.n_points), theme, cameras)
+    with styled(theme):
+        page = _panels(theme, len(columns), views)
+        for column, (name, (mesh, _)) in enumerate(columns.items()):
+            values = known.get(name)
+            canvas = make_canvas(mesh, mesh.n_points if values is None else len(values))
+            with MeshRenderer(canvas, views, theme) as renderer:
+                if values is None:
+                    renderer.paint_plain(theme.surface)
+                else:
+                    renderer.paint(values, theme.errors(), limits, shading=theme.error_shading)
+                for row, view in enumerate(views):
+                    key = name, view.camera.name
+                    axis = page.picture(key, renderer.picture(view), row, column)
+                    if row == 0:
+                        page.head(axis, name)
+                    if column == 0:
+                        page.beside(axis, view.camera.name)
+        page.title(title)
+        page.note(note)
+        if limits is not None:
+            page.bar(page.axes[-1], theme.errors(), limits, label, list(known.values()))
+        image, paths = page.finish(paths)
+    return SurfaceFigure(image, paths, page.rectangles, limits)
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """One column of a gallery.
+
+    Parameters
+    ----------
+    title, case : str
+        Name of the benchmark or run and, optionally, of the case, below it.
+    mesh : pyvista.DataSet
+        Mesh of the case.
+    target, target_label : numpy.ndarray, str
+        The field to predict, (N,), and its name, with units where it has some.
+    source, source_label : numpy.ndarray, str
+        The input field, (N,), and its name. None shows the geometry, where that alone is the input.
+    association, crop
+        As in :func:`plot_comparison`.
+    camera : str or Camera
+        View of a surface; planar meshes have their own.
+    """
+
+    title: str
+    mesh: pv.DataSet
+    target: Float[np.ndarray, " N"]
+    target_label: str
+    source: Float[np.ndarray, " N"] | None = None
+    source_label: str = "geometry"
+    association: str = "auto"
+    camera: str | Camera = "three-quarter"
+    crop: Crop | None = None
+    case: str | None = None
+
+
+@dataclass(frozen=True)
+class Gallery(PictureDrawing):
+    """The figure, `rectangles` and colour limits by (title, ``input`` or ``target``).
+
+    The limits of a geometry are None.
+    """
+
+    limits: dict[tuple[str, str], Limits | None]
+
+
+def plot_gallery(
+    exhibits: Sequence[Exhibit], *, theme: Theme = LIGHT, path: Paths = None
+) -> Gallery:
+    """Draw input above and target below for each benchmark, each on its own scale.
+
+    Parameters
+    ----------
+    exhibits : sequence of Exhibit
+        The columns.
+    theme, path
+        As in :func:`plot_comparison`.
+
+    Examples
+    --------
+    >>> grid = pv.ImageData(dimensions=(9, 9, 1))
+    >>> values = np.arange(81.0)
+    >>> column = Exhibit("Darcy", grid, values, "u", source=values > 40, source_label="a")
+    >>> sorted(plot_gallery([column], theme=Theme(dpi=50, panel_width=1.0)).rectangles)
+    [('Darcy', 'input'), ('Darcy', 'target')]
+    """
+    paths = check_paths(path)
+    titles = [exhibit.title for exhibit in exhibits]
+    if not titles or len(set(titles)) < len(titles):
+        raise ValueError(f"exhibits need at least one column, titles of their own; got {titles}")
+    drawn = [_exhibited(exhibit, theme) for exhibit in exhibits]
+    height = max(len(picture) for column in drawn for picture, *_ in column.values())
+    limits, named = {}, any(exhibit.case is not None for exhibit in exhibits)
+    with styled(theme):
+        page = Page(theme, [theme.panel_width * theme.dpi] * len(drawn), [height, height])
+        for column, (exhibit, entries) in enumerate(zip(exhibits, drawn, strict=True)):
+            for row, (kind, (picture, label, scale, seen)) in enumerate(entries.items()):
+                key = exhibit.title, kind
+                limits[key] = scale
+                axis = page.picture(key, picture, row, column, low=True)
+                if scale is None:
+                    page.fit(axis.set_xlabel(label), page.widths[column])
+                else:
+                    page.bar([axis], theme.fields(), scale, label, seen)
+            case = "" if exhibit.case is None else f"case {exhibit.case}"
+            page.head(page.axes[0, column], exhibit.title, f"\n{case}" if named else "")
+        for axis, kind in zip(page.axes[:, 0], ("input", "target"), strict=True):
+            page.beside(axis, kind)
+        image, paths = page.finish(paths)
+    return Gallery(image, paths, page.rectangles, limits)
+
+
+def _exhibited(
+    exhibit: Exhibit, theme: Theme
+) -> dict[str, tuple[Pixels, str, Limits | None, list[np.ndarray]]]:
+    """Return picture, label, limits and values shown of ``input`` and ``target``."""
+    n_tokens = len(exhibit.target)
+    canvas = make_canvas(exhibit.mesh, n_tokens, association=exhibit.association, crop=exhibit.crop)
+    cameras = None if canvas.flat else [exhibit.camera]
+    (view,) = make_views(canvas, theme, cameras, exhibit.crop, tallest=1.0)
+    entries = {}
+    with MeshRenderer(canvas, [view], theme) as renderer:
+        for name, values, label in (
+            ("input", exhibit.source, exhibit.source_label),
+            ("target", exhibit.target, exhibit.target_label),
+        ):
+            limits, seen = None, []
+            if values is None:
+                room = view.size[0] * view.size[1] / max(1, canvas.shown.sum())
+                renderer.paint_plain(theme.surface, theme.edges if room > _ROOM_FOR_EDGES else None)
+            else:
+                values = np.asarray(values)
+                values = values.astype(float) if values.dtype == bool else values
+                values = check_values(f"{name} of {exhibit.title}", values, n_tokens)
+                seen = [values[canvas.shown]]
+                limits = field_limits(*seen)
+                renderer.paint(values, theme.fields(), limits)
+            entries[name] = (renderer.picture(view), label, limits, seen)
+    return entries

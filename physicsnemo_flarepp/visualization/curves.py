@@ -18,24 +18,21 @@ from matplotlib.ticker import (
 )
 
 from ..ops.errors import r_squared
-from .pages import Drawing, Page, Paths, check_paths, styled
-from .theme import LIGHT, Theme
+from .pages import LIGHT, Drawing, Page, Paths, Theme, check_paths, styled
 
 _SMOOTHED_TO = 200  # points of a loss curve
 _STYLES = {"val": {"marker": "."}, "test": {"marker": ".", "linestyle": "--"}}
 _SPLIT_NAMES = {"val": "validation", "test": "test"}
+# Open, so that it hides no dot.
+_STAR = {"marker": "*", "markersize": 9, "markerfacecolor": "none", "linestyle": ""}
 _MARKERS = "osD^vP"
 
 
 @dataclass(frozen=True)
 class TrainingCurves(Drawing):
-    """The figure and the last numbers of each run.
+    """The figure, and the error of each run at its last evaluation and at its best.
 
-    Parameters
-    ----------
-    final_error, best_error : dict
-        Error of each run at its last evaluation and at its best, as fractions: on validation cases
-        or, where none were evaluated, on test cases.
+    Errors are fractions, on validation cases or, where none were evaluated, on test cases.
     """
 
     final_error: dict[str, float]
@@ -53,6 +50,10 @@ def plot_training(
 ) -> TrainingCurves:
     """Draw training loss and validation or test error of one or several runs.
 
+    Loss curves are means over equal numbers of steps where a run has many; the dotted line is the
+    error of predicting the training mean. Errors on validation cases are lines with dots, errors
+    on test cases dashed lines, and a star is the result.
+
     Parameters
     ----------
     histories : Mapping[str, sequence of Mapping]
@@ -64,13 +65,6 @@ def plot_training(
         What errors are, and what the prediction is whose error is ``mean_predictor_error``.
     title, theme, path
         As in :func:`plot_comparison`.
-
-    Returns
-    -------
-    TrainingCurves
-        Loss curves are means over equal numbers of steps where a run has many; the dotted line is
-        the error of predicting the training mean. Errors on validation cases are lines with dots,
-        those on test cases dashed lines, and a star is the result.
 
     Examples
     --------
@@ -98,13 +92,11 @@ def plot_training(
             losses.plot(*_thinned(steps).T, **key[name])
             for split, series in found.items():
                 errors.plot(*(series * (1, 100)).T, **key[name], **_STYLES[split])
-                splits.add(split)
-            # Open, so that it hides no dot.
-            hollow = {"marker": "*", "markersize": 9, "markerfacecolor": "none", "linestyle": ""}
-            errors.plot(*(result * (1, 100)).T, **key[name], **hollow)
-            for series in [*found.values(), result][:1]:
-                if len(series):
-                    final[name], best[name] = float(series[-1, 1]), float(series[:, 1].min())
+            splits |= set(found)
+            errors.plot(*(result * (1, 100)).T, **key[name], **_STAR)
+            first = next(iter([*found.values(), result]))
+            if len(first):
+                final[name], best[name] = float(first[-1, 1]), float(first[:, 1].min())
             # Of what the curve shows, and of the result where there is no curve.
             kind = "evaluation" if any(r["kind"] == "evaluation" for r in records) else "result"
             floor = _series(records, kind, "mean_predictor_error")[-1:, 1]
@@ -122,10 +114,8 @@ def plot_training(
         shown += " (dashed)" if len(drawn) > 1 else ""
         results = {r.get("split") for rows in histories.values() for r in rows}
         star = "; star: test" if "val" in drawn and "test" in results - {*drawn} else ""
-        for axis, label in (
-            (losses, "training loss"),
-            (errors, f"{shown} error, {measure} [%]{star}"),
-        ):
+        labels = {losses: "training loss", errors: f"{shown} error, {measure} [%]{star}"}
+        for axis, label in labels.items():
             log_numbers(axis)
             axis.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
             axis.set_xlabel("step")
@@ -153,11 +143,8 @@ def _series(
 def _thinned(series: np.ndarray) -> np.ndarray:
     """Return means over consecutive steps, at most about 200 of them."""
     n = max(1, len(series) // _SMOOTHED_TO)
-    starts = np.arange(0, len(series), n)
-    if not len(starts):
-        return series
-    counts = np.diff(np.append(starts, len(series)))[:, None]
-    return np.add.reduceat(series, starts) / counts
+    means = [series[start : start + n].mean(0) for start in range(0, len(series), n)]
+    return np.reshape(means, (-1, 2))
 
 
 def colors_by_name(names: Mapping[str, Any], theme: Theme) -> dict[str, str]:
@@ -189,13 +176,9 @@ def log_numbers(axis: Axes) -> None:
 
 @dataclass(frozen=True)
 class Parity(Drawing):
-    """The figure and the coefficients of determination.
+    """The figure and the coefficient of determination of each model and quantity.
 
-    Parameters
-    ----------
-    r_squared : dict
-        For each model and quantity, one minus the squared errors over the squared deviations from
-        the mean; NaN for a single case and where all true values are equal.
+    It is NaN for a single case and where all true values are equal.
     """
 
     r_squared: dict[str, dict[str, float]]
@@ -230,31 +213,24 @@ def plot_parity(
     paths = check_paths(path)
     if not truth or not predictions:
         raise ValueError("truth and predictions must each name at least one array")
-    truth = {name: _checked_numbers(f"true {name}", v, None) for name, v in truth.items()}
     scores: dict[str, dict[str, float]] = {model: {} for model in predictions}
+    look = {"linestyle": "none", "markersize": 3.5, "markeredgewidth": 0, "alpha": 0.85}
     with styled(theme):
         side = 2.2 * theme.dpi
         page = Page(theme, [side] * len(truth), [side])
         colors = colors_by_name(predictions, theme)
-        for axis, (quantity, true) in zip(page.axes[0], truth.items(), strict=True):
-            for number, (model, values) in enumerate(predictions.items()):
-                if quantity not in values:
-                    raise ValueError(f"{model!r} predicts {sorted(values)}, not {quantity!r}")
+        for axis, (quantity, values) in zip(page.axes[0], truth.items(), strict=True):
+            true = _checked_numbers(f"true {quantity}", values, None)
+            for number, (model, found) in enumerate(predictions.items()):
+                if quantity not in found:
+                    raise ValueError(f"{model!r} predicts {sorted(found)}, not {quantity!r}")
                 name = f"{quantity} of {model!r}"
-                predicted = _checked_numbers(name, values[quantity], len(true))
+                predicted = _checked_numbers(name, found[quantity], len(true))
                 score = r_squared(torch.from_numpy(predicted), torch.from_numpy(true))
                 scores[model][quantity] = score
-                axis.plot(
-                    true,
-                    predicted,
-                    linestyle="none",
-                    marker=_MARKERS[number % len(_MARKERS)],
-                    markersize=3.5,
-                    markeredgewidth=0,
-                    alpha=0.85,
-                    color=colors[model],
-                    label=f"{model}, R² = {'-' if math.isnan(score) else f'{score:.3f}'}",
-                )
+                label = f"{model}, R² = {'-' if math.isnan(score) else f'{score:.3f}'}"
+                mark = {"marker": _MARKERS[number % len(_MARKERS)], "color": colors[model]}
+                axis.plot(true, predicted, label=label, **mark, **look)
             seen = np.concatenate([true, *(line.get_ydata() for line in axis.lines)])
             low, high = seen.min(), seen.max()
             margin = 0.08 * (high - low) or 0.05 * max(abs(high), 1e-12)
@@ -265,9 +241,8 @@ def plot_parity(
             for direction in (axis.xaxis, axis.yaxis):
                 direction.set_major_locator(MaxNLocator(5))
             # Above the axes, where no case is.
-            legend = axis.legend(
-                loc="lower left", bbox_to_anchor=(0, 1), borderpad=0, handletextpad=0
-            )
+            place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderpad": 0}
+            legend = axis.legend(**place, handletextpad=0)
             for text, model in zip(legend.get_texts(), predictions, strict=True):
                 page.fit(text, 0.85 * side, text.get_text().removeprefix(model))
         page.title(title)

@@ -1,4 +1,4 @@
-"""Pages in Matplotlib's constrained layout: axes and pictures of exact size, words around them."""
+"""How figures look, and pages in Matplotlib's constrained layout with pictures of exact size."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from jaxtyping import UInt8
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, Normalize, to_rgb
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
@@ -23,12 +23,14 @@ from PIL import Image
 
 from ..files import whole_file
 from ..texts import printable
-from .theme import Theme
 
 Paths = str | os.PathLike | Sequence[str | os.PathLike] | None
 Pixels = UInt8[np.ndarray, "height width 3"]
 Rectangle = tuple[int, int, int, int]
 FORMATS = (".png", ".pdf", ".svg")
+# Odd numbers of entries: the middle of a scale is a colour of its own, not the seam of two.
+N_COLORS = 257
+_OKABE_ITO = "#0072b2 #d55e00 #009e73 #cc79a7 #e69f00 #56b4e9 #000000"  # colour-blind-safe
 
 _PAD = 0.06  # inches around everything
 LOWEST = 0.66  # inches of a row of pictures, as much as the words beside it need
@@ -41,16 +43,112 @@ _WITHOUT_DATE = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A figure; each kind adds the numbers that it shows.
+class Theme:
+    """How figures look; pass another one instead of style arguments.
 
     Parameters
     ----------
-    image : numpy.ndarray
-        The page, (height, width, 3).
-    paths : tuple of Path
-        Files written.
+    background, foreground : str
+        Colours of the page and of text and lines.
+    no_data : str
+        Colour of regions without data: masked cells, voids, the outside of a flat domain.
+    surface, edges : str
+        Colours of geometry that carries no field, and of its edges.
+    field_map : str
+        Sequential colour map of fields, by Matplotlib's name. The default can be told apart by
+        readers with colour-vision deficiency and in greyscale.
+    error_colors : tuple of str
+        Colours of errors from the negative to the positive limit, evenly spaced, an odd number of
+        them: the middle one, of zero, is neutral.
+    weight_colors : tuple of str
+        Colours of weights above 0; a weight of 0 has the colour of the surface.
+    cycle : tuple of str
+        Colours of curves and points.
+    font, font_size : str, float
+        Font family, and size of labels in points; titles are one point larger.
+    dpi, panel_width : int, float
+        Pixels per inch, and inches of one panel.
+    shading, error_shading : float
+        Share of the light on 3-D surfaces that depends on direction: 0 is flat colour. Less where
+        errors are shown, so that no error is never taken for no data.
+
+    Examples
+    --------
+    >>> DARK.background, LIGHT.errors()(0.5) == DARK.errors()(0.5)
+    ('#14171c', False)
     """
+
+    background: str = "#ffffff"
+    foreground: str = "#1a1a1a"
+    no_data: str = "#b4b4b4"
+    surface: str = "#e4e7ec"
+    edges: str = "#5a6270"
+    field_map: str = "viridis"
+    error_colors: tuple[str, ...] = ("#0b3a73", "#3b82bd", "#f7f7f7", "#cb4b45", "#6b0d1e")
+    weight_colors: tuple[str, ...] = ("#8cbce0", "#4a84c4", "#4250a6", "#4a1486")
+    cycle: tuple[str, ...] = tuple(_OKABE_ITO.split())
+    font: str = "DejaVu Sans"
+    font_size: float = 8.0
+    dpi: int = 200
+    panel_width: float = 2.4
+    shading: float = 0.3
+    error_shading: float = 0.12
+
+    def fields(self) -> Colormap:
+        """Return the colour map of fields, with ``N_COLORS`` entries."""
+        return matplotlib.colormaps[self.field_map].resampled(N_COLORS)
+
+    def errors(self) -> Colormap:
+        """Return the colour map of signed errors, neutral in the middle."""
+        return LinearSegmentedColormap.from_list("errors", list(self.error_colors), N=N_COLORS)
+
+    def weights(self) -> Colormap:
+        """Return the colour map of non-negative weights, from the surface's colour to full ones."""
+        colors = [self.surface, *self.weight_colors]
+        return LinearSegmentedColormap.from_list("weights", colors, N=N_COLORS)
+
+    def settings(self) -> dict[str, object]:
+        """Return the settings of Matplotlib that differ from its defaults."""
+        inked = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color")
+        thin = ("axes.linewidth", "xtick.major.width", "ytick.major.width")
+        return {
+            **dict.fromkeys(inked, self.foreground),
+            **dict.fromkeys(("axes.facecolor", "figure.facecolor"), self.background),
+            **dict.fromkeys(thin, 0.6),
+            **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+            **dict.fromkeys(("figure.dpi", "savefig.dpi"), self.dpi),
+            **dict.fromkeys(("font.size", "figure.titlesize"), self.font_size),
+            **dict.fromkeys(("axes.titlesize", "legend.title_fontsize"), self.font_size + 1),
+            "legend.fontsize": self.font_size - 1,
+            "font.family": self.font,
+            "axes.prop_cycle": matplotlib.cycler(color=list(self.line_colors())),
+            "lines.linewidth": 1.3,
+            "svg.hashsalt": "physicsnemo_flarepp",
+            "svg.fonttype": "none",
+            "pdf.fonttype": 42,
+        }
+
+    def line_colors(self) -> tuple[str, ...]:
+        """Return the cycle without colours that vanish on the background."""
+        page = np.array(to_rgb(self.background))
+        return tuple(c for c in self.cycle if np.abs(np.array(to_rgb(c)) - page).max() > 0.3)
+
+
+LIGHT = Theme()
+DARK = Theme(
+    background="#14171c",
+    foreground="#e8e8e8",
+    no_data="#5c6068",
+    surface="#3a3f47",
+    edges="#9aa3b0",
+    weight_colors=("#4c6fa5", "#5aa6d8", "#a5dcf0", "#f4fbff"),
+    error_colors=("#c6e3f7", "#4a9bd0", "#1f2126", "#e2763c", "#ffd2b0"),
+)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A page (height, width, 3) and the files written; each kind adds the numbers that it shows."""
 
     image: Pixels
     paths: tuple[Path, ...]
@@ -90,10 +188,8 @@ def with_units(name: str, units: str | None) -> str:
 
     Parameters
     ----------
-    name : str
-        Name of the quantity.
-    units : str or None
-        Its units, if it has any.
+    name, units : str
+        Name of the quantity and its units; None if it has none.
 
     Examples
     --------
@@ -136,16 +232,13 @@ class Page:
         self.theme = theme
         self.widths, self.heights = ([round(x) for x in sizes] for sizes in (widths, heights))
         room = 4 * theme.dpi  # for words; the first layout must not squeeze the axes to nothing
-        size = (sum(self.widths) + room) / theme.dpi, (sum(self.heights) + room) / theme.dpi
+        size = [(sum(lengths) + room) / theme.dpi for lengths in (self.widths, self.heights)]
         layout = ConstrainedLayoutEngine(w_pad=_PAD, h_pad=_PAD, wspace=0, hspace=0)
         self.figure = Figure(figsize=size, dpi=theme.dpi, layout=layout)
         self.canvas = FigureCanvasAgg(self.figure)
-        self.axes = self.figure.subplots(
-            len(heights),
-            len(widths),
-            squeeze=False,
-            gridspec_kw={"width_ratios": self.widths, "height_ratios": self.heights},
-        )
+        ratios = {"width_ratios": self.widths, "height_ratios": self.heights}
+        shape = len(heights), len(widths)
+        self.axes = self.figure.subplots(*shape, squeeze=False, gridspec_kw=ratios)
         self.rectangles: dict[tuple, Rectangle] = {}
         self._pictures: list[tuple[tuple, Pixels, int, int, bool]] = []
         self._lines: list[Text] = []  # above and below all axes, from the left of the first
@@ -167,16 +260,15 @@ class Page:
     def fit(self, text: Text, room: float, tail: str = "") -> None:
         """Shrink a text to `room` pixels; if that is not enough, cut its words but not its tail."""
         words = text.get_text().removesuffix(tail)
-        upright = text.get_rotation() == 90
+        length = "height" if text.get_rotation() == 90 else "width"
 
-        def needed() -> float:
-            box = text.get_window_extent(self.canvas.get_renderer())
-            return box.height if upright else box.width
+        def too_long() -> bool:
+            return getattr(text.get_window_extent(self.canvas.get_renderer()), length) > room
 
         # Step by step: hinted glyphs do not shrink in proportion to their size.
-        while needed() > room and text.get_size() > _SMALLEST_FONT:
+        while too_long() and text.get_size() > _SMALLEST_FONT:
             text.set_size(max(_SMALLEST_FONT, 0.97 * text.get_size()))
-        while needed() > room and len(words) > 1:
+        while too_long() and len(words) > 1:
             words = words[:-1]
             text.set_text(f"{words}…{tail}")
 
@@ -193,21 +285,23 @@ class Page:
     def title(self, words: str | None) -> None:
         """Write the first line of the page."""
         if words is not None:
-            self._lines.append(self.figure.suptitle(words, ha="left"))
-            self.fit(self._lines[-1], sum(self.widths))
+            self._line(self.figure.suptitle(words, ha="left"))
 
-    def note(self, words: str) -> None:
+    def note(self, words: str | None) -> None:
         """Write the last lines of the page."""
-        size = self.theme.font_size - 1
-        self._lines.append(self.figure.supxlabel(words, ha="left", size=size))
-        self.fit(self._lines[-1], sum(self.widths))
+        if words is not None:
+            size = self.theme.font_size - 1
+            self._line(self.figure.supxlabel(words, ha="left", size=size))
+
+    def _line(self, text: Text) -> None:
+        self._lines.append(text)
+        self.fit(text, sum(self.widths))
 
     def key(self, lines: Mapping[str, Mapping[str, Any]], title: str | None) -> None:
         """Write the title and, a line each, names with samples of their curves above all axes."""
         samples = [Line2D([], [], **style) for style in lines.values()]
-        legend = self.figure.legend(
-            samples, lines, title=title, loc="outside upper left", alignment="left", borderpad=0
-        )
+        place = {"loc": "outside upper left", "alignment": "left", "borderpad": 0}
+        legend = self.figure.legend(samples, lines, title=title, **place)
         for text in [legend.get_title(), *legend.get_texts()]:
             self.fit(text, sum(self.widths))
 
@@ -221,9 +315,11 @@ class Page:
         colors: Colormap,
         limits: tuple[float, float],
         label: str,
-        beyond: tuple[bool, bool] = (False, False),
+        shown: Sequence[np.ndarray] = (),
     ) -> None:
-        """Draw a colour bar below axes; its ends are pointed where values lie `beyond` them."""
+        """Draw a colour bar below axes; its ends are pointed where values `shown` lie beyond."""
+        below = any(bool(values.min() < limits[0]) for values in shown)
+        above = any(bool(values.max() > limits[1]) for values in shown)
         room = self._width_of(axes)
         inches = min(0.9 * room / self.theme.dpi, _WIDEST_BAR)
         most = max(1, int(inches / _INCHES_PER_TICK))
@@ -235,7 +331,7 @@ class Page:
             location="bottom",
             shrink=inches * self.theme.dpi / room,
             aspect=inches / _BAR_HEIGHT,
-            extend=["neither", "min", "max", "both"][beyond[0] + 2 * beyond[1]],
+            extend=["neither", "min", "max", "both"][below + 2 * above],
             extendfrac=0.03,
             ticks=MaxNLocator(most, steps=[1, 2, 5, 10], min_n_ticks=1),
             format=numbers,
@@ -257,8 +353,7 @@ class Page:
         wanted = np.array([sum(self.widths), sum(self.heights)])
         for _ in range(_ROUNDS):
             figure.draw_without_rendering()
-            boxes = [axis.get_window_extent() for axis in self.axes[0]]
-            found = [sum(box.width for box in boxes)]
+            found = [sum(axis.get_window_extent().width for axis in self.axes[0])]
             found += [sum(axis.get_window_extent().height for axis in self.axes[:, 0])]
             pixels = figure.get_size_inches() * dpi + wanted - found
             figure.set_size_inches(np.ceil(np.round(pixels, 2)) / dpi)
@@ -271,20 +366,17 @@ class Page:
             axis.set_position((*(np.round([box.x0, box.y0]) / page), *(size / page)))
         for line in self._lines:
             line.set_x(self.axes[0, 0].get_position().x0)
-
-    def _place(self, page_height: int) -> None:
         for key, picture, row, column, low in self._pictures:
             axis, size = self.axes[row, column], (self.widths[column], self.heights[row])
             whole = padded(picture, *size, self.theme, low=low)
             axis.imshow(whole, interpolation="none", aspect="auto")
             box, (left, top) = axis.get_window_extent(), _corner(picture, *size, low)
-            corner = round(box.x0) + left, page_height - round(box.y1) + top
+            corner = round(box.x0) + left, round(page[1]) - round(box.y1) + top
             self.rectangles[key] = (*corner, picture.shape[1], picture.shape[0])
 
     def finish(self, paths: Sequence[Path]) -> tuple[Pixels, tuple[Path, ...]]:
         """Return the page as an image and write it to files."""
         self._settle()
-        self._place(round(self.figure.get_size_inches()[1] * self.theme.dpi))
         self.canvas.draw()
         pixels = np.asarray(self.canvas.buffer_rgba())[..., :3].copy()
         for target in paths:

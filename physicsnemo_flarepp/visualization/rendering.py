@@ -16,9 +16,8 @@ from matplotlib.colors import Colormap
 from vtkmodules.vtkCommonCore import vtkLogger
 
 from ..files import whole_file
-from .canvases import Canvas, Limits, field_limits, make_canvas
-from .pages import Pixels
-from .theme import LIGHT, Theme
+from .canvases import Canvas, Limits, data_of, field_limits, make_canvas
+from .pages import LIGHT, Pixels, Theme
 from .views import View
 
 _PROBE = """
@@ -51,19 +50,19 @@ class RenderingUnavailable(RuntimeError):
 def _probe_failure() -> str | None:
     """Return why a child process could not render, None if it could."""
     try:
-        done = subprocess.run(
-            # Modules in the working directory, maybe that of somebody's run, are not imported.
-            [sys.executable, "-P", "-c", _PROBE],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PROBE_SECONDS,
-        )
+        # -P: modules in the working directory, maybe that of somebody's run, are not imported.
+        command = [sys.executable, "-P", "-c", _PROBE]
+        told = {"capture_output": True, "text": True, "errors": "replace"}
+        done = subprocess.run(command, **told, timeout=_PROBE_SECONDS)
     except subprocess.TimeoutExpired:
         return f"the test picture took more than {_PROBE_SECONDS} s"
     except OSError as error:
         return f"the test process did not start: {error}"
     if done.returncode == 0:
+        # Triton and Mesa each bring an LLVM. Triton's crashes the process if it is loaded second,
+        # for example by an import of PhysicsNeMo after the first picture; load it first.
+        if importlib.util.find_spec("triton") is not None:
+            importlib.import_module("triton")
         return None
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     ending = f"signal {-done.returncode}" if done.returncode < 0 else f"code {done.returncode}"
@@ -88,25 +87,6 @@ def require_rendering() -> None:
             "install a software renderer: apt-get install libegl1 libgl1 libxrender1. Everything "
             "but these figures works without it"
         )
-    _load_triton_first()
-
-
-def _default_theme() -> pv.themes.Theme:
-    """Return pyvista's own defaults, whatever the user has set."""
-    theme = pv.themes.Theme()
-    theme.multi_samples = _SAMPLES
-    return theme
-
-
-@functools.cache
-def _load_triton_first() -> None:
-    """Load Triton, where it is installed, before Mesa.
-
-    Both bring an LLVM of their own. Triton's crashes the process if it is loaded second, for
-    example by an import of PhysicsNeMo after the first picture; the other order works.
-    """
-    if importlib.util.find_spec("triton") is not None:
-        importlib.import_module("triton")
 
 
 def lookup_table(colors: Colormap, limits: Limits, no_data: str) -> pv.LookupTable:
@@ -119,18 +99,7 @@ def lookup_table(colors: Colormap, limits: Limits, no_data: str) -> pv.LookupTab
 
 
 class MeshRenderer:
-    """Paints one canvas again and again, with other values, from other sides.
-
-    >>> from .views import make_views
-    >>> from .canvases import make_canvas
-    >>> canvas = make_canvas(pv.Plane(i_size=2.0), 121)
-    >>> views = make_views(canvas, Theme(dpi=20, panel_width=1.0))
-    >>> with MeshRenderer(canvas, views, Theme()) as renderer:
-    ...     renderer.paint_plain("#ff0000")
-    ...     image = renderer.picture(views[0])
-    >>> image.shape, image[5, 10].tolist()
-    ((10, 20, 3), [255, 0, 0])
-    """
+    """Paints one canvas again and again, with other values, from other sides."""
 
     def __init__(self, canvas: Canvas, views: Sequence[View], theme: Theme) -> None:
         require_rendering()
@@ -143,10 +112,11 @@ class MeshRenderer:
         spacing = np.sqrt(area / max(1, self._mesh.n_points / 2))
         self._point_size = float(np.clip(2.3 * spacing, 2.0, 16.0))
         self._depth: dict[str, tuple[float, float]] = {}
+        defaults = pv.themes.Theme()  # pyvista's own, whatever the user has set
+        defaults.multi_samples = _SAMPLES
+        look = {"lighting": "none", "window_size": (64, 64), "theme": defaults}
         with quiet_vtk():
-            self._plotter = pv.Plotter(
-                off_screen=True, lighting="none", window_size=(64, 64), theme=_default_theme()
-            )
+            self._plotter = pv.Plotter(off_screen=True, **look)
         # What a flat mesh does not cover is no data.
         self._plotter.set_background(theme.no_data if canvas.flat else theme.background)
         self._plotter.enable_parallel_projection()
@@ -171,18 +141,11 @@ class MeshRenderer:
     ) -> None:
         """Colour the mesh by one value per token; `shading` takes the place of the theme's."""
         self._mesh.clear_data()
-        point = self._canvas.association == "point"
-        data = self._mesh.point_data if point else self._mesh.cell_data
-        data["shown"] = self._canvas.values(tokens)
-        self._add(
-            self._mesh,
-            "mesh",
-            shading,
-            scalars="shown",
-            cmap=lookup_table(colors, limits, self._theme.no_data),
-            # Values, not colours, are interpolated across a face: blue to red passes white.
-            interpolate_before_map=True,
-        )
+        data_of(self._mesh, self._canvas.association)["shown"] = self._canvas.values(tokens)
+        table = lookup_table(colors, limits, self._theme.no_data)
+        # Values, not colours, are interpolated across a face: blue to red passes white.
+        look = {"scalars": "shown", "cmap": table, "interpolate_before_map": True}
+        self._add(self._mesh, "mesh", shading, **look)
 
     def paint_plain(self, color: str, edges: str | None = None) -> None:
         """Show the geometry in one colour, with its edges if they get one."""
@@ -224,9 +187,7 @@ class MeshRenderer:
         room = max(far - near, right - left, top - bottom)
         focus = axes.T @ [(left + right) / 2, (bottom + top) / 2, (near + far) / 2]
         eye = self._plotter.camera
-        eye.focal_point = focus
-        eye.position = focus + axes[2] * 2 * room
-        eye.up = axes[1]
+        eye.position, eye.focal_point, eye.up = focus + axes[2] * 2 * room, focus, axes[1]
         eye.parallel_scale = (top - bottom) / 2
         eye.clipping_range = (room, 3 * room)
         with quiet_vtk():
@@ -269,8 +230,8 @@ def export_html(
         As in :func:`plot_comparison`.
     limits : tuple of float, optional
         Colour limits; percentiles 0.5 and 99.5 by default.
-    theme : Theme
-        Colours.
+    theme
+        As in :func:`plot_comparison`.
 
     Raises
     ------
@@ -285,12 +246,9 @@ def export_html(
     with quiet_vtk():
         plotter = pv.Plotter(off_screen=True)
     plotter.set_background(theme.background)
+    shown, place = canvas.values(np.asarray(values)), canvas.association
     plotter.add_mesh(
-        canvas.faces,
-        scalars=canvas.values(np.asarray(values)),
-        preference=canvas.association,
-        cmap=table,
-        show_scalar_bar=False,
+        canvas.faces, scalars=shown, preference=place, cmap=table, show_scalar_bar=False
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as draft:

@@ -2,17 +2,27 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import pyvista as pv
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from .canvases import TOP_PERCENTILE, Crop, Limits, check_values, make_canvas, outside
+from .canvases import TOP_PERCENTILE, Crop, Limits, check_values, make_canvas
 from .curves import colors_by_name, log_numbers
-from .pages import LOWEST, Drawing, Page, Paths, PictureDrawing, check_paths, padded, styled
+from .pages import (
+    LIGHT,
+    LOWEST,
+    Drawing,
+    Page,
+    Paths,
+    PictureDrawing,
+    Theme,
+    check_paths,
+    padded,
+    styled,
+)
 from .rendering import MeshRenderer
-from .theme import LIGHT, Theme
 from .views import ALL_AROUND, Camera, make_views
 
 # By kind of weights: the words beside its rows, and what follows them below its colour bar.
@@ -24,27 +34,11 @@ _BAND = "line: geometric mean of the heads; band: from the least to the greatest
 _AT_THE_FLOOR = "values below 10$^{-8}$, which single precision does not resolve, are drawn there"
 
 
-class HeadWeights(Protocol):
-    """Weights of some routes of one head, as ``inference.routing_weights`` gives them."""
-
-    block: int
-    head: int
-    routes: Int[np.ndarray, " R"]
-    masses: Float[np.ndarray, " R"]
-    encode: Float[np.ndarray, "R N"]
-    decode: Float[np.ndarray, "R N"]
-
-
 @dataclass(frozen=True)
 class RoutingMaps(PictureDrawing):
-    """The figure and its numbers.
+    """The figure, with the colour limits that all panels of ``encode`` or ``decode`` share.
 
-    Parameters
-    ----------
-    rectangles : dict
-        (left, top, width, height) of each (block, head, route, ``encode`` or ``decode``).
-    limits : dict
-        Colour limits of ``encode`` and ``decode``, shared by all their panels.
+    `rectangles` are by (block, head, route, ``encode`` or ``decode``).
     """
 
     limits: dict[str, Limits]
@@ -52,7 +46,7 @@ class RoutingMaps(PictureDrawing):
 
 def plot_routing(
     mesh: pv.DataSet,
-    weights: Sequence[HeadWeights],
+    weights: Sequence[Any],
     *,
     association: str = "auto",
     cameras: Sequence[str | Camera] = ALL_AROUND,
@@ -72,8 +66,9 @@ def plot_routing(
     ----------
     mesh : pyvista.DataSet
         Mesh of the whole case.
-    weights : sequence of HeadWeights
-        One entry per head, such as ``inference.routing_weights`` gives; arrays or CPU tensors.
+    weights : sequence
+        One entry per head, as ``inference.routing_weights`` returns it: `block`, `head`, `routes`
+        and `masses` (R,), `encode` and `decode` (R, N), arrays or CPU tensors.
     association, crop
         As in :func:`plot_comparison`.
     cameras : sequence of str or Camera
@@ -105,13 +100,13 @@ def plot_routing(
     row_height = max(height, LOWEST * theme.dpi)
     with styled(theme), MeshRenderer(canvas, views, theme) as renderer:
         page = Page(theme, [width] * n_columns, [row_height] * 2 * len(weights))
-        for (block, head, route, kind), values in maps.items():
+        for key, values in maps.items():
+            block, head, route, kind = key
             number = next(i for i, w in enumerate(weights) if (w.block, w.head) == (block, head))
             column = list(weights[number].routes).index(route)
             renderer.paint(values, theme.weights(), limits[kind])
             parts = [padded(renderer.picture(v), width, v.size[1], theme) for v in views]
             row = 2 * number + list(_KINDS).index(kind)
-            key = (block, head, route, kind)
             axis = page.picture(key, np.concatenate(parts), row, column)
             if kind == "encode":
                 mass = float(weights[number].masses[column])
@@ -126,13 +121,13 @@ def plot_routing(
         half = n_columns // 2
         left, right = (slice(half), slice(half, None)) if half else (slice(None), slice(None))
         for kind, columns in (("decode", right), ("encode", left)):
-            label, beyond = ": ".join(_KINDS[kind]), outside(limits[kind], *seen[kind])
-            page.bar(page.axes[-1, columns], theme.weights(), limits[kind], label, beyond)
+            label, shown = ": ".join(_KINDS[kind]), page.axes[-1, columns]
+            page.bar(shown, theme.weights(), limits[kind], label, seen[kind])
         image, paths = page.finish(paths)
     return RoutingMaps(image, paths, page.rectangles, limits)
 
 
-def _checked_maps(weights: Sequence[HeadWeights], n_tokens: int) -> dict[tuple, np.ndarray]:
+def _checked_maps(weights: Sequence[Any], n_tokens: int) -> dict[tuple, np.ndarray]:
     """Return relative encode and decode weights by (block, head, route, kind)."""
     maps = {}
     for entry in weights:
@@ -152,35 +147,9 @@ def _checked_maps(weights: Sequence[HeadWeights], n_tokens: int) -> dict[tuple, 
 
 @dataclass(frozen=True)
 class QueryChange(Drawing):
-    """The figure and the changes it shows.
-
-    Parameters
-    ----------
-    change : numpy.ndarray
-        Relative change of every query, (blocks, heads, M).
-    """
+    """The figure and the relative change of every query, (blocks, heads, M)."""
 
     change: Float[np.ndarray, "blocks heads M"]
-
-
-def query_change(
-    first: Float[np.ndarray, "blocks heads M D"], second: Float[np.ndarray, "blocks heads M D"]
-) -> Float[np.ndarray, "blocks heads M"]:
-    """Return how far each query moves between two cases, relative to its mean length.
-
-    >>> one = np.ones((1, 1, 2, 3))
-    >>> query_change(one, one * [[[[1], [3]]]]).tolist()
-    [[[0.0, 1.0]]]
-    """
-    first, second = np.asarray(first, float), np.asarray(second, float)
-    if first.shape != second.shape or first.ndim != 4:
-        raise ValueError(
-            f"queries have shapes {first.shape} and {second.shape}, expected (blocks, heads, M, D) "
-            "twice, from one model"
-        )
-    length = (np.linalg.norm(first, axis=-1) + np.linalg.norm(second, axis=-1)) / 2
-    distance = np.linalg.norm(first - second, axis=-1)
-    return np.divide(distance, length, out=np.zeros_like(distance), where=length > 0)
 
 
 def plot_query_change(
@@ -200,12 +169,10 @@ def plot_query_change(
     Parameters
     ----------
     first, second : numpy.ndarray
-        Queries of both cases, such as ``inference.routing_queries`` gives.
+        Queries of both cases, as ``inference.routing_queries`` returns them.
     cases : tuple of str
         Names of the cases.
-    title : str, optional
-        Line above, such as the run.
-    theme, path
+    title, theme, path
         As in :func:`plot_comparison`.
 
     Examples
@@ -216,22 +183,25 @@ def plot_query_change(
     ((2, 3, 8), 1.0)
     """
     paths = check_paths(path)
-    change = query_change(first, second)
+    first, second = np.asarray(first, float), np.asarray(second, float)
+    if first.shape != second.shape or first.ndim != 4:
+        raise ValueError(
+            f"queries have shapes {first.shape} and {second.shape}, expected (blocks, heads, M, D) "
+            "twice, from one model"
+        )
+    # How far each query moves, relative to its mean length.
+    length = (np.linalg.norm(first, axis=-1) + np.linalg.norm(second, axis=-1)) / 2
+    change = np.linalg.norm(first - second, axis=-1)
+    change = np.divide(change, length, out=np.zeros_like(change), where=length > 0)
     n_blocks, n_heads, n_routes = change.shape
     rows = np.sort(change.reshape(-1, n_routes), axis=1)[:, ::-1]
     top = float(change.max()) or 1.0
     with styled(theme):
         page = Page(theme, [3.6 * theme.dpi], [(0.13 * len(rows) + 0.3) * theme.dpi])
         axis = page.axes[0, 0]
-        axis.imshow(
-            rows,
-            aspect="auto",
-            cmap=theme.weights(),
-            vmin=0,
-            vmax=top,
-            interpolation="nearest",
-            extent=(0.5, n_routes + 0.5, len(rows) - 0.5, -0.5),
-        )
+        look = {"aspect": "auto", "interpolation": "nearest", "cmap": theme.weights()}
+        extent = (0.5, n_routes + 0.5, len(rows) - 0.5, -0.5)
+        axis.imshow(rows, vmin=0, vmax=top, extent=extent, **look)
         labels = [f"block {block + 1}" for block in range(n_blocks)]
         axis.set_yticks(np.arange(n_blocks) * n_heads + (n_heads - 1) / 2, labels)
         axis.tick_params(axis="y", length=0)
@@ -250,22 +220,15 @@ def plot_query_change(
 class Spectrum(Drawing):
     """The figure and, per model and block, how many routes carry the matrix.
 
-    Parameters
-    ----------
-    effective_rank : dict
-        For each model the mean over heads of the least number of singular values that hold 99 %
-        of the squared sum, one number per block.
+    The effective rank is the least number of singular values that hold 99 % of the squared sum,
+    its mean over heads.
     """
 
     effective_rank: dict[str, tuple[float, ...]]
 
 
 def effective_rank(values: Float[np.ndarray, "... M"]) -> np.ndarray:
-    """Return how many of the largest singular values hold 99 % of the sum of squares.
-
-    >>> effective_rank(np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]])).tolist()
-    [1, 3]
-    """
+    """Return how many of the largest singular values hold 99 % of the sum of squares."""
     energy = np.cumsum(np.asarray(values, float) ** 2, axis=-1)
     return (energy < _LARGEST_SHARE * energy[..., -1:] * (1 - 1e-12)).sum(-1) + 1
 
@@ -285,8 +248,8 @@ def plot_spectrum(
     Parameters
     ----------
     spectra : Mapping[str, numpy.ndarray]
-        For each model an array (blocks, heads, M), the largest first, such as
-        ``inference.routing_spectra`` gives.
+        For each model an array (blocks, heads, M), the largest first, as
+        ``inference.routing_spectra`` returns it.
     title, theme, path
         As in :func:`plot_comparison`.
 
@@ -297,9 +260,20 @@ def plot_spectrum(
     {'FLARE++': (8.0, 8.0)}
     """
     paths = check_paths(path)
-    spectra = {name: _checked_spectrum(name, values) for name, values in spectra.items()}
     if not spectra:
         raise ValueError("spectra is empty; give at least one array by the name of its model")
+    spectra = {name: np.asarray(values, float) for name, values in spectra.items()}
+    for name, values in spectra.items():
+        if values.ndim != 3 or 0 in values.shape:
+            raise ValueError(
+                f"the spectrum of {name!r} has shape {values.shape}, expected (blocks, heads, M)"
+            )
+        sound = np.isfinite(values).all() and (values >= 0).all() and (values[..., 0] > 0).all()
+        if not sound or (np.diff(values, axis=-1) > 1e-9 * values[..., :1]).any():
+            raise ValueError(
+                f"the spectrum of {name!r} must hold finite singular values, the largest first and "
+                "positive"
+            )
     n_blocks = max(len(values) for values in spectra.values())
     shares = {name: values / values[..., :1] for name, values in spectra.items()}
     lowest = min(float(values.min()) for values in shares.values())
@@ -327,18 +301,3 @@ def plot_spectrum(
         page.note(f"{_BAND}\n{_AT_THE_FLOOR}" if lowest < _FLOOR else _BAND)
         image, paths = page.finish(paths)
     return Spectrum(image, paths, ranks)
-
-
-def _checked_spectrum(name: str, values: np.ndarray) -> np.ndarray:
-    values = np.asarray(values, float)
-    if values.ndim != 3 or 0 in values.shape:
-        raise ValueError(
-            f"the spectrum of {name!r} has shape {values.shape}, expected (blocks, heads, M)"
-        )
-    sound = np.isfinite(values).all() and (values >= 0).all() and (values[..., 0] > 0).all()
-    if not sound or (np.diff(values, axis=-1) > 1e-9 * values[..., :1]).any():
-        raise ValueError(
-            f"the spectrum of {name!r} must hold finite singular values, the largest first and "
-            "positive"
-        )
-    return values

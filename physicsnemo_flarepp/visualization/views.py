@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .canvases import Canvas, Crop
-from .theme import Theme
+from .pages import Theme
 
 _MARGIN = 0.02  # of the extent, around surfaces
 
@@ -59,7 +59,6 @@ class Camera:
 
 PLAN = Camera("plan", (0, 0, 1), (0, 1, 0))  # of planar sets
 
-
 # Flow along +x, z up (DrivAerML, AhmedML): the car drives to the left of the side view.
 CAMERAS = {
     camera.name: camera
@@ -75,11 +74,8 @@ CAMERAS = {
     )
 }
 
-
 # What the first of these does not see, the second does.
 ALL_AROUND = ("three-quarter", "underside")
-
-
 # The base makes most of the drag, so the rear is among them.
 CAR_CAMERAS = ("three-quarter", "side", "top", "rear")
 
@@ -89,8 +85,6 @@ def oriented_cameras(
 ) -> tuple[Camera, ...]:
     """Return cameras of these names for data whose flow and up axis are not +x and +z.
 
-    Examples
-    --------
     >>> oriented_cameras(["side"], up=(0, 1, 0))
     (Camera(name='side', direction=(0.0, 0.0, 1.0), up=(0.0, 1.0, 0.0)),)
     """
@@ -152,20 +146,18 @@ def make_views(
         raise ValueError(f"cameras is {cameras}, but the mesh is planar and has one view")
     usual = (PLAN,) if canvas.flat else CAR_CAMERAS
     chosen = resolve_cameras(usual if cameras is None else cameras)
-    windows = (
-        [tuple(map(float, crop))] if crop is not None else [_window(canvas, c) for c in chosen]
-    )
-    spans = np.array([(right - left, top - bottom) for left, right, bottom, top in windows])
+    extents = [camera.extent(canvas)[:2] for camera in chosen]
+    if crop is not None:
+        extents = [np.reshape(crop, (2, 2)).astype(float)]
+    elif not canvas.flat:
+        margins = [_MARGIN * np.ptp(extent, axis=1).max() for extent in extents]
+        extents = [e + (-m, m) for e, m in zip(extents, margins, strict=True)]
+    spans = np.ptp(extents, axis=2)
     width = theme.panel_width * theme.dpi
     per_unit = min(width / spans[:, 0].max(), tallest * width / spans[:, 1].max())
     sizes = np.maximum(1, np.round(spans * per_unit)).astype(int).tolist()
-    return [View(*view[:2], tuple(view[2])) for view in zip(chosen, windows, sizes, strict=True)]
-
-
-def _window(canvas: Canvas, camera: Camera) -> tuple[float, float, float, float]:
-    extent = camera.extent(canvas)[:2]
-    margin = 0.0 if canvas.flat else _MARGIN * np.ptp(extent, axis=1).max()
-    return tuple((extent + (-margin, margin)).ravel())
+    rows = zip(chosen, extents, sizes, strict=True)
+    return [View(camera, tuple(extent.ravel()), tuple(size)) for camera, extent, size in rows]
 
 
 @dataclass(frozen=True)
@@ -174,10 +166,8 @@ class Preset:
 
     Parameters
     ----------
-    labels : Mapping[str, str]
-        Names of channels as they are written in figures; others keep theirs.
-    units : Mapping[str, str]
-        Units of channels, by the channel's own name.
+    labels, units : Mapping[str, str]
+        By the name of a channel, the name written in figures and the units, where they are known.
     crop : tuple of float or None
         Part of planar meshes to look at.
     source : str or None
@@ -193,22 +183,19 @@ class Preset:
     cameras: tuple[str, ...] | None = None
 
 
+_PARTS = {"": "", "_x": " x", "_y": " y", "_z": " z"}  # of a vector field
 _VEHICLE = Preset(
     labels={
         "pMeanTrim": "pressure",
         "CpMeanTrim": "pressure coefficient",
-        "wallShearStressMeanTrim": "wall shear",
-        "wallShearStressMeanTrim_x": "wall shear x",
-        "wallShearStressMeanTrim_y": "wall shear y",
-        "wallShearStressMeanTrim_z": "wall shear z",
-        "UMeanTrim": "velocity",
-        **{f"UMeanTrim_{axis}": f"velocity {axis}" for axis in "xyz"},
+        **{f"wallShearStressMeanTrim{end}": f"wall shear{words}" for end, words in _PARTS.items()},
+        **{f"UMeanTrim{end}": f"velocity{words}" for end, words in _PARTS.items()},
     },
     # Kinematic: divided by the density.
     units={
         "pMeanTrim": "m²/s²",
-        **{f"wallShearStressMeanTrim{part}": "m²/s²" for part in ("", "_x", "_y", "_z")},
-        **{f"UMeanTrim{part}": "m/s" for part in ("", "_x", "_y", "_z")},
+        **{f"wallShearStressMeanTrim{end}": "m²/s²" for end in _PARTS},
+        **{f"UMeanTrim{end}": "m/s" for end in _PARTS},
     },
     cameras=CAR_CAMERAS,
 )
@@ -225,10 +212,7 @@ PRESETS: Mapping[str, Preset] = {
     "cars": _VEHICLE,
     "cars_wake": _VEHICLE,
     "car_volumes": _VEHICLE,
-    **{
-        f"drivaerml_{size}": _VEHICLE
-        for size in ("10k", "40k", "100k", "200k", "300k", "400k", "500k", "1m")
-    },
+    **{f"drivaerml_{n}": _VEHICLE for n in "10k 40k 100k 200k 300k 400k 500k 1m".split()},
 }
 
 
@@ -253,9 +237,5 @@ def preset_for(
     >>> preset_for(None, dimension=3).cameras
     ('three-quarter', 'side', 'top', 'rear')
     """
-    special = f"{benchmark} (built in)"
-    if builtin and special in PRESETS:
-        return PRESETS[special]
-    if benchmark in PRESETS:
-        return PRESETS[benchmark]
-    return _VEHICLE if dimension == 3 else Preset()
+    usual = PRESETS.get(benchmark, _VEHICLE if dimension == 3 else Preset())
+    return PRESETS.get(f"{benchmark} (built in)", usual) if builtin else usual

@@ -91,7 +91,7 @@ def test_help_of_a_verb_explains_it(name, capsys):
 
 def test_help_names_the_choices_that_the_library_checks(capsys):
     """Without importing it."""
-    from physicsnemo_flarepp.evaluation.force_conventions import ORIENTATIONS
+    from physicsnemo_flarepp.evaluation.forces import ORIENTATIONS
     from physicsnemo_flarepp.runs.trained_run import CHECKPOINTS
 
     with pytest.raises(SystemExit, match="0"):

@@ -23,11 +23,11 @@ from physicsnemo_flarepp.evaluation.bounds import (
     ERROR,
     LEVELS,
     Bounds,
+    NoGround,
     area_quantile,
     difficulty,
     highest_level,
 )
-from physicsnemo_flarepp.evaluation.calibration import NoGround
 from physicsnemo_flarepp.evaluation.file_predictions import describe_prediction
 from physicsnemo_flarepp.report import write_page
 from physicsnemo_flarepp.runs.checkpoints import Manifest

@@ -16,7 +16,6 @@ from physicsnemo_flarepp.evaluation import (
     predict_file,
     target_settings,
 )
-from physicsnemo_flarepp.evaluation.force_conventions import describe_settings, sign_doubt
 from tests.evaluation import making
 
 
@@ -26,7 +25,7 @@ def test_the_sign_of_the_shear_is_the_data_sets(loaded, surfaces, tmp_path):
     builtin = load_run(loaded.directory, device="cpu")
     builtin.config.data.root, builtin.config.data.builtin = None, "cars"
     assert force_settings(builtin).shear_sign == 1
-    assert "along the flow" in describe_settings(force_settings(builtin))
+    assert "along the flow" in str(force_settings(builtin))
     stamped = load_run(loaded.directory, device="cpu")
     stamped.config.data.root = str(tmp_path)
     (tmp_path / "stamp.json").write_text(json.dumps({"name": "cars"}))
@@ -52,7 +51,7 @@ def test_pressure_alone_gives_pressure_forces(surface_run):
     run = load_run(surface_run, device="cpu")
     run.__dict__["channels"] = run.channels.__class__(3, {"pMeanTrim": 1}, {}, {}, "cell")
     settings = force_settings(run)
-    assert settings.shear is None and "pressure forces only" in describe_settings(settings)
+    assert settings.shear is None and "pressure forces only" in str(settings)
 
 
 @pytest.fixture
@@ -132,4 +131,4 @@ def test_friction_against_the_flow_is_told(loaded):
     assert note.endswith("give --shear-sign 1")
     right = evaluate_run(loaded, force_settings(loaded, {"shear_sign": 1}))
     assert not any("opposite sign" in note for note in right.notes)
-    assert sign_doubt(force_settings(loaded), 0.0) is None
+    assert force_settings(loaded).sign_doubt(0.0) is None

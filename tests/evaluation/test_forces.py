@@ -7,12 +7,15 @@ import torch
 
 from physicsnemo_flarepp.builtin.sets.car_body import sample_shape
 from physicsnemo_flarepp.builtin.sets.cars import solve_shape, write_run
-from physicsnemo_flarepp.datapipes.readers.case_files import read_reference_values
-from physicsnemo_flarepp.evaluation.force_conventions import ForceSettings, force_settings
+from physicsnemo_flarepp.datapipes.readers.case_files import (
+    read_reference_values,
+    reference_values_beside,
+)
 from physicsnemo_flarepp.evaluation.forces import (
+    ForceSettings,
+    force_settings,
     force_surface,
     load_sums,
-    stored_reference_area,
     surface_areas,
     surface_forces,
 )
@@ -159,7 +162,7 @@ def test_true_fields_of_a_car_give_the_forces_its_solver_wrote(tmp_path):
         car["pMeanTrim"],
         car["wallShearStressMeanTrim"],
         chosen,
-        stored_reference_area(source),
+        reference_values_beside(source)["aRef"],
     ).coefficients
     written = read_reference_values(folder / "force_mom_3.csv")
     assert found["Cd"] == pytest.approx(written["Cd"], abs=2e-6)
@@ -167,12 +170,8 @@ def test_true_fields_of_a_car_give_the_forces_its_solver_wrote(tmp_path):
     assert found["Cs"] == pytest.approx(0, abs=2e-6)
     # The cars' aRef counts forward-facing cells; nothing of this body hides anything else.
     assert frontal_area(polygon_mesh(car, source), X) == pytest.approx(
-        stored_reference_area(source), rel=1e-3
+        reference_values_beside(source)["aRef"], rel=1e-3
     )
-
-
-def test_reference_area_is_none_without_a_table(tmp_path):
-    assert stored_reference_area(tmp_path / "car.stl") is None
 
 
 def test_without_a_table_the_reference_is_the_silhouette(loaded, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.evaluation import predict_file
-from physicsnemo_flarepp.evaluation.likeness import compare_size, training_ranges
+from physicsnemo_flarepp.evaluation.file_predictions import compare_size, training_ranges
 from tests.evaluation import making
 
 CARS = {
@@ -46,7 +46,7 @@ def test_size_and_proportions_are_compared_with_the_training_set(extent, advice)
         assert found.warning is None and found.doubt is None
     else:
         assert re.search(f"car.stl is not of the size of .*{advice}", found.warning)
-        assert found.doubt == "the surface is not of the size of those of training"
+        assert found.doubt == "the surface does not have the size of the training surfaces"
 
 
 def test_a_stored_training_set_goes_before_the_normaliser(loaded):
@@ -90,7 +90,7 @@ def test_a_surface_elsewhere_is_noticed(loaded, tmp_path):
     prediction = predict_file(loaded, tmp_path / "far.stl")
     (warning,) = prediction.warnings
     assert "x 8." in warning and "Move it" in warning and "y " not in warning
-    assert "not where those of training are" in prediction.doubt
+    assert "not where the training surfaces are" in prediction.doubt
 
 
 def test_loose_points_matter_to_runs_on_points_only(loaded, tmp_path):

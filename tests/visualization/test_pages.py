@@ -40,7 +40,7 @@ def test_pictures_keep_their_pixels_whatever_is_written_around_them():
             page.beside(axis, "words at the side that are longer than the row is high")
         page.title("title " * 40)
         page.note("note")
-        page.bar(page.axes[0], LIGHT.fields(), (0.0, 1e-4), "above [Pa]", (True, False))
+        page.bar(page.axes[0], LIGHT.fields(), (0.0, 1e-4), "above [Pa]", [np.array([-1.0])])
         page.bar(page.axes[1, :1], LIGHT.fields(), (0.0, 1e-4), "below [Pa]")
         image, _ = page.finish([])
     assert_apart(page, page.rectangles)
@@ -83,16 +83,17 @@ LIMITS = [
 
 
 @pytest.mark.parametrize("inches", [0.6, 2.1])
-@pytest.mark.parametrize("limits", LIMITS)
-def test_ticks_of_bars_differ_and_stay_apart(limits, inches):
+def test_ticks_of_bars_differ_and_stay_apart(inches):
     with styled(LIGHT):
-        page = Page(LIGHT, [inches * LIGHT.dpi], [200])
-        page.bar(page.axes[0], LIGHT.fields(), limits, "p")
+        page = Page(LIGHT, [inches * LIGHT.dpi] * len(LIMITS), [200])
+        for axis, limits in zip(page.axes[0], LIMITS, strict=True):
+            page.bar([axis], LIGHT.fields(), limits, "p")
         page.finish([])
-    labels = numbers(page.figure.axes[-1].xaxis, limits).values()
-    boxes = [label.get_window_extent() for label in labels]
-    assert labels and len({label.get_text() for label in labels}) == len(labels)
-    assert all(a.x1 + 2 < b.x0 for a, b in zip(boxes, boxes[1:], strict=False))
+    for bar, limits in zip(page.figure.axes[len(LIMITS) :], LIMITS, strict=True):
+        labels = numbers(bar.xaxis, limits).values()
+        boxes = [label.get_window_extent() for label in labels]
+        assert labels and len({label.get_text() for label in labels}) == len(labels), limits
+        assert all(a.x1 + 2 < b.x0 for a, b in zip(boxes, boxes[1:], strict=False)), limits
 
 
 @pytest.mark.parametrize(
