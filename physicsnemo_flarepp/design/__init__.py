@@ -2,6 +2,7 @@
 
 from .lattice import Lattice, make_lattice
 from .optimization import Outcome, Problem, optimize
+from .reporting import outcome_rows, write_outcome
 from .sensitivity import (
     Sensitivity,
     car_directions,
@@ -26,6 +27,8 @@ __all__ = [
     "make_lattice",
     "open_shape",
     "optimize",
+    "outcome_rows",
     "sensitivity_mesh",
     "shape_sensitivity",
+    "write_outcome",
 ]
