@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import hydra
@@ -164,7 +165,7 @@ def check(options: argparse.Namespace) -> None:
             print(finding.line(), flush=True)
     failed = [finding.name for finding in findings if finding.status == checks.FAILED]
     if options.json:
-        content = {"passed": not failed, "findings": [checks.as_record(f) for f in findings]}
+        content = {"passed": not failed, "findings": [asdict(f) for f in findings]}
         print(json.dumps(content, indent=2))
     if failed:
         raise ChecksFailed(f"{len(failed)} of {len(findings)} failed: {', '.join(failed)}")

@@ -1,8 +1,7 @@
 """From prediction to design: exact shape sensitivities, and shapes that are optimised by them."""
 
 from .lattice import Lattice, make_lattice
-from .optimization import Outcome, Problem, optimize
-from .reporting import outcome_rows, write_outcome
+from .optimization import Outcome, Problem, optimize, outcome_rows, write_outcome
 from .sensitivity import (
     Sensitivity,
     car_directions,
