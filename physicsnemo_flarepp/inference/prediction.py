@@ -264,7 +264,7 @@ def unwrap(model: nn.Module) -> TokenModel:
             if ranks > 1 and model.training_state != TrainingState.SUMMON_FULL_PARAMS:
                 raise ValueError(
                     "the weights are sharded over ranks; predict inside `with "
-                    "FullyShardedDataParallel.summon_full_params(model):`, or take the plain forward"
+                    "FullyShardedDataParallel.summon_full_params(model):`, or use the plain forward"
                 )
         model = model._orig_mod if isinstance(model, OptimizedModule) else model.module
     model = view_physicsnemo(model)

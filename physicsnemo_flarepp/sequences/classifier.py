@@ -13,7 +13,7 @@ from ..models.layers import linear_chain, make_block, stack_blocks
 from ..models.token_model import MetaData, check_integers, check_sizes
 from ..ops import sum_over_group
 from ..ops.collectives import group_rank, group_size
-from ..parallel.tokens import split_bounds
+from ..parallel.ranks import split_bounds
 
 POSITIONS = ("learned", "rotary")
 POOLINGS = ("mean", "cls")

@@ -16,7 +16,7 @@ from tensordict import TensorDict
 
 from ...files import reading
 from ...meshes.measures import cloud_areas, grid_areas
-from ...parallel.tokens import split_bounds
+from ...parallel.ranks import split_bounds
 from ..sampling import TOKEN_KEYS, Rows, check_shard, token_rows, weighted_rows
 from ..validation import check_finite, check_range, check_unique, check_weights, missing_name
 from .kept_cases import KeptCases
