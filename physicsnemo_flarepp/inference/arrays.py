@@ -170,9 +170,9 @@ class TokenInputs:
         Raises ValueError if a value of a real token is NaN or infinite.
         """
         weights = self.read_weights(start, stop)
-        embedding = self.embedding
-        if embedding is not None:
-            embedding = self._load_checked(embedding, start, stop, weights)
+        embedding = None
+        if self.embedding is not None:
+            embedding = self._load_checked(self.embedding, start, stop, weights)
         own = (start, stop, weights) if self.fx.shape[1] == self.n_tokens else (0, 1, None)
         return self._load_checked(self.fx, *own), embedding, self._scaled(weights)
 
@@ -341,23 +341,22 @@ class Output:
         done, (start, stop), y = self._pending.popleft()
         if done is not None:
             done.synchronize()
-        if not isinstance(self._rows, Tensor):
-            y = (y.float() if y.dtype == torch.bfloat16 else y).numpy()
-        self._rows[:, start:stop] = y
+        if isinstance(self._rows, Tensor):
+            self._rows[:, start:stop] = y
+        else:
+            self._rows[:, start:stop] = (y.float() if y.dtype == torch.bfloat16 else y).numpy()
 
     def _view_as_rows(self, array: ArrayLike) -> Any:
         shape = tuple(array.shape)
         if shape not in (self.rows_shape, self.full_shape):
             wanted = " or ".join(map(str, dict.fromkeys((self.full_shape, self.rows_shape))))
             raise ValueError(f"out must have shape {wanted}, got {shape}")
-        is_tensor = isinstance(array, Tensor)
-        if not (
-            array.is_floating_point() if is_tensor else np.issubdtype(array.dtype, np.floating)
-        ):
+        kind, known = array.dtype, isinstance(array.dtype, torch.dtype)
+        if not (kind.is_floating_point if known else np.issubdtype(kind, np.floating)):
             raise TypeError(f"out must be of a floating dtype, got {array.dtype}")
         if shape == self.rows_shape:
             return array
-        if is_tensor:
+        if isinstance(array, Tensor):
             return array.view(self.rows_shape)
         rows = array.reshape(self.rows_shape) if isinstance(array, np.ndarray) else None
         if rows is None or not np.shares_memory(rows, array):

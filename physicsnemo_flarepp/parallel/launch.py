@@ -110,7 +110,7 @@ def _as_duration(timeout: timedelta | float | None) -> timedelta | None:
     duration = timeout
     if isinstance(timeout, int | float) and not isinstance(timeout, bool):
         duration = timedelta(seconds=timeout) if math.isfinite(timeout) else timeout
-    if timeout is None or isinstance(duration, timedelta) and duration > timedelta(0):
+    if duration is None or isinstance(duration, timedelta) and duration > timedelta(0):
         return duration
     raise ValueError(
         f"timeout must be a positive number of seconds or datetime.timedelta, got {timeout!r}; "

@@ -214,7 +214,8 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[int]]:
     for i, tensor in enumerate(tensors):
         kinds.setdefault((tensor.device, accumulation_dtype(tensor.dtype)), []).append(i)
     for (_, dtype), positions in kinds.items():
-        bucket, room = [], BUCKET_BYTES
+        bucket: list[int] = []
+        room = BUCKET_BYTES
         for i in positions:
             size = tensors[i].numel() * dtype.itemsize
             if bucket and size > room:

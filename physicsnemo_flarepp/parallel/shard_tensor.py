@@ -62,8 +62,8 @@ def forward_shards(
     if model.unified_pos:
         positions = model.positions.split(sizes)[here].to(fx.dtype)
         local["embedding"] = positions.expand(fx.shape[0], -1, -1)
-    plain = [key for key, value in inputs.items() if value is not None and not _is_sharded(value)]
-    local |= _sum_gradients(name, {key: local[key] for key in plain})
+    plain = {k: v for k, v in local.items() if v is not None and not _is_sharded(inputs[k])}
+    local |= _sum_gradients(name, plain)
     y = functional_call(_bind(model, name), _sum_gradients(name, parameters), kwargs=local)
     y = y.unflatten(1, (-1, *row)) if y.shape[1] else y.reshape(y.shape[0], 0, *row, y.shape[2])
     shapes = {axis: [torch.Size((*shape[:-1], y.shape[-1])) for shape in shards]}
