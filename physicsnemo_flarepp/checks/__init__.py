@@ -1,6 +1,7 @@
 """Does the package work on this machine?"""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
@@ -11,27 +12,24 @@ from .execution import (
     split_findings,
     streaming_findings,
 )
-from .findings import FAILED, Check, Finding, as_record
+from .findings import FAILED, REPORT, Check, Finding
 from .kernels import kernel_findings
 from .machine import directory_findings, rendering_findings, version_findings
 from .ranks import rank_findings
 
-__all__ = ["FAILED", "Check", "Finding", "as_record", "choose_checks", "run_checks"]
+__all__ = ["FAILED", "Check", "Finding", "choose_checks", "run_checks"]
 
-_REPORT = "report the output of `flarepp check --json`"
+_COMPILERS = "a CPU needs a C++ compiler (apt-get install g++), a GPU needs Triton"
 
 
 def choose_checks(n_ranks: int = 0, bench: bool = False) -> list[Check]:
     """Return the checks in order; `n_ranks` above 1 also starts ranks, `bench` times mixers."""
     chosen = [
         Check("versions", version_findings, "reinstall what the message names"),
-        Check("kernels", kernel_findings, f"no training can be trusted here: {_REPORT}"),
-        Check("autocast", autocast_findings, f"train with training.precision=fp32 and {_REPORT}"),
+        Check("kernels", kernel_findings, f"no training can be trusted here: {REPORT}"),
+        Check("autocast", autocast_findings, f"train with training.precision=fp32 and {REPORT}"),
         Check(
-            "torch.compile",
-            compile_findings,
-            "train with training.compile=false; a CPU needs a C++ compiler (apt-get install g++), "
-            "a GPU needs Triton",
+            "torch.compile", compile_findings, f"train with training.compile=false; {_COMPILERS}"
         ),
         Check("parts", split_findings, "set FLAREPP_SPLITS=1 to switch parts off"),
         Check("streaming", streaming_findings, "predict on the CPU, or with offload='device'"),
@@ -39,12 +37,8 @@ def choose_checks(n_ranks: int = 0, bench: bool = False) -> list[Check]:
         Check("directories", directory_findings, "check the path in the message"),
     ]
     if n_ranks > 1:
-
-        def find(device: torch.device) -> Iterator[Finding]:
-            yield from rank_findings(n_ranks, device)
-
         advice = "NCCL_DEBUG=INFO shows what NCCL does; --device cpu tries gloo"
-        chosen.append(Check(f"{n_ranks} ranks", find, advice))
+        chosen.append(Check(f"{n_ranks} ranks", partial(rank_findings, n_ranks), advice))
     if bench:
         chosen.append(Check("cost", cost_findings, "free some memory on the device"))
     return chosen

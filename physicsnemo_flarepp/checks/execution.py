@@ -4,6 +4,8 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from ..ops import decode, encode
 from ..ops.kernels import select_backend
 from ..ops.splits import VARIABLE, choose_splits, count_slots
 from ..progress import progress_bar
-from .findings import NOTED, PASSED, Finding, judge, relative_error
+from .findings import NOTED, PASSED, REPORT, Finding, judge, relative_error
 from .kernels import short_name
 
 _AUTOCAST_LIMITS = {torch.bfloat16: 0.05, torch.float16: 0.01}
@@ -67,13 +69,9 @@ def autocast_findings(device: torch.device) -> Iterator[Finding]:
 
         found = value_and_gradient(forward, model, x)
         errors = [relative_error(*pair) for pair in zip(found, reference, strict=True)]
-        yield judge(
-            f"autocast {short_name(dtype)}",
-            max(errors),
-            limit,
-            "output {:.1e}, gradients {:.1e}".format(*errors) + f" (limit {limit:.0e})",
-            "train with training.precision=fp32 and report the output of `flarepp check --json`",
-        )
+        figures = "output {:.1e}, gradients {:.1e}".format(*errors) + f" (limit {limit:.0e})"
+        advice = f"train with training.precision=fp32 and {REPORT}"
+        yield judge(f"autocast {short_name(dtype)}", max(errors), limit, figures, advice)
 
 
 def compile_findings(device: torch.device) -> Iterator[Finding]:
@@ -89,55 +87,45 @@ def compile_findings(device: torch.device) -> Iterator[Finding]:
         pairs = zip(*(value_and_gradient(f, model, x) for f in (compiled, model)), strict=True)
         errors.extend(relative_error(*pair) for pair in pairs)
         counts.append(counter.frame_count)
-    seconds = time.perf_counter() - start
+    figures = f"error {max(errors):.1e} against eager, {time.perf_counter() - start:.0f} s"
+    advice = "train with training.compile=false"
+    name = "torch.compile, dynamic N"
+    yield judge(name, max(errors), 1e-4, figures, f"{advice} and {REPORT}")
     again = counts[-1] - counts[0]
-    yield judge(
-        "torch.compile, dynamic N",
-        max(errors),
-        1e-4,
-        f"error {max(errors):.1e} against eager, {seconds:.0f} s",
-        "train with training.compile=false and report the output of `flarepp check --json`",
-    )
-    yield judge(
-        "torch.compile, recompilations",
-        again,
-        0,
-        f"{again} for two further token counts",
-        "steps will be slow whenever the token count changes: train with training.compile=false, "
-        "or with a fixed data.n_points",
-    )
+    figures = f"{again} for two further token counts"
+    advice = f"steps will be slow whenever the token count changes: {advice}, or with a fixed "
+    yield judge("torch.compile, recompilations", again, 0, figures, f"{advice}data.n_points")
 
 
 def split_findings(device: torch.device) -> Iterator[Finding]:
     """Compare the time of encode and decode in parts with the whole, forward and backward."""
-    tokens = 200_000 if device.type == "cuda" else 20_000
-    slots = count_slots(device)
-    dtypes = (torch.float32, torch.float16) if device.type == "cuda" else (torch.float32,)
-    for dtype in dtypes:
-        for heads in (1, 8):
-            rows = [
-                torch.randn(1, n, heads, 16, device=device).to(dtype).transpose(1, 2)
-                for n in (64, 64, tokens, tokens)
-            ]
-            q, z, k, v = (t.requires_grad_() for t in rows)
-            for name, call, inputs in (
-                ("encode", encode, (q, k, v)),
-                ("decode", decode, (k, q, z)),
-            ):
-                backend = select_backend(*inputs, None)
-                sizes = (1, heads, inputs[0].shape[2], inputs[1].shape[2])
-                parts = [choose_splits(backend, way, sizes, slots) for way in (False, True)]
-                steps = {n: _attention_step(call, inputs, n) for n in (1, None)}
-                whole, auto = median_seconds(steps, "parts").values()
-                figures = f"auto takes {parts[0]} forward, {parts[1]} backward: "
-                figures += f"{1e3 * auto:.1f} ms, whole {1e3 * whole:.1f} ms"
-                slow = auto > _SLOWER * whole and max(parts) > 1
-                yield Finding(
-                    f"parts, {name} H={heads} {short_name(dtype)}",
-                    NOTED if slow else PASSED,
-                    figures,
-                    f"the whole is faster here: set {VARIABLE}=1" if slow else "",
-                )
+    on_gpu = device.type == "cuda"
+    tokens = 200_000 if on_gpu else 20_000
+    for dtype, heads in product((torch.float32, torch.float16)[: 1 + on_gpu], (1, 8)):
+        rows = [
+            torch.randn(1, n, heads, 16, device=device).to(dtype).transpose(1, 2)
+            for n in (64, 64, tokens, tokens)
+        ]
+        q, z, k, v = (t.requires_grad_() for t in rows)
+        for call, inputs in ((encode, (q, k, v)), (decode, (k, q, z))):
+
+            def step(parts: int | None, call: Callable = call, inputs: tuple = inputs) -> None:
+                torch.autograd.grad(call(*inputs, splits=parts).sum(), inputs)
+                _wait(device)
+
+            sizes = (1, heads, inputs[0].shape[2], inputs[1].shape[2])
+            backend, slots = select_backend(*inputs, None), count_slots(device)
+            forward, backward = (choose_splits(backend, way, sizes, slots) for way in (False, True))
+            steps = {n: partial(step, n) for n in (1, None)}
+            whole, auto = median_seconds(steps, "parts").values()
+            slow = auto > _SLOWER * whole and max(forward, backward) > 1
+            yield Finding(
+                f"parts, {call.__name__} H={heads} {short_name(dtype)}",
+                NOTED if slow else PASSED,
+                f"auto takes {forward} forward, {backward} backward: {1e3 * auto:.1f} ms, "
+                f"whole {1e3 * whole:.1f} ms",
+                f"the whole is faster here: set {VARIABLE}=1" if slow else "",
+            )
 
 
 def streaming_findings(device: torch.device) -> Iterator[Finding]:
@@ -152,22 +140,14 @@ def streaming_findings(device: torch.device) -> Iterator[Finding]:
         results.append(predict(model, x, chunk_size=1500, progress=False))
         seconds.append(time.perf_counter() - start)
     error = max(relative_error(found, plain) for found in results)
+    figures = f"error {error:.1e} against the plain forward, {min(seconds):.2f} s for 20,011 points"
     way = "pinned transfers" if device.type == "cuda" else "chunks"
-    yield judge(
-        f"streaming, {way}",
-        error,
-        1e-4,
-        f"error {error:.1e} against the plain forward, {min(seconds):.2f} s for 20,011 points",
-        "predict with offload='device', and report the output of `flarepp check --json`",
-    )
+    advice = "predict with offload='device'"
+    yield judge(f"streaming, {way}", error, 1e-4, figures, f"{advice}, and {REPORT}")
     same = all(torch.equal(found, results[0]) for found in results)
-    yield judge(
-        f"streaming, repeated {way}",
-        float(not same),
-        0,
-        "equal bit for bit" if same else "results differ from call to call",
-        "transfers overwrite each other: predict with offload='device' and report it",
-    )
+    figures = "equal bit for bit" if same else "results differ from call to call"
+    advice = f"transfers overwrite each other: {advice} and report it"
+    yield judge(f"streaming, repeated {way}", float(not same), 0, figures, advice)
 
 
 def cost_findings(device: torch.device) -> Iterator[Finding]:
@@ -195,21 +175,12 @@ def cost_findings(device: torch.device) -> Iterator[Finding]:
             if _UNIT in seconds:
                 figures += f"  {seconds[name] / seconds[_UNIT]:5.2f} x"
             if on_gpu:
-                figures += f"  {_peak(steps[name], device) / 1e6:7.0f} MB"
+                torch.cuda.reset_peak_memory_stats(device)
+                before = torch.cuda.memory_allocated(device)
+                steps[name]()
+                peak = torch.cuda.max_memory_allocated(device) - before
+                figures += f"  {peak / 1e6:7.0f} MB"
             yield Finding(title, NOTED, figures)
-
-
-def _attention_step(
-    call: Callable, inputs: tuple[Tensor, ...], n: int | None
-) -> Callable[[], None]:
-    """Return forward and backward of an operator in `n` parts, None as it chooses."""
-
-    def step() -> None:
-        torch.autograd.grad(call(*inputs, splits=n).sum(), inputs)
-        if inputs[0].is_cuda:
-            torch.cuda.synchronize(inputs[0].device)
-
-    return step
 
 
 def median_seconds(steps: Mapping[Any, Callable[[], None]], label: str) -> dict[Any, float]:
@@ -243,14 +214,11 @@ def make_step(mixer: str, n_tokens: int, layers: int, device: torch.device) -> C
     def step() -> None:
         model.zero_grad(set_to_none=True)
         model(x).square().mean().backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        _wait(device)
 
     return step
 
 
-def _peak(step: Callable[[], None], device: torch.device) -> int:
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    step()
-    return torch.cuda.max_memory_allocated(device) - before
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

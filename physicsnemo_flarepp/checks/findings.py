@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 PASSED, FAILED, NOTED = "pass", "FAIL", "note"
+REPORT = "report the output of `flarepp check --json`"
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,15 @@ def judge(name: str, error: float, limit: float, figures: str, advice: str) -> F
     return Finding(name, PASSED if passed else FAILED, figures, "" if passed else advice)
 
 
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    """Return the norm of the difference over the norm of `expected`; infinity for NaN."""
+def relative_error(found: Tensor, expected: Tensor, floor: float = 0.0) -> float:
+    """Return the norm of the difference over that of `expected`, or `floor`; infinity for NaN."""
     found, expected = found.detach().double().cpu(), expected.detach().double().cpu()
-    size = expected.norm().clamp(min=torch.finfo(torch.float64).tiny)
+    size = expected.norm().clamp(min=max(floor, torch.finfo(torch.float64).tiny))
     error = ((found - expected).norm() / size).item()
     return error if math.isfinite(error) else math.inf
 
 
-def as_record(finding: Finding) -> dict[str, str]:
-    """Return what ``--json`` prints of a finding."""
-    return asdict(finding)
+def gradient_errors(found: list[Tensor], expected: list[Tensor]) -> list[float]:
+    """Return the errors of gradients; those that nearly cancel are measured against the largest."""
+    floor = 1e-3 * max(t.norm().item() for t in expected)
+    return [relative_error(a, b, floor) for a, b in zip(found, expected, strict=True)]

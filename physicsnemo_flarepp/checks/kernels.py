@@ -9,13 +9,14 @@ that a fault of one kernel does not appear as one of the other.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from ..ops import attention_backward, attention_with_lse, decode, encode, merge_partials
 from ..ops.kernels import select_backend
-from .findings import Finding, judge, relative_error
+from .findings import REPORT, Finding, gradient_errors, judge, relative_error
 
 # Samples, heads, queries, keys, channels of keys and of values: odd sizes, one key, tokens as
 # queries, wide heads, heads that no fused kernel takes.
@@ -26,12 +27,7 @@ LARGE_SIZES = ((1, 8, 32, 4096, 16, 16), (1, 8, 32, 4999, 16, 16))
 PARTS = (None, 1, 3)  # as chosen, the whole, some
 WEIGHTINGS = ("plain", "mask", "weights")
 # Of norms, to the size of the result. A wrong scale, layout or mask is off by a tenth or more.
-LIMITS = {
-    torch.float64: 1e-11,
-    torch.float32: 1e-4,
-    torch.float16: 1e-2,
-    torch.bfloat16: 5e-2,
-}
+LIMITS = {torch.float64: 1e-11, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
 @dataclass(frozen=True)
@@ -115,13 +111,9 @@ def backward_errors(case: Case, device: torch.device) -> dict[str, float]:
     ]
     dq, dk, dv = zip(*shares, strict=True)
     found = dq[0].double() + dq[1].double(), torch.cat(dk, 2), torch.cat(dv, 2)
-    names = ("gradient of q", "gradient of k", "gradient of v")
     # With one key the softmax is constant: what is left of dq and dk is rounding.
-    size = max(t.norm().item() for t in expected)
-    return {
-        name: relative_error(a, b) * min(1.0, b.norm().item() / (1e-3 * size))
-        for name, a, b in zip(names, found, expected, strict=True)
-    }
+    errors = gradient_errors(found, expected)
+    return {f"gradient of {name}": error for name, error in zip("qkv", errors, strict=True)}
 
 
 def own_operator_errors(case: Case, device: torch.device) -> dict[str, float]:
@@ -129,38 +121,33 @@ def own_operator_errors(case: Case, device: torch.device) -> dict[str, float]:
     (short, long, other), weights, _ = case.inputs()
     mine = _weighting(None if weights is None else weights.to(device))
     errors = {}
-    for name, call, inputs, seen, given in (
-        ("encode", encode, (short, long, other), weights, mine),
-        ("decode", decode, (long, short, short.flip(2)), None, {}),
+    for call, inputs, seen, given in (
+        (encode, (short, long, other), weights, mine),
+        (decode, (long, short, short.flip(2)), None, {}),
     ):
+        name = call.__name__
         exact = [t.double().requires_grad_() for t in inputs]
         reference = explicit_attention(*exact, seen)[0]
         cotangent = torch.cos(torch.arange(reference.numel())).view(reference.shape).to(case.dtype)
         references = torch.autograd.grad(reference, exact, cotangent.double())
-        size = max(t.norm().item() for t in references)
         for parts in PARTS:
             leaves = [t.to(device).requires_grad_() for t in inputs]
             out = call(*leaves, splits=parts, **given)
             gradients = torch.autograd.grad(out, leaves, cotangent.to(device))
             how = {None: "as chosen", 1: "whole"}.get(parts, f"in {parts} parts")
             errors[f"{name} {how}"] = relative_error(out, reference)
-            errors[f"gradients of {name} {how}"] = max(
-                relative_error(a, b) * min(1.0, b.norm().item() / (1e-3 * size))
-                for a, b in zip(gradients, references, strict=True)
-            )
+            errors[f"gradients of {name} {how}"] = max(gradient_errors(gradients, references))
     return errors
 
 
 def kernel_findings(device: torch.device) -> Iterator[Finding]:
     """Yield a finding for each kernel, dtype and direction, and for torch's own choice."""
     groups: dict[tuple[str, torch.dtype], list[Case]] = {}
-    for dtype in LIMITS:
-        for sizes in SIZES:
-            for weighting in WEIGHTINGS:
-                case = Case(sizes, dtype, weighting)
-                (q, k, v), weights, _ = case.inputs()
-                q, k, v = (t.to(device) for t in (q, k, v))
-                groups.setdefault((select_backend(q, k, v, weights), dtype), []).append(case)
+    for dtype, sizes, weighting in product(LIMITS, SIZES, WEIGHTINGS):
+        case = Case(sizes, dtype, weighting)
+        inputs, weights, _ = case.inputs()
+        backend = select_backend(*(t.to(device) for t in inputs), weights)
+        groups.setdefault((backend, dtype), []).append(case)
     for (backend, dtype), cases in groups.items():
         name = f"kernel {backend} {short_name(dtype)}"
         yield _worst(f"{name} forward", cases, forward_errors, device)
@@ -168,8 +155,7 @@ def kernel_findings(device: torch.device) -> Iterator[Finding]:
     for dtype in LIMITS:
         cases = [Case(sizes, dtype, "plain") for sizes in SIZES]
         cases += [Case(sizes, dtype, kind) for sizes in LARGE_SIZES for kind in WEIGHTINGS]
-        name = f"encode, decode {short_name(dtype)}"
-        yield _worst(name, cases, own_operator_errors, device)
+        yield _worst(f"encode, decode {short_name(dtype)}", cases, own_operator_errors, device)
 
 
 def _worst(name: str, cases: list[Case], measure, device: torch.device) -> Finding:
@@ -182,11 +168,8 @@ def _worst(name: str, cases: list[Case], measure, device: torch.device) -> Findi
     if not wrong:
         return judge(name, error, limit, figures, "")
     figures += f"; worst: {what}, {case}; {_suspicion(wrong)}"
-    advice = (
-        "results with this kernel are wrong: train with another precision (training.precision), "
-        "update torch, and report the output of `flarepp check --json`"
-    )
-    return judge(name, error, limit, figures, advice)
+    advice = "results with this kernel are wrong: train with another precision (training.precision)"
+    return judge(name, error, limit, figures, f"{advice}, update torch, and {REPORT}")
 
 
 def _suspicion(wrong: set[tuple[str, str]]) -> str:
@@ -204,13 +187,7 @@ def _suspicion(wrong: set[tuple[str, str]]) -> str:
 
 
 def short_name(dtype: torch.dtype) -> str:
-    """Return a dtype's name without its package.
-
-    Examples
-    --------
-    >>> short_name(torch.bfloat16)
-    'bfloat16'
-    """
+    """Return a dtype's name without its package."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -224,5 +201,4 @@ def _shards(k: Tensor, v: Tensor, weights: Tensor | None):
     """Cut keys, values and weights after a third of the keys."""
     cut = k.shape[2] // 3
     for part in (slice(cut), slice(cut, None)):
-        mine = None if weights is None else weights[:, part]
-        yield k[:, :, part], v[:, :, part], mine
+        yield k[:, :, part], v[:, :, part], None if weights is None else weights[:, part]

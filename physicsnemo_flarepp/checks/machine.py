@@ -24,13 +24,13 @@ def version_findings(device: torch.device) -> Iterator[Finding]:
     """List versions, the machine and the device."""
     packages = [f"{name} {_version(name)}" for name in _PACKAGES]
     yield Finding("versions", NOTED, ", ".join([f"physicsnemo_flarepp {__version__}", *packages]))
-    memory = psutil.virtual_memory()
-    machine = (
+    yield Finding(
+        "machine",
+        NOTED,
         f"{platform.platform(terse=True)}, Python {platform.python_version()}, "
         f"{os.cpu_count()} processors, {torch.get_num_threads()} threads, "
-        f"{memory.total / 2**30:.0f} GiB"
+        f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
     )
-    yield Finding("machine", NOTED, machine)
     if device.type != "cuda":
         yield Finding("device", NOTED, f"{device}; CUDA is not used")
         return
@@ -59,29 +59,26 @@ def rendering_findings(device: torch.device) -> Iterator[Finding]:
         require_rendering()
     except RenderingUnavailable as error:
         yield Finding("off-screen rendering", FAILED, "no picture", str(error))
-        return
-    yield Finding("off-screen rendering", PASSED, "a test picture was drawn")
+    else:
+        yield Finding("off-screen rendering", PASSED, "a test picture was drawn")
 
 
 def directory_findings(device: torch.device) -> Iterator[Finding]:
-    """Check that data, outputs and the cache of built-in sets can be written."""
-    places = {
-        "data directory": (Path("data"), "run in another directory"),
-        "output directory": (Path("outputs"), "run in another directory"),
-        "cache": (cache_root(), f"set {CACHE_VARIABLE} to a writable directory"),
-    }
-    for name, (path, advice) in places.items():
-        yield _writable(name, path.absolute(), advice)
-
-
-def _writable(name: str, path: Path, advice: str) -> Finding:
-    """Write a file to a directory, or to the nearest existing one above it."""
-    there = nearest_existing(path)
-    try:
-        with tempfile.TemporaryFile(dir=there) as file:
-            file.write(b"written")
-            file.flush()
-    except OSError as error:
-        return Finding(name, FAILED, f"{path}: {error.strerror or error}", advice)
-    free = shutil.disk_usage(there).free / 2**30
-    return Finding(name, PASSED, f"{path} is writable, {free:.0f} GiB free")
+    """Check that data, outputs and the cache of built-in sets can be written, there or above."""
+    elsewhere = "run in another directory"
+    for name, place, advice in (
+        ("data directory", Path("data"), elsewhere),
+        ("output directory", Path("outputs"), elsewhere),
+        ("cache", cache_root(), f"set {CACHE_VARIABLE} to a writable directory"),
+    ):
+        path = place.absolute()
+        there = nearest_existing(path)
+        try:
+            with tempfile.TemporaryFile(dir=there) as file:
+                file.write(b"written")
+                file.flush()
+        except OSError as error:
+            yield Finding(name, FAILED, f"{path}: {error.strerror or error}", advice)
+            continue
+        free = shutil.disk_usage(there).free / 2**30
+        yield Finding(name, PASSED, f"{path} is writable, {free:.0f} GiB free")

@@ -23,7 +23,7 @@ from ..parallel import (
 )
 from ..training.losses import relative_l2_loss
 from .execution import points, small_model
-from .findings import FAILED, NOTED, Finding, judge, relative_error
+from .findings import FAILED, NOTED, REPORT, Finding, judge, relative_error
 
 _TOKENS = 1001
 _PAYLOAD = {"cuda": 2**24, "cpu": 2**20}  # numbers in fp32
@@ -35,43 +35,32 @@ def rank_findings(n_ranks: int, device: torch.device) -> Iterator[Finding]:
     backend = "NCCL" if device.type == "cuda" else "gloo"
     title = f"{n_ranks} ranks, {backend}"
     if device.type == "cuda" and n_ranks > torch.cuda.device_count():
-        yield Finding(
-            title,
-            FAILED,
-            f"{torch.cuda.device_count()} GPUs for {n_ranks} ranks",
-            "ask for at most one rank per GPU, or add --device cpu",
-        )
+        figures = f"{torch.cuda.device_count()} GPUs for {n_ranks} ranks"
+        advice = "ask for at most one rank per GPU, or add --device cpu"
+        yield Finding(title, FAILED, figures, advice)
         return
-    with tempfile.TemporaryDirectory() as directory:
-        _start(n_ranks, device.type, Path(directory))
-        results = [json.loads(Path(directory, f"{r}.json").read_text()) for r in range(n_ranks)]
-    error = max(result["error"] for result in results)
-    yield judge(
-        f"{title}: training step",
-        error,
-        1e-4,
-        f"loss and gradients differ by {error:.1e} from one rank (limit 1e-04)",
-        "train with parallel.context=1 and report the output of `flarepp check --json`",
-    )
-    forward, backward = results[0]["forward"], results[0]["backward"]
-    yield judge(
-        f"{title}: collectives",
-        float(forward > 2 or backward > 1),
-        0,
-        f"{forward:g} forward and {backward:g} backward per encode, "
-        f"{results[0]['bytes'] / 1024:.1f} KiB per step without parameters",
-        "more data travels than designed: report the output of `flarepp check --json`",
-    )
-    speed = min(result["bandwidth"] for result in results)
-    megabytes = 4 * _PAYLOAD[device.type] / 2**20
-    yield Finding(f"{title}: bandwidth", NOTED, f"{speed:.2f} GB/s, sum of {megabytes:.0f} MiB")
-
-
-def _start(n_ranks: int, kind: str, directory: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    start_processes(rank_main, (n_ranks, port, kind, directory), n_ranks, start_method="forkserver")
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        given = (n_ranks, port, device.type, directory)
+        start_processes(rank_main, given, n_ranks, start_method="forkserver")
+        results = [json.loads((directory / f"{r}.json").read_text()) for r in range(n_ranks)]
+    error = max(result["error"] for result in results)
+    figures = f"loss and gradients differ by {error:.1e} from one rank (limit 1e-04)"
+    advice = f"train with parallel.context=1 and {REPORT}"
+    yield judge(f"{title}: training step", error, 1e-4, figures, advice)
+    forward, backward = results[0]["forward"], results[0]["backward"]
+    figures = (
+        f"{forward:g} forward and {backward:g} backward per encode, "
+        f"{results[0]['bytes'] / 1024:.1f} KiB per step without parameters"
+    )
+    advice = f"more data travels than designed: {REPORT}"
+    yield judge(f"{title}: collectives", forward > 2 or backward > 1, 0, figures, advice)
+    speed = min(result["bandwidth"] for result in results)
+    megabytes = 4 * _PAYLOAD[device.type] / 2**20
+    yield Finding(f"{title}: bandwidth", NOTED, f"{speed:.2f} GB/s, sum of {megabytes:.0f} MiB")
 
 
 def rank_main(rank: int, n_ranks: int, port: int, kind: str, directory: Path) -> None:
@@ -94,9 +83,9 @@ def compare_step(device: torch.device, n_ranks: int) -> dict[str, float]:
     group = mesh["context"].get_group()
     model, x = small_model(device), points(_TOKENS, device)
     target = torch.sin(3 * x[..., :2])
-    loss = relative_l2_loss(model(x), target)
-    loss.backward()
-    expected = [loss.detach(), *(p.grad.clone() for p in model.parameters())]
+    whole = relative_l2_loss(model(x), target)
+    whole.backward()
+    expected = [p.grad.clone() for p in model.parameters()]
     model.zero_grad(set_to_none=True)
     enable_context_parallel(model, group)
     x, target = shard_tokens(x, group), shard_tokens(target, group)
@@ -106,16 +95,13 @@ def compare_step(device: torch.device, n_ranks: int) -> dict[str, float]:
     with CollectiveCounter() as back:
         loss.backward()
     sync_gradients(model, mesh)
-    found = [loss.detach(), *(p.grad for p in model.parameters())]
+    found = [p.grad for p in model.parameters()]
     # Gradients that nearly cancel are measured against the size of all.
-    size = torch.cat([t.flatten() for t in expected[1:]]).norm().item()
-    scales = [expected[0].norm().item(), *(max(t.norm().item(), 1e-3 * size) for t in expected[1:])]
+    floor = 1e-3 * torch.cat([t.flatten() for t in expected]).norm().item()
+    errors = [relative_error(a, b, floor) for a, b in zip(found, expected, strict=True)]
     encodes = sum(block.mixer.n_gathers for block in model.blocks)
     return {
-        "error": max(
-            relative_error(a, b) * b.norm().item() / scale
-            for a, b, scale in zip(found, expected, scales, strict=True)
-        ),
+        "error": max(relative_error(loss, whole), *errors),
         "forward": ahead.total_calls / encodes,
         "backward": back.total_calls / encodes,
         "bytes": ahead.total_bytes + back.total_bytes,

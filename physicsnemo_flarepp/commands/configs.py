@@ -1,19 +1,31 @@
-"""The configs in ``conf/``: where they are, and how a verb runs on a composed one."""
+"""The configs in ``conf/``: where they are, their help, and how a verb runs on a composed one.
 
+Imports nothing slow.
+"""
+
+import dataclasses
 import difflib
 import hashlib
-import os
 import re
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..datapipes.config import DataConfig
 from ..datapipes.specs import BENCHMARKS
 from ..texts import format_table
-from ..training.config import CONFIGS, compose, one_budget
+from ..training.config import (
+    CONFIGS,
+    ParallelSettings,
+    RunConfig,
+    TrainingConfig,
+    compose,
+    one_budget,
+)
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -37,6 +49,49 @@ _WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--conf
 # Texts in quotes, and words outside of quotes.
 _WORDS = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|"""
                     r"""([^\s,\[\]{}:"'](?:[^,\[\]{}:"']*[^\s,\[\]{}:"'])?)""")  # fmt: skip
+
+_GROUPS = ("experiment", "model", "data", "training")
+# Where values are documented: classes by the help of their fields, files by their comments.
+_CLASSES = {"parallel": ParallelSettings, "data": DataConfig, "training": TrainingConfig}
+_MODEL_FILES = ("_sizes", "_backbone", "flarepp")
+_COLUMN, _WIDTH = 34, 80
+# What most users change, for the short help.
+_COMMON = {
+    "seed": "weights, order of cases, drawn points",
+    "run_dir": "where the run lives; a stopped run resumes there",
+    "restart": "true: delete the run in run_dir and start over",
+    "device": "auto, cpu, cuda or cuda:<i>",
+    "data.root": "folder of your files (data=own); see flarepp inspect",
+    "data.fields": "arrays to predict, such as '[p,tau]'",
+    "data.n_points": "points drawn per case and epoch; null: all",
+    "data.batch_size": "cases per step, over all ranks",
+    "training.epochs": "passes over the cases; or .steps, or .minutes",
+    "training.learning_rate": "peak of the schedule",
+    "training.precision": "fp32, bf16 or fp16",
+    "training.stream": "points per chunk, or auto: meshes larger than the GPU",
+    "model.n_layers": "blocks; also n_hidden, n_head, slice_num",
+    "parallel.context": "ranks that share one case, under torchrun",
+}
+_HELP = """\
+usage: flarepp {verb} [GROUP=OPTION ...] [KEY=VALUE ...] [-m]
+
+{summary}.
+
+Hydra composes the config from one option of each group, by default those
+marked *. GROUP=OPTION chooses another one, KEY=VALUE changes a value. An
+experiment sets options and values of the other groups.
+
+  -m               one run for each combination of values given as a,b,c
+  --cfg job        print the composed config and exit
+  --config-dir D   look for more options in D, such as D/experiment/mine.yaml
+  --help all       explain every option and every value
+  --hydra-help     Hydra's other flags
+
+Groups
+{groups}
+
+{title}
+{values}"""
 
 
 class UnknownKey(ValueError):
@@ -81,9 +136,8 @@ def _quoted(argument: str) -> str:
     key, found, value = argument.partition("=")
     if not found or argument.startswith("-") or value.isascii():
         return argument
-    return (
-        key + found + _WORDS.sub(lambda m: m[1] or (m[2] if m[2].isascii() else f'"{m[2]}"'), value)
-    )
+    quoted = _WORDS.sub(lambda m: m[1] or (m[2] if m[2].isascii() else f'"{m[2]}"'), value)
+    return f"{key}={quoted}"
 
 
 def compose_config(entry: str, overrides: Sequence[str]) -> "DictConfig":
@@ -131,17 +185,21 @@ def nearest_key(wrong: str, keys: Iterable[str]) -> str | None:
     section, _, leaf = wrong.rpartition(".")
     # Keys of the section that was named come first.
     near = sorted(keys, key=lambda key: key.rpartition(".")[0] != section)
-    names = [(key, key.rpartition(".")[2]) for key in near]
+    spelled = difflib.get_close_matches(leaf, map(_leaf, near), n=1, cutoff=0.7)
     for fits in (
         lambda name: name == leaf,
         lambda name: "_" in name and "".join(word[:1] for word in name.split("_")) == leaf,
         lambda name: len(leaf) > 2 and name.startswith(leaf),
+        lambda name: name in spelled,
     ):
-        for key, name in names:
-            if fits(name):
+        for key in near:
+            if fits(_leaf(key)):
                 return key
-    spelled = difflib.get_close_matches(leaf, [name for _, name in names], n=1, cutoff=0.7)
-    return next((key for key, name in names if spelled and name == spelled[0]), None)
+    return None
+
+
+def _leaf(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
 def flags_first(arguments: Iterable[str]) -> list[str]:
@@ -190,8 +248,6 @@ def run_composed(
         except Exception as error:  # Hydra would print a line of its own before it
             kept.append(error)
 
-    full_error = os.environ.get("HYDRA_FULL_ERROR")
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting
     sys.argv = ["flarepp", *arguments]
     try:
         with _explaining_keys(entry, arguments):
@@ -200,10 +256,6 @@ def run_composed(
         if rows:
             print(format_table([list(rows[0]), *(list(row.values()) for row in rows)]))
         sys.argv = command
-        if full_error is None:
-            del os.environ["HYDRA_FULL_ERROR"]
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = full_error
     if kept:
         raise kept[0]
 
@@ -223,9 +275,7 @@ def sweep_name(overrides: Sequence[str], arguments: Sequence[str], directory: st
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     parser = OverridesParser.create()
-    given = [
-        text for text in arguments if not text.startswith("-") and ("=" in text or "~" in text)
-    ]
+    given = [t for t in arguments if not t.startswith("-") and ("=" in t or "~" in t)]
     fixed = {o.key_or_group for o in parser.parse_overrides(given) if not o.is_sweep_override()}
     values = {o.key_or_group: o.input_line.partition("=")[2]
               for o in parser.parse_overrides(list(overrides))}  # fmt: skip
@@ -233,13 +283,90 @@ def sweep_name(overrides: Sequence[str], arguments: Sequence[str], directory: st
         return ""
     in_name = _IN_NAME - {"data"} if "label" in values else _IN_NAME
     told = {key: value for key, value in values.items() if key not in fixed | in_name}
-    leaves = Counter(key.rpartition(".")[2] for key in told)
-    words = []
-    for key, value in told.items():
-        leaf = key.rpartition(".")[2]
-        words.append(f"-{leaf if leaves[leaf] == 1 else key}={value}")
+    leaves = Counter(map(_leaf, told))
+    words = (f"-{_leaf(k) if leaves[_leaf(k)] == 1 else k}={v}" for k, v in told.items())
     exact = "".join(words).replace("/", ".")
     name = re.sub(r"[^\w.+=-]+", "_", exact)
     if name != exact or len(name) > _LONGEST_NAME:
         name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(exact.encode()).hexdigest()[:8]}"
     return name
+
+
+def describe_entry(verb: str, entry: str, summary: str, everything: bool = False) -> str:
+    """Return the help of a verb on two screens, or with every option and value explained."""
+    root = config_directory()
+    files = [root / f"{name}.yaml" for name in dict.fromkeys(("train", entry))]
+    chosen = dict(re.findall(r"- (?:override )?(\w+): (\S+)", "".join(map(Path.read_text, files))))
+    groups = [line for g in _GROUPS for line in _options(root / g, chosen[g], everything)]
+    values = [line for path in files for line in _values(path)]
+    if everything:
+        values += _all_values(root)
+    else:
+        values = [line for line in values if not line.startswith(("label:", "run_dir:"))]
+        values += (f"{key:24}{text}" for key, text in _COMMON.items())
+    return _HELP.format(
+        verb=verb,
+        summary=summary[0].upper() + summary[1:],
+        groups="\n".join(groups),
+        title="Values" if everything else "Common values",
+        values="\n".join(f"  {line}" for line in values),
+    )
+
+
+def _options(group: Path, chosen: str, everything: bool) -> list[str]:
+    """Return a group's options: their names, or a line for each with its file's first comment."""
+    texts = dict(REGISTERED.get(group.name, {}))
+    for path in sorted(group.rglob("*.yaml")):
+        if not path.name.startswith("_"):
+            comments = re.findall(r"^# (?!@package)(.*)", path.read_text(), re.MULTILINE)
+            texts[str(path.relative_to(group).with_suffix(""))] = next(iter(comments), "")
+    if everything:
+        return [
+            f"{'*' if name == chosen else ' '} {f'{group.name}={name}':{_COLUMN}}{text}".rstrip()
+            for name, text in sorted(texts.items())
+        ]
+    names = " ".join(f"{name}*" if name == chosen else name for name in sorted(texts))
+    lines = textwrap.wrap(names, _WIDTH - 15, break_on_hyphens=False)
+    return [f"  {group.name if i == 0 else '':13}{line}" for i, line in enumerate(lines)]
+
+
+def _all_values(root: Path) -> Iterator[str]:
+    yield from _defaults(RunConfig, left_out=("label", *_CLASSES))
+    for name, kind in _CLASSES.items():
+        yield from (f"{name}:", *(f"  {line}" for line in _defaults(kind)))
+    yield "model:"
+    for name in _MODEL_FILES:
+        yield from (f"  {line}" for line in _values(root / "model" / f"{name}.yaml"))
+
+
+def _values(path: Path) -> Iterator[str]:
+    """Return the lines of a config that a user may change, with their comments."""
+    block = ""
+    for line in path.read_text().splitlines():
+        if line and not line[0].isspace():
+            block = line.partition(":")[0]
+        hidden = block in ("defaults", "hydra", "_target_") or block.startswith("#")
+        if line.strip() and not hidden:
+            yield line
+
+
+def _defaults(kind: type, left_out: Sequence[str] = ()) -> Iterator[str]:
+    r"""Return lines for the defaults of a dataclass, with the help of each field.
+
+    >>> print(*_defaults(ParallelSettings), sep="\n")
+    context: 1                      # Ranks that share ...
+    """
+    indent = " " * (_COLUMN - 2) + "# "
+    for field in dataclasses.fields(kind):
+        value = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        if value is dataclasses.MISSING or field.name in left_out:
+            continue
+        text = "null" if value is None else str(value)
+        text = text.lower() if isinstance(value, bool) else text
+        first, *others = textwrap.wrap(
+            field.metadata["help"], _WIDTH, initial_indent=indent, subsequent_indent=indent
+        )
+        yield f"{field.name}: {text}".ljust(_COLUMN - 3) + " " + first.lstrip()
+        yield from others

@@ -5,7 +5,6 @@ Imports nothing slow: what a verb needs is imported once its arguments have been
 
 import argparse
 import difflib
-import inspect
 import os
 import re
 import signal
@@ -15,32 +14,25 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes.util import find_library
-from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
 
 from .. import __version__
 from ..texts import printable
-from . import parsers
+from .parsers import parse_options
 
 WRONG_USE = 2
 FAILED = 1
 # Raised with a sentence about the request. Every class of Hydra and OmegaConf is about a config
 # and counts as wrong use too.
 _ABOUT_THE_REQUEST = (
-    ValueError,
-    FileNotFoundError,
-    FileExistsError,
-    NotADirectoryError,
-    IsADirectoryError,
-)
+    ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError
+)  # fmt: skip
 _CONFIG_PACKAGES = {"hydra", "omegaconf"}
 # Lines of their messages that do not help a user.
 _HIDDEN = ("Config search path", "object_type=", "provider=", "reference_type=")
 _OWN_PACKAGE = __name__.partition(".")[0]
 _SIGNALLED = 128  # plus the number of the signal, as shells have it
 _HELP = {"-h", "--help"}
-_SAFE_PATH = "PYTHONSAFEPATH"
 
 
 def exit_code(error: Exception) -> int | None:
@@ -90,45 +82,34 @@ def one_line(error: Exception) -> str:
     return "\n".join(map(printable, filter(None, texts))) or type(error).__name__
 
 
-@dataclass(frozen=True)
-class Verb:
-    """What a verb does, and how its arguments are read.
-
-    The module ``commands.<verb>`` has ``run(options)``, with the options of ``parsers.<verb>``. A
-    verb with an `entry` has ``run(cfg)`` instead, with the config of that name that Hydra composes;
-    `directory` is the key in it that names where results go.
-    """
-
-    summary: str
-    entry: str | None = None
-    directory: str = "run_dir"
-
-
+# The module that runs a verb, by a function of the verb's name, and what the verb does.
 VERBS = {
-    "train": Verb("train a model, or resume a run that was stopped", entry="train"),
-    "evaluate": Verb("errors and forces of runs on their test cases"),
-    "predict": Verb("fields on a surface, at points, or of test cases, for ParaView"),
-    "calibrate": Verb("bounds of the errors of a run, from held-out cases"),
-    "delta": Verb("what changes between two surfaces, and whether it is settled"),
-    "plot": Verb("figures of runs"),
-    "report": Verb("everything about runs on one page, with a 3D view"),
-    "sensitivity": Verb("how a force changes with every vertex of a surface"),
-    "optimize": Verb("change a surface until a predicted force is best"),
-    "view": Verb("look at a run or a mesh in a browser, and predict surfaces there"),
-    "export": Verb("a run as one file for other programs: torch.export or ONNX"),
-    "compare": Verb("train several models at equal settings and tabulate them", "compare",
-                    "compare.directory"),
-    "plan": Verb("memory and time of training on whole meshes, and what fits"),
-    "download": Verb("fetch a published data set"),
-    "inspect": Verb("what is in data files, and how to train on them"),
-    "prepare": Verb("rewrite cases so that random subsets load fast", "prepare", "prepare.out"),
-    "check": Verb("does everything work on this machine?"),
-}  # fmt: skip
+    "train": ("training", "train a model, or resume a run that was stopped"),
+    "evaluate": ("results", "errors and forces of runs on their test cases"),
+    "predict": ("results", "fields on a surface, at points, or of test cases, for ParaView"),
+    "calibrate": ("results", "bounds of the errors of a run, from held-out cases"),
+    "delta": ("results", "what changes between two surfaces, and whether it is settled"),
+    "plot": ("results", "figures of runs"),
+    "report": ("results", "everything about runs on one page, with a 3D view"),
+    "sensitivity": ("shapes", "how a force changes with every vertex of a surface"),
+    "optimize": ("shapes", "change a surface until a predicted force is best"),
+    "view": ("results", "look at a run or a mesh in a browser, and predict surfaces there"),
+    "export": ("results", "a run as one file for other programs: torch.export or ONNX"),
+    "compare": ("training", "train several models at equal settings and tabulate them"),
+    "plan": ("training", "memory and time of training on whole meshes, and what fits"),
+    "download": ("data", "fetch a published data set"),
+    "inspect": ("data", "what is in data files, and how to train on them"),
+    "prepare": ("data", "rewrite cases so that random subsets load fast"),
+    "check": ("training", "does everything work on this machine?"),
+}
+# Verbs that get the config of their name, composed by Hydra, and its key of where results go. The
+# others get the options of their function in parsers.py.
+COMPOSED = {"train": "run_dir", "compare": "compare.directory", "prepare": "prepare.out"}
 
 
 def usage() -> str:
     """Return the help of the command itself."""
-    verbs = "\n".join(f"  {name:12}{verb.summary}" for name, verb in VERBS.items())
+    verbs = "\n".join(f"  {name:12}{summary}" for name, (_, summary) in VERBS.items())
     return f"""\
 usage: flarepp VERB [arguments] [--debug]
 
@@ -168,7 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"flarepp: there is no verb {name!r}; {hint}", file=sys.stderr)
         return WRONG_USE
     try:
-        with _safe_children(), _interrupts_kept():
+        # Helper processes, started as `python -c`, import nothing from the working directory. Hydra
+        # raises instead of printing and exiting.
+        with _environment(PYTHONSAFEPATH="1", HYDRA_FULL_ERROR="1"), _interrupts_kept():
             _run(name, arguments[1:])
     except KeyboardInterrupt as reason:
         print(f"flarepp {name}: interrupted {reason}".rstrip(), file=sys.stderr)
@@ -187,17 +170,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _safe_children() -> Iterator[None]:
-    """Let helper processes, started as `python -c`, import nothing from the working directory."""
-    given = os.environ.get(_SAFE_PATH)
-    os.environ[_SAFE_PATH] = "1"
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        if given is None:
-            del os.environ[_SAFE_PATH]
-        else:
-            os.environ[_SAFE_PATH] = given
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -237,55 +219,41 @@ def _interrupts_kept() -> Iterator[None]:
 
 
 def _run(name: str, arguments: list[str]) -> None:
-    verb = VERBS[name]
-    if verb.entry is None:
-        options = parse_options(name, arguments)
-        _module(name).run(options)
+    home, summary = VERBS[name]
+
+    def task(given: object) -> object:  # wrong arguments are reported before torch is imported
+        if name != "download":
+            _silence_warp()
+        return getattr(import_module(f".{home}", __package__), name)(given)
+
+    if name not in COMPOSED:
+        task(parse_options(name, arguments))
         return
+    configs = import_module(".configs", __package__)
     if _HELP & set(arguments):
         chosen = argparse.ArgumentParser(add_help=False)
-        chosen.add_argument("--config-name", "-cn", default=verb.entry)
+        chosen.add_argument("--config-name", "-cn", default=name)
         entry = chosen.parse_known_args(arguments)[0].config_name
-        describe = import_module(".config_help", __package__).describe_entry
-        print(describe(name, entry, verb.summary, everything="all" in arguments))
+        print(configs.describe_entry(name, entry, summary, everything="all" in arguments))
         return
-
-    def task(cfg: object) -> None:  # a wrong override is reported before torch is imported
-        _module(name).run(cfg)
-
-    configs = import_module(".configs", __package__)
-    configs.run_composed(verb.entry, task, arguments, verb.directory)
+    configs.run_composed(name, task, arguments, COMPOSED[name])
 
 
-def _module(name: str) -> ModuleType:
-    """Import the module of a verb, without Warp's warning about the driver of a GPU that is absent.
+def _silence_warp() -> None:
+    """Start Warp, which PhysicsNeMo needs, without its warning that the driver of a GPU is absent.
 
-    PhysicsNeMo, which most verbs need, starts Warp, whose library writes straight to the terminal.
+    Its library writes straight to the terminal.
     """
-    if name != "download" and find_library("cuda") is None:
-        import warp
+    if find_library("cuda") is not None:
+        return
+    import warp
 
-        warp.config.log_level = warp.LOG_WARNING  # no greeting
-        terminal = os.dup(2)
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        try:
-            warp.init()
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
-    return import_module(f".{name}", __package__)
-
-
-def parse_options(name: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options of a verb; flags may stand between its other arguments."""
-    add_options = getattr(parsers, name)
-    parser = argparse.ArgumentParser(
-        prog=f"flarepp {name}",
-        description=inspect.getdoc(add_options),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_options(parser)
-    if name == "plan":  # or an option that takes several numbers would take the override after them
-        arguments = sorted(arguments, key=lambda text: text.startswith("-") or "=" not in text)
-    return parser.parse_intermixed_args(arguments)
+    warp.config.log_level = warp.LOG_WARNING  # no greeting
+    terminal = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        warp.init()
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)

@@ -1,34 +1,38 @@
-"""The arguments of every verb that Hydra does not configure, and what shared ones choose.
+"""The arguments of every verb that Hydra does not configure.
 
 The function of a verb adds its options to a parser, and its docstring is the help. Nothing slow is
-imported: what a verb does is in the module of its name.
+imported.
 """
 
 import argparse
-import re
+import inspect as python_inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ..texts import printable
-
-if TYPE_CHECKING:
-    from ..evaluation import ForceSettings, Run
-
-# Names of the settings whose options are named differently.
-_SETTINGS = {"pressure_field": "pressure", "shear_field": "shear"}
-_FORCE_OPTIONS = (
-    "pressure_field", "shear_field", "shear_sign", "speed", "density", "reference_area",
-    "drag_axis", "lift_axis", "orientation",
-)  # fmt: skip
-# Fields of which forces may be expected; of others nothing is said.
-_OF_FORCES = re.compile(r"(?i)^(c?p|tau)($|_|mean)|press|druck|shear|traction")
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_BOX = "X0,X1,Y0,Y1,Z0,Z1"
 FIGURE_NAMES = ("comparison", "gallery", "parity", "routing", "spectrum", "training")
 
 
+def parse_options(name: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a verb; flags may stand between its other arguments."""
+    add_options = globals()[name]
+    parser = argparse.ArgumentParser(
+        prog=f"flarepp {name}",
+        description=python_inspect.getdoc(add_options),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_options(parser)
+    if name == "plan":  # or an option that takes several numbers would take the override after them
+        arguments = sorted(arguments, key=lambda text: text.startswith("-") or "=" not in text)
+    return parser.parse_intermixed_args(arguments)
+
+
+# What the options of several verbs have in common. ------------------------------------------------
+
+
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of :func:`load_chosen_run`."""
+    """Add how a run is opened."""
     add = parser.add_argument
     add("--checkpoint", default="final", metavar="WHICH", help="final (default), best or latest")
     add("--device", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one")
@@ -38,31 +42,25 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add("--data-root", help="other data in the same layout, with its own test cases")
 
 
-def load_chosen_run(directory: Path, options: argparse.Namespace) -> "Run":
-    """Load a run with the options of :func:`add_run_options`."""
-    import torch
-
-    from ..evaluation import load_run
-    from ..parallel.launch import find_device
-
-    device = find_device(options.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # or page-locked memory would open the first GPU, too
-    return load_run(
-        directory,
-        checkpoint=options.checkpoint,
-        device=device,
-        data_root=options.data_root,
-        trust=options.trust,
-    )
+def add_force_options(parser: argparse.ArgumentParser) -> None:
+    """Add the conventions of forces, each under the name of its setting."""
+    add = parser.add_argument_group("forces", "conventions; by default the data set's").add_argument
+    add("--no-forces", action="store_true", help="do not integrate forces")
+    add("--pressure-field", dest="pressure", metavar="NAME")
+    add("--shear-field", dest="shear", metavar="NAME")
+    add("--shear-sign", type=int, choices=(1, -1),
+        help="1: wall shear stress is stored along the flow; -1: OpenFOAM's sign")  # fmt: skip
+    add("--speed", type=float, help="free-stream speed")
+    add("--density", type=float, help="1 for kinematic pressure")
+    add("--reference-area", type=float, help="default: aRef, else the frontal area")
+    add("--drag-axis", type=float, nargs=3, metavar=("X", "Y", "Z"))
+    add("--lift-axis", type=float, nargs=3, metavar=("X", "Y", "Z"))
+    add("--orientation", metavar="SIDE", help="where cells face: auto (default), outward or inward")
 
 
-def split_runs(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return which of some paths are run directories, and the others."""
-    from ..runs.directory import CONFIG, MODEL
-
-    runs = [path for path in paths if (path / CONFIG).is_file() or (path / MODEL).is_file()]
-    return runs, [path for path in paths if path not in runs]
+def _add_run_and_forces(parser: argparse.ArgumentParser) -> None:
+    add_run_options(parser)
+    add_force_options(parser)
 
 
 def _add_level(parser: argparse.ArgumentParser) -> None:
@@ -70,86 +68,38 @@ def _add_level(parser: argparse.ArgumentParser) -> None:
                         help="of bounds: 0.8, 0.9 (default) or 0.95")  # fmt: skip
 
 
-def add_force_options(parser: argparse.ArgumentParser) -> None:
-    """Add the conventions of forces."""
-    group = parser.add_argument_group("forces", "conventions; by default the data set's")
-    add = group.add_argument
-    add("--no-forces", action="store_true", help="do not integrate forces")
-    add("--pressure-field", metavar="NAME")
-    add("--shear-field", metavar="NAME")
-    add("--shear-sign", type=int, choices=(1, -1),
-        help="1: wall shear stress is stored along the flow; -1: OpenFOAM's sign")  # fmt: skip
-    add("--speed", type=float, help="free-stream speed")
-    add("--density", type=float, help="1 for kinematic pressure")
-    add("--reference-area", type=float, help="default: aRef, else the frontal area")
-    for name in ("drag", "lift"):
-        add(f"--{name}-axis", type=float, nargs=3, metavar=("X", "Y", "Z"))
-    add("--orientation", metavar="SIDE", help="where cells face: auto (default), outward or inward")
+def _add_surface_options(parser: argparse.ArgumentParser, held: str = "") -> None:
+    add = parser.add_argument
+    add("--scale", type=float, default=1.0, help="0.001 for millimetres")
+    add("--flip", action="store_true", help="reverse the normals of the cells")
+    add("--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
+        help=f"values of the whole case that the model takes{held}")  # fmt: skip
 
 
-def force_overrides(options: argparse.Namespace) -> dict[str, object]:
-    """Return the force options that were given, as arguments of ``ForceSettings``.
-
-    >>> parser = argparse.ArgumentParser()
-    >>> add_force_options(parser)
-    >>> force_overrides(parser.parse_args(["--shear-sign", "-1", "--drag-axis", "0", "1", "0"]))
-    {'shear_sign': -1, 'drag_axis': (0.0, 1.0, 0.0)}
-    """
-    given = {name: getattr(options, name) for name in _FORCE_OPTIONS}
-    return {
-        _SETTINGS.get(name, name): tuple(value) if isinstance(value, list) else value
-        for name, value in given.items()
-        if value is not None
-    }
+def _add_views(parser: argparse.ArgumentParser, usual: str) -> None:
+    add = parser.add_argument
+    add("--views", type=lambda text: text.split(","), metavar="VIEW,...",
+        help="of surfaces: three-quarter, side, top, front, rear, bottom, underside; default: "
+        + usual)  # fmt: skip
+    add("--up", choices=("x", "y", "z"), help="what is up in the data; default: the lift axis, z")
 
 
-def chosen_forces(
-    run: "Run", options: argparse.Namespace, surface: Path | None = None
-) -> "tuple[ForceSettings | None, ForceSettings | None]":
-    """Return the force conventions of a run and of its targets; None where there are no forces.
-
-    If the conventions are unknown and no option gives them, a line says so. An option that does
-    not fit the run is an error. `surface` is a file that is predicted instead of test cases.
-    """
-    from ..evaluation import force_settings, target_settings
-
-    given = force_overrides(options)
-    if options.no_forces or not (given or on_surfaces(run)):
-        return None, None
-    try:
-        return force_settings(run, given), target_settings(run, given, surface=surface)
-    except ValueError as reason:
-        if given:
-            raise
-        if any(_OF_FORCES.search(name) for name in run.channels.fields):
-            print(printable(f"no forces of {run.name}: {reason}"))
-        return None, None
+def _add_shape_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", type=Path, help="run directory; trained with normals and weights")
+    add("surface", type=Path, help="closed surface: .stl, .vtp, .ply, .obj, .vtk")
+    add("--box", type=_numbers(6), metavar=_BOX, help="average fields over the cells in this box")
+    add("--lattice", type=_numbers(3, int), default=(5, 3, 3), metavar="NX,NY,NZ",
+        help="control points along x, y and z (default: 5,3,3)")  # fmt: skip
+    add("--moving-area", action="store_true",
+        help="refer coefficients to the frontal area of the changed shape")  # fmt: skip
+    _add_surface_options(parser, "; they are held")
+    add("--allow-open", action="store_true", help="take a surface with openings")
+    add("--scratch", type=Path, help="folder for hidden states of large meshes; default: memory")
+    _add_views(parser, "three-quarter,side,top,underside")
 
 
-def on_surfaces(run: "Run") -> bool:
-    """Return whether a run was trained on points in space, not in the plane or on a grid."""
-    return run.channels.coordinates == 3 and run.channels.grid is None
-
-
-def named_numbers(texts: Sequence[str]) -> dict[str, list[float]]:
-    """Return {name: numbers}.
-
-    >>> named_numbers(["rho_inf=1", "U_inf=38.9,0,0", "mu=[0.1,2]"])
-    {'rho_inf': [1.0], 'U_inf': [38.9, 0.0, 0.0], 'mu': [0.1, 2.0]}
-    >>> named_numbers(["38.9"])
-    Traceback (most recent call last):
-    ValueError: '38.9' must be a name and numbers, such as rho_inf=1 or U_inf=38.9,0,0
-    """
-    values = {}
-    for text in texts:
-        name, _, numbers = text.partition("=")
-        try:
-            values[name] = [float(number) for number in numbers.strip("[]").split(",")]
-        except ValueError as error:
-            raise ValueError(
-                f"{text!r} must be a name and numbers, such as rho_inf=1 or U_inf=38.9,0,0"
-            ) from error
-    return values
+# The verbs. ---------------------------------------------------------------------------------------
 
 
 def evaluate(parser: argparse.ArgumentParser) -> None:
@@ -162,8 +112,7 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
     evaluation.csv in each run directory.
     """
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
-    add_run_options(parser)
-    add_force_options(parser)
+    _add_run_and_forces(parser)
 
 
 def predict(parser: argparse.ArgumentParser) -> None:
@@ -197,13 +146,9 @@ def predict(parser: argparse.ArgumentParser) -> None:
     add("--figure", action="store_true", help="draw the bounds at each cell of surfaces")
     add("--cases", nargs="+", default=[], help="ids or positions of test cases")
     add("--output", type=Path, help="file for a single surface, otherwise a directory")
-    add("--scale", type=float, default=1.0, help="0.001 for millimetres")
-    add("--flip", action="store_true", help="reverse the normals of the cells")
-    add("--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-        help="values of the whole case that the model takes")  # fmt: skip
+    _add_surface_options(parser)
     add("--body", type=Path, help="surface of the body, for a model of the flow around it")
-    add_run_options(parser)
-    add_force_options(parser)
+    _add_run_and_forces(parser)
 
 
 def calibrate(parser: argparse.ArgumentParser) -> None:
@@ -239,12 +184,8 @@ def delta(parser: argparse.ArgumentParser) -> None:
     add("after", type=Path, help="a variant of it")
     add("--output", type=Path, help="default: <after>_delta.vtp")
     _add_level(parser)
-    add("--scale", type=float, default=1.0, help="0.001 for millimetres")
-    add("--flip", action="store_true", help="reverse the normals of the cells")
-    add("--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-        help="values of the whole case that the model takes")  # fmt: skip
-    add_run_options(parser)
-    add_force_options(parser)
+    _add_surface_options(parser)
+    _add_run_and_forces(parser)
 
 
 def plot(parser: argparse.ArgumentParser) -> None:
@@ -268,8 +209,7 @@ def plot(parser: argparse.ArgumentParser) -> None:
     add("--dark", action="store_true", help="dark background")
     add("--dpi", type=_dots, help="resolution of png files")
     add("--output", type=Path, help="default: figures/ of the first run")
-    add_run_options(parser)
-    add_force_options(parser)
+    _add_run_and_forces(parser)
 
 
 def report(parser: argparse.ArgumentParser) -> None:
@@ -283,11 +223,9 @@ def report(parser: argparse.ArgumentParser) -> None:
     case, which turns and shows reference, prediction, error and sensitivity. Training writes it as
     report.html; run this for several runs, or for other data.
     """
-    add = parser.add_argument
-    add("runs", nargs="+", type=Path, help="run directories")
-    add("--output", type=Path, help="file (default: report.html of the first run)")
-    add_run_options(parser)
-    add_force_options(parser)
+    parser.add_argument("runs", nargs="+", type=Path, help="run directories")
+    parser.add_argument("--output", type=Path, help="file (default: report.html of the first run)")
+    _add_run_and_forces(parser)
 
 
 def view(parser: argparse.ArgumentParser) -> None:
@@ -307,8 +245,7 @@ def view(parser: argparse.ArgumentParser) -> None:
     add("--pretrained", metavar="NAME", help="a run that comes with the package: cars")
     add("--port", type=int, default=0, help="default: a free one")
     add("--no-browser", action="store_true", help="only print the address")
-    add_run_options(parser)
-    add_force_options(parser)
+    _add_run_and_forces(parser)
 
 
 def export(parser: argparse.ArgumentParser) -> None:
@@ -331,14 +268,6 @@ def export(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(device="cpu", data_root=None)
 
 
-def _add_views(parser: argparse.ArgumentParser, usual: str) -> None:
-    add = parser.add_argument
-    add("--views", type=lambda text: text.split(","), metavar="VIEW,...",
-        help="of surfaces: three-quarter, side, top, front, rear, bottom, underside; default: "
-        + usual)  # fmt: skip
-    add("--up", choices=("x", "y", "z"), help="what is up in the data; default: the lift axis, z")
-
-
 def sensitivity(parser: argparse.ArgumentParser) -> None:
     """How a force, or the average of a field, changes with the shape of a surface.
 
@@ -359,8 +288,7 @@ def sensitivity(parser: argparse.ArgumentParser) -> None:
         help="average the normal part over this length; default: 2 %% of the body")  # fmt: skip
     add("--check", action="store_true", help="compare with central differences of the surrogate")
     add("--output", type=Path, help="default: <surface>_sensitivity.vtp in the current folder")
-    add_run_options(parser)
-    add_force_options(parser)
+    _add_run_and_forces(parser)
 
 
 def optimize(parser: argparse.ArgumentParser) -> None:
@@ -386,7 +314,7 @@ def optimize(parser: argparse.ArgumentParser) -> None:
     add("--limit", nargs="+", action="extend", default=[], type=_limit, metavar="NAME=LOW,HIGH")
     add("--displacement", type=float, default=0.05, metavar="LENGTH",
         help="largest displacement along each axis (default: 0.05)")  # fmt: skip
-    add("--lattice-box", type=_numbers(6), metavar="X0,X1,Y0,Y1,Z0,Z1",
+    add("--lattice-box", type=_numbers(6), metavar=_BOX,
         help="part of the body that may move; default: all of it")  # fmt: skip
     add("--freeze", nargs="+", default=[], metavar="PLANE",
         help="planes of control points that stay: xmin, xmax, ymin, ymax, zmin, zmax")  # fmt: skip
@@ -397,70 +325,7 @@ def optimize(parser: argparse.ArgumentParser) -> None:
     add("--anywhere", action="store_true", help="no trust region: let them leave these ranges")
     add("--evaluations", type=int, default=40, help="shapes to try (default: 40)")
     add("--output", type=Path, help="folder; default: <surface>_optimized")
-    add_run_options(parser)
-    add_force_options(parser)
-
-
-def _weighted(text: str) -> tuple[str, float]:
-    name, _, weight = text.partition("=")
-    return name, float(weight or 1)
-
-
-def _limit(text: str) -> tuple[str, tuple[float | None, float | None]]:
-    """Return the name and the ends of a limit.
-
-    >>> _limit("volume=0.98,"), _limit("drag=,0.3")
-    (('volume', (0.98, None)), ('drag', (None, 0.3)))
-    """
-    name, _, ends = text.partition("=")
-    try:
-        low, high = (float(end) if end else None for end in ends.split(","))
-    except ValueError as error:
-        message = f"{text!r} must be a name and two ends, such as volume=0.98,1.02 or drag=,0.3"
-        raise argparse.ArgumentTypeError(message) from error
-    return name, (low, high)
-
-
-def _add_shape_options(parser: argparse.ArgumentParser) -> None:
-    """Add what sensitivities and optimisations have in common."""
-    add = parser.add_argument
-    add("run", type=Path, help="run directory; trained with normals and weights")
-    add("surface", type=Path, help="closed surface: .stl, .vtp, .ply, .obj, .vtk")
-    add("--box", type=_numbers(6), metavar="X0,X1,Y0,Y1,Z0,Z1",
-        help="average fields over the cells in this box")  # fmt: skip
-    add("--lattice", type=_numbers(3, int), default=(5, 3, 3), metavar="NX,NY,NZ",
-        help="control points along x, y and z (default: 5,3,3)")  # fmt: skip
-    add("--moving-area", action="store_true",
-        help="refer coefficients to the frontal area of the changed shape")  # fmt: skip
-    add("--scale", type=float, default=1.0, help="0.001 for millimetres")
-    add("--flip", action="store_true", help="reverse the normals of the cells")
-    add("--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-        help="values of the whole case that the model takes; they are held")  # fmt: skip
-    add("--allow-open", action="store_true", help="take a surface with openings")
-    add("--scratch", type=Path, help="folder for hidden states of large meshes; default: memory")
-    _add_views(parser, "three-quarter,side,top,underside")
-
-
-def _numbers(count: int, kind: type = float) -> Callable[[str], tuple]:
-    """Return a function that reads so many numbers between commas."""
-
-    def parse(text: str) -> tuple:
-        try:
-            values = tuple(kind(part) for part in text.split(","))
-        except ValueError:
-            values = ()
-        if len(values) != count:
-            raise argparse.ArgumentTypeError(f"{text!r} must be {count} numbers between commas")
-        return values
-
-    return parse
-
-
-def _dots(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not a positive number of dots per inch")
-    return value
+    _add_run_and_forces(parser)
 
 
 def plan(parser: argparse.ArgumentParser) -> None:
@@ -484,21 +349,6 @@ def plan(parser: argparse.ArgumentParser) -> None:
     add("--outputs", type=int, default=4, help="predicted channels")
 
 
-def parse_bytes(text: str) -> float:
-    """Return a number of bytes.
-
-    >>> parse_bytes("80GB"), parse_bytes("1 GiB")
-    (80000000000.0, 1073741824.0)
-    """
-    number = text.rstrip("kKMGTiB")
-    try:
-        return float(number) * _UNITS[text.removeprefix(number)]
-    except (KeyError, ValueError) as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not an amount of memory; give a number and one of {', '.join(_UNITS)}"
-        ) from error
-
-
 def download(parser: argparse.ArgumentParser) -> None:
     """Fetch a published data set.
 
@@ -516,11 +366,11 @@ def download(parser: argparse.ArgumentParser) -> None:
     add("--root", default="data", help="directory of all sets (default: data)")
     add("--endpoint", help="address of a mirror (default: HF_ENDPOINT, or the hub)")
     add("--keep", action="store_true", help="keep the archive after unpacking")
-    raw = parser.add_argument_group(f"sets of runs ({', '.join(RAW_SETS)})")
-    raw.add_argument("--runs", help="numbers of runs, such as 1-10,12")
-    raw.add_argument("--files", nargs="+", choices=tuple(FILE_KINDS), default=["boundary", "csv"],
-                     help="kinds of files (default: boundary csv)")  # fmt: skip
-    raw.add_argument("--dry-run", action="store_true", help="print the size and fetch nothing")
+    add = parser.add_argument_group(f"sets of runs ({', '.join(RAW_SETS)})").add_argument
+    add("--runs", help="numbers of runs, such as 1-10,12")
+    add("--files", nargs="+", choices=tuple(FILE_KINDS), default=["boundary", "csv"],
+        help="kinds of files (default: boundary csv)")  # fmt: skip
+    add("--dry-run", action="store_true", help="print the size and fetch nothing")
 
 
 def inspect(parser: argparse.ArgumentParser) -> None:
@@ -559,3 +409,63 @@ def check(parser: argparse.ArgumentParser) -> None:
     add("--ranks", type=int, default=0, metavar="R", help="also start R ranks")
     add("--json", action="store_true", help="print JSON for programs")
     add("--bench", action="store_true", help="also time the mixers")
+
+
+# Values of options. -------------------------------------------------------------------------------
+
+
+def _weighted(text: str) -> tuple[str, float]:
+    name, _, weight = text.partition("=")
+    return name, float(weight or 1)
+
+
+def _limit(text: str) -> tuple[str, tuple[float | None, float | None]]:
+    """Return the name and the ends of a limit.
+
+    >>> _limit("volume=0.98,"), _limit("drag=,0.3")
+    (('volume', (0.98, None)), ('drag', (None, 0.3)))
+    """
+    name, _, ends = text.partition("=")
+    try:
+        low, high = (float(end) if end else None for end in ends.split(","))
+    except ValueError as error:
+        message = f"{text!r} must be a name and two ends, such as volume=0.98,1.02 or drag=,0.3"
+        raise argparse.ArgumentTypeError(message) from error
+    return name, (low, high)
+
+
+def _numbers(count: int, kind: type = float) -> Callable[[str], tuple]:
+    """Return a function that reads so many numbers between commas."""
+
+    def parse(text: str) -> tuple:
+        try:
+            values = tuple(kind(part) for part in text.split(","))
+        except ValueError:
+            values = ()
+        if len(values) != count:
+            raise argparse.ArgumentTypeError(f"{text!r} must be {count} numbers between commas")
+        return values
+
+    return parse
+
+
+def _dots(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not a positive number of dots per inch")
+    return value
+
+
+def parse_bytes(text: str) -> float:
+    """Return a number of bytes.
+
+    >>> parse_bytes("80GB"), parse_bytes("1 GiB")
+    (80000000000.0, 1073741824.0)
+    """
+    number = text.rstrip("kKMGTiB")
+    try:
+        return float(number) * _UNITS[text.removeprefix(number)]
+    except (KeyError, ValueError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an amount of memory; give a number and one of {', '.join(_UNITS)}"
+        ) from error

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch.utils.data import Sampler
 
 from ..meshes.polygons import Rows
-from ..parallel.tokens import split_bounds
+from ..parallel.ranks import split_bounds
 
 # Entries of a sample that have one row per token.
 TOKEN_KEYS = ("coordinates", "features", "fields", "tokens", "weights")

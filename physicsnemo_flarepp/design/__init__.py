@@ -1,7 +1,7 @@
 """From prediction to design: exact shape sensitivities, and shapes that are optimised by them."""
 
 from .lattice import Lattice, make_lattice
-from .optimization import Outcome, Problem, optimize
+from .optimization import Outcome, Problem, optimize, outcome_rows, write_outcome
 from .sensitivity import (
     Sensitivity,
     car_directions,
@@ -26,6 +26,8 @@ __all__ = [
     "make_lattice",
     "open_shape",
     "optimize",
+    "outcome_rows",
     "sensitivity_mesh",
     "shape_sensitivity",
+    "write_outcome",
 ]

@@ -50,9 +50,8 @@ class Lattice:
         self, points: Float[Tensor, "P 3"], displacements: Float[Tensor, "nx ny nz 3"]
     ) -> Float[Tensor, "P 3"]:
         """Return the vertices after control points moved; those outside the box stay."""
-        return free_form_deform_points(
-            points, displacements, origin=self.origin, extent=self.extent
-        )
+        box = {"origin": self.origin, "extent": self.extent}
+        return free_form_deform_points(points, displacements, **box)
 
     def pull_back(
         self, points: Float[Tensor, "P 3"], gradient: Float[Tensor, "P 3"]
@@ -109,9 +108,7 @@ def make_lattice(
     ((3, 3, 2, 3), 15)
     """
     if len(shape) != 3 or min(shape) < 2:
-        raise ValueError(
-            f"the lattice has {tuple(shape)} control points, expected 2 or more a side"
-        )
+        raise ValueError(f"the lattice has {tuple(shape)} control points; give 2 or more a side")
     if unknown := [name for name in frozen if name not in PLANES]:
         raise ValueError(f"frozen plane {unknown[0]!r} is not one of {', '.join(PLANES)}")
     if not axes or set(axes) - set("xyz"):

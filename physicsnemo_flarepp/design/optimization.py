@@ -14,15 +14,21 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float
+from matplotlib.ticker import MaxNLocator
 from scipy.optimize import minimize
 from torch import Tensor
 
 from ..evaluation.file_predictions import training_ranges
-from ..files import append_whole, reading, replace_text
+from ..files import append_whole, reading, replace_text, whole_file
+from ..meshes import save_mesh, to_pyvista
+from ..meshes.export import add_arrays
 from ..meshes.geometry import surface_tensors
+from ..meshes.polygons import unit_vectors
+from ..texts import csv_text
+from ..visualization import LIGHT, RenderingUnavailable, Theme, plot_surfaces
+from ..visualization.pages import Page, styled
 from .lattice import Lattice
-from .quantities import check_quantity
-from .shape_model import ShapeModel
+from .shape_model import ShapeModel, check_quantity
 
 HISTORY = "history.jsonl"
 # Sizes of a shape over those of the given one, and how much higher its lowest point is.
@@ -93,10 +99,8 @@ class Problem:
 
     def points(self, x: Float[np.ndarray, " n"] | Sequence[float]) -> Float[Tensor, "P 3"]:
         """Return the vertices of a shape; variables are displacements over the largest one."""
-        control = self.lattice.displacements(
-            torch.as_tensor(x, dtype=torch.float64) * self.displacement
-        )
-        return self.lattice.deform(self.shape.points, control)
+        moved = torch.as_tensor(x, dtype=torch.float64) * self.displacement
+        return self.lattice.deform(self.shape.points, self.lattice.displacements(moved))
 
     def evaluate(self, x: Float[np.ndarray, " n"]) -> dict[str, object]:
         """Return what the history keeps of a shape: values, and derivatives by the variables."""
@@ -138,19 +142,15 @@ class Problem:
         return row
 
     def _measures(self, points: Tensor) -> dict[str, Tensor]:
-        start = self.shape.points
-        sizes = [end.amax(0) - end.amin(0) for end in (points, start)]
-        volumes = [self._volume(vertices) for vertices in (points, start)]
-        ratios = [volumes[0] / volumes[1], *(sizes[0] / sizes[1])]
+        mesh, start = self.shape.mesh, self.shape.points
+        sizes, volumes = [], []
+        for vertices in (points, start):
+            sizes.append(vertices.amax(0) - vertices.amin(0))
+            surface = surface_tensors(vertices - start.mean(0), mesh.connectivity, mesh.offsets)
+            volumes.append((surface.positions * surface.vectors).sum() / 3)
         lowest = points[:, 2].amin() - start[:, 2].amin()
-        return dict(zip(MEASURES, [*ratios, lowest], strict=True))
-
-    def _volume(self, points: Tensor) -> Tensor:
-        mesh = self.shape.mesh
-        surface = surface_tensors(
-            points - self.shape.points.mean(0), mesh.connectivity, mesh.offsets
-        )
-        return (surface.positions * surface.vectors).sum() / 3
+        ratios = [volumes[0] / volumes[1], *(sizes[0] / sizes[1]), lowest]
+        return dict(zip(MEASURES, ratios, strict=True))
 
     def _outside(self, points: Tensor) -> Tensor | None:
         """Return how far tokens leave the training ranges, in these ranges; negative inside."""
@@ -164,10 +164,9 @@ class Problem:
             for key in ("coordinates", "extent")
         }
         (floor, ceiling), (smallest, largest) = ends["coordinates"], ends["extent"]
-        span, size = ceiling - floor, high - low
-        return torch.cat([floor - low, high - ceiling, smallest - size, size - largest]) / (
-            span.repeat(4).clamp(min=1e-12)
-        )
+        span, size = (ceiling - floor).clamp(min=1e-12), high - low
+        beyond = [floor - low, high - ceiling, smallest - size, size - largest]
+        return torch.cat([distance / span for distance in beyond])
 
 
 @dataclass(frozen=True)
@@ -280,22 +279,104 @@ def best_row(rows: Sequence[Mapping]) -> dict:
 
 def _read_history(path: Path, problem: dict) -> list[dict]:
     """Return the rows of a history of this problem, a new one without any."""
-    header = json.dumps(problem)
+    problem = json.loads(json.dumps(problem))  # tuples are lists there
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, header + "\n")
+        replace_text(path, json.dumps(problem) + "\n")
         return []
     with reading(path):
         first, *lines = path.read_text().split("\n")
         stored = json.loads(first)
-        whole = lines[:-1]  # a last line that a kill cut has no end
-        rows = [json.loads(line) for line in whole]
-    if stored != json.loads(header):
-        differ = [key for key in problem if stored.get(key) != json.loads(header)[key]]
+        rows = [json.loads(line) for line in lines[:-1]]
+    if differ := [key for key in {**problem, **stored} if stored.get(key) != problem.get(key)]:
         raise ValueError(
             f"{path} is the history of another problem ({', '.join(differ)} differ); choose "
             "another --output, or remove it"
         )
-    if lines[-1]:
-        replace_text(path, "\n".join([first, *whole, ""]))
+    if lines[-1]:  # a last line that a kill cut has no end
+        replace_text(path, "\n".join([first, *lines[:-1], ""]))
     return rows
+
+
+def outcome_rows(outcome: Outcome) -> list[list[object]]:
+    """Return a table of the given and the best shape: what, before, after, change."""
+    before, after = outcome.start, outcome.best
+    pairs = {"objective": (before["objective"], after["objective"])}
+    for group in ("values", "measures"):
+        pairs |= {name: (before[group][name], after[group][name]) for name in before[group]}
+    if before["distance"] is not None:
+        pairs["distance from training"] = before["distance"], after["distance"]
+    header = ["", "before", "after", "change"]
+    return [header, *([n, f"{a:.5g}", f"{b:.5g}", f"{b - a:+.5g}"] for n, (a, b) in pairs.items())]
+
+
+def history_rows(outcome: Outcome) -> list[list[object]]:
+    """Return a table with a row for every shape that was tried."""
+    names = [(group, n) for group in ("values", "measures") for n in outcome.start[group]]
+    rows = [["shape", "objective", *(n for _, n in names), "distance", "violation", "stretch"]]
+    for number, row in enumerate(outcome.rows):
+        if "objective" not in row:  # it folds
+            rows.append([number, *[""] * (len(names) + 3), row["stretch"]])
+            continue
+        values = [row["objective"], *(row[group][name] for group, name in names)]
+        rows.append([number, *values, row["distance"], violation(row), row["stretch"]])
+    return rows
+
+
+def write_outcome(
+    problem: Problem, outcome: Outcome, directory: Path, *, cameras=None, theme: Theme = LIGHT
+) -> tuple[list[Path], str | None]:
+    """Write the best shape (.stl, .vtp), the history and pictures; return files and a reason.
+
+    The reason is why there is no picture of the shapes, None if there is one.
+    """
+    stem = f"{Path(problem.shape.mesh.source).stem}_optimized"
+    start = to_pyvista(problem.shape.mesh)
+    moved = problem.points(np.array(outcome.best["x"])).numpy()
+    mesh = start.copy()
+    mesh.clear_data()
+    mesh.points = moved
+    displacement = moved - np.asarray(problem.shape.mesh.points, float)
+    normals = problem.shape.outward * unit_vectors(problem.shape.mesh.vertex_areas[0])
+    outward = np.einsum("ij,ij->i", displacement, normals)
+    add_arrays(mesh, {"displacement": displacement, "outward_displacement": outward}, "point")
+    paths = [directory / f"{stem}{suffix}" for suffix in (".vtp", ".stl")]
+    save_mesh(mesh, paths[0])
+    with whole_file(paths[1]) as draft:
+        mesh.triangulate().save(draft)
+    paths += [directory / "history.csv", directory / "history.png"]
+    replace_text(paths[2], csv_text(history_rows(outcome)))
+    _draw_history(outcome, paths[3], theme)
+    picture = directory / "before_after.png"
+    try:
+        plot_surfaces(
+            {"before": (start, None), "after": (mesh, outward)},
+            "outward displacement",
+            cameras=cameras,
+            theme=theme,
+            path=picture,
+        )
+    except RenderingUnavailable as reason:
+        return paths, str(reason)
+    return [*paths, picture], None
+
+
+def _draw_history(outcome: Outcome, path: Path, theme: Theme) -> None:
+    """Draw objective, violation and distance over the shapes that were tried."""
+    tried = [(i, row) for i, row in enumerate(outcome.rows) if "objective" in row]
+    numbers = [number for number, _ in tried]
+    curves = {"objective": [row["objective"] for _, row in tried]}
+    curves["violation of limits"] = [violation(row) for _, row in tried]
+    if outcome.start["distance"] is not None:
+        curves["distance from training"] = [row["distance"] for _, row in tried]
+    best = outcome.rows.index(outcome.best)
+    with styled(theme):
+        page = Page(theme, [2.4 * theme.dpi] * len(curves), [1.8 * theme.dpi])
+        for axis, (label, values) in zip(page.axes[0], curves.items(), strict=True):
+            axis.plot(numbers, values, marker="o", markersize=2.5, linewidth=0.8)
+            axis.plot(best, values[numbers.index(best)], "*", markersize=8)
+            axis.set(xlabel="shape", title=label)
+            axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+            axis.grid(alpha=0.25, linewidth=0.5)
+        page.note("star: the best shape within all limits")
+        page.finish([path])

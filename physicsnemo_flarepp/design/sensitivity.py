@@ -16,8 +16,7 @@ from ..meshes import PolygonMesh, to_pyvista
 from ..meshes.export import add_arrays
 from ..meshes.polygons import fan_triangles, unit_vectors
 from .lattice import Lattice, make_lattice
-from .quantities import check_quantity
-from .shape_model import ShapeModel
+from .shape_model import ShapeModel, check_quantity
 
 # In lengths of the body: a few cells of a coarse mesh.
 _SMOOTHING = 0.02
@@ -67,13 +66,8 @@ def shape_sensitivity(
     vectors = gradient.numpy()
     if smoothing is None:
         smoothing = _SMOOTHING * float(np.ptp(shape.mesh.points, axis=0).max())
-    return Sensitivity(
-        quantity,
-        values[quantity],
-        vectors,
-        normal_part(shape, vectors, smoothing),
-        smoothing,
-    )
+    per_area = normal_part(shape, vectors, smoothing)
+    return Sensitivity(quantity, values[quantity], vectors, per_area, smoothing)
 
 
 def normal_part(
@@ -126,8 +120,7 @@ def car_directions(shape: ShapeModel) -> dict[str, Float[np.ndarray, "P 3"]]:
         return {}  # remeshed or changed
     directions = {}
     for name in names:
-        low, high = RANGES[name]
-        step = 1e-4 * (high - low)
+        step = 1e-4 * (RANGES[name][1] - RANGES[name][0])
         ends = [_vertices(replace(car, **{name: stored[name] + s * step})) for s in (1, -1)]
         directions[name] = ((ends[0] - ends[1]) / (2 * step))[nearest]
     return directions
@@ -148,12 +141,9 @@ def lattice_rows(shape: ShapeModel, found: Sensitivity, lattice: Lattice) -> lis
 
 def sensitivity_mesh(shape: ShapeModel, found: Sensitivity) -> pv.PolyData:
     """Return the surface with the derivative by each vertex and its normal part per area."""
-    mesh = to_pyvista(shape.mesh)
-    arrays = {
-        f"d_{found.quantity}": found.vectors,
-        f"d_{found.quantity}_per_area": found.per_area,
-    }
-    return add_arrays(mesh, arrays, "point")
+    name = f"d_{found.quantity}"
+    arrays = {name: found.vectors, f"{name}_per_area": found.per_area}
+    return add_arrays(to_pyvista(shape.mesh), arrays, "point")
 
 
 def check_gradient(

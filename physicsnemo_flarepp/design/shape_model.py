@@ -1,9 +1,9 @@
 """A trained run as a function of the vertices of a surface, with exact derivatives."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,28 +11,83 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..datapipes.readers.base import MEASURE
+from ..datapipes import Normalizer
+from ..datapipes.channels import Channels
+from ..datapipes.readers.base import MEASURE, NO_WEIGHTS
+from ..datapipes.readers.case_tables import TO_BODY
 from ..datapipes.readers.contents import MESH_FILES
 from ..datapipes.readers.names import Pick
-from ..evaluation import ForceSettings, Run
+from ..evaluation import ForceSettings, Run, load_sums
 from ..evaluation.file_predictions import open_for_run, surface_doubts
 from ..evaluation.forces import force_surface
 from ..inference import predict
+from ..inference.prediction import unwrap
 from ..meshes import PolygonMesh
 from ..meshes.geometry import SurfaceTensors, frontal_area, surface_tensors
-from ..meshes.measures import facing
+from ..meshes.measures import clashing_edges, facing, open_edges
 from ..meshes.polygons import select_polygons
 from ..runs.samples import GlobalValues, input_sample
 from ..training import streamed_gradients
-from .quantities import FORCES, Quantities
-from .requirements import check_run, check_surface
 
 # Cells whose geometry is differentiated at a time.
 _CHUNK = 2**16
 # Inputs computed here and by the readers may differ by rounding in single precision.
 _SAME = 1e-5
+# Cells below this share of the mean area have no normal to speak of.
+_NO_AREA = 1e-9
+# In the order of evaluation.load_sums.
+FORCES = ("drag", "side", "lift")
+# What a quantity knows of each token: outward area vector, area, whether it is in the region.
+VECTORS, AREA, INSIDE = slice(0, 3), 3, 4
+
 
 Box = tuple[float, float, float, float, float, float]
+
+
+@dataclass
+class Quantities:
+    """Quantities of a prediction, of which a weighted sum is differentiated.
+
+    An objective of :func:`~physicsnemo_flarepp.training.streamed_gradients`. After a pass, `found`
+    has every quantity by name.
+    """
+
+    channels: Channels
+    normalizer: Normalizer
+    settings: ForceSettings | None
+    reference_area: float
+    weights: Mapping[str, float]
+    found: dict[str, float] = field(default_factory=dict)
+
+    def sums(
+        self, prediction: Float[Tensor, "B n O"], target: Float[Tensor, "B n 5"], rows: Sequence
+    ) -> Float[Tensor, "B k"]:
+        """Return forces over the dynamic pressure, integrals of the channels, and the area."""
+        columns, settings = self.channels.columns, self.settings
+        fields = self.normalizer.inverse(prediction).to(target.dtype)
+        inside = target[..., AREA] * target[..., INSIDE]
+        integrals = [(inside[..., None] * fields).sum(-2), inside.sum(-1, keepdim=True)]
+        if settings is None:
+            return torch.cat(integrals, -1)
+        shear = None if settings.shear is None else fields[..., columns(settings.shear)]
+        pressure = fields[..., columns(settings.pressure)][..., 0]
+        parts = load_sums(target[..., VECTORS], target[..., AREA], pressure, shear, settings)
+        return torch.cat([parts[0] if shear is None else parts[0] + parts[1], *integrals], -1)
+
+    def value(self, sums: Float[Tensor, "B k"]) -> Float[Tensor, ""]:
+        """Return the weighted sum."""
+        values = self.named(sums)
+        self.found = {name: value.item() for name, value in values.items()}
+        return sum(weight * values[name] for name, weight in self.weights.items())
+
+    def named(self, sums: Float[Tensor, "B k"]) -> dict[str, Tensor]:
+        """Return every quantity by name."""
+        names = self.channels.field_names
+        averages = sums[0, -1 - len(names) : -1] / sums[0, -1]
+        values = dict(zip(names, averages, strict=True))
+        if self.settings is not None:
+            values |= zip(FORCES, sums[0, :3] / self.reference_area, strict=True)
+        return values
 
 
 @dataclass(frozen=True)
@@ -85,16 +140,16 @@ class ShapeModel:
         """
         arguments, target = self._gathered(points)
         quantities = self._quantities(points, weights)
-        moving = [name for name in arguments if arguments[name].shape[1] == target.shape[1]]
-        fx, embedding = arguments["fx"], arguments.get("embedding")
+        wanted = [name for name in arguments if arguments[name].shape[1] == target.shape[1]]
+        wanted.append("target")
         _, found = streamed_gradients(
             self.run.model,
-            fx,
-            embedding,
+            arguments["fx"],
+            arguments.get("embedding"),
             quantities,
             token_weights=arguments["token_weights"],
             target=target,
-            wanted=[*moving, "target"],
+            wanted=wanted,
             offload="cpu" if self.scratch is None else self.scratch,
             progress=self.progress,
         )
@@ -103,27 +158,25 @@ class ShapeModel:
         for rows in self.parts():
             leaf = points.detach().requires_grad_()
             outputs, target = self._inputs(leaf, rows)
-            tensors = [*(outputs[name] for name in moving), target]
-            above = [found[name][:, rows] for name in (*moving, "target")]
-            above = [a.to(t.dtype) for a, t in zip(above, tensors, strict=True)]
+            outputs["target"] = target
+            tensors = [outputs[name] for name in wanted]
+            above = [found[name][:, rows].to(outputs[name].dtype) for name in wanted]
             total += torch.autograd.grad(tensors, leaf, above)[0]
         if self.moving_area:
-            total += self._area_gradient(points, quantities)
+            leaf = points.detach().requires_grad_()
+            area = self._frontal_area(leaf)
+            forces = sum(w * quantities.found[n] for n, w in weights.items() if n in FORCES)
+            total -= torch.autograd.grad(area, leaf)[0] * (forces / area.item())
         return quantities.found, total
 
-    def _area_gradient(self, points: Tensor, quantities: Quantities) -> Tensor:
-        """Return what a changing reference area does to the force coefficients among a sum."""
-        leaf = points.detach().requires_grad_()
-        area = frontal_area(leaf, self.mesh, np.array(self.settings.drag_axis))
-        forces = [w * quantities.found[n] for n, w in quantities.weights.items() if n in FORCES]
-        return torch.autograd.grad(area, leaf)[0] * (-sum(forces) / area.item())
-
     def _quantities(self, points: Tensor, weights: Mapping[str, float]) -> Quantities:
-        area, run = self.reference_area, self.run
-        if self.moving_area:
-            area = frontal_area(points, self.mesh, np.array(self.settings.drag_axis)).item()
+        run = self.run
+        area = self._frontal_area(points).item() if self.moving_area else self.reference_area
         normalizer = deepcopy(run.normalizer).to(run.device)
         return Quantities(run.channels, normalizer, self.settings, area, weights)
+
+    def _frontal_area(self, points: Tensor) -> Tensor:
+        return frontal_area(points, self.mesh, np.array(self.settings.drag_axis))
 
     def parts(self) -> Iterator[slice]:
         """Yield the rows of tokens whose inputs depend on no other token."""
@@ -136,20 +189,17 @@ class ShapeModel:
     def _gathered(self, points: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return the arguments of the model and what quantities know, of all tokens."""
         found: dict[str, Tensor] = {}
+        shares_fx = "globals" in self.sample and not self.run.model.unified_pos
         for rows in self.parts():
             inputs, target = self._inputs(points, rows)
             for name, value in (*inputs.items(), ("target", target)):
-                if name == "fx" and self._shares_fx:  # one row of globals for all tokens
+                if name == "fx" and shares_fx:  # one row of globals for all tokens
                     found[name] = value
                     continue
                 shape = (1, len(self.inside), *value.shape[2:])
                 found.setdefault(name, value.new_empty(shape))[:, rows] = value
         target = found.pop("target")
         return found, target
-
-    @property
-    def _shares_fx(self) -> bool:
-        return "globals" in self.sample and not self.run.model.unified_pos
 
     def _inputs(self, points: Tensor, rows: slice) -> tuple[dict[str, Tensor], Tensor]:
         """Return the arguments of the model for some tokens, and what quantities know of them."""
@@ -176,19 +226,16 @@ class ShapeModel:
             else:
                 features.append(self.sample["features"][rows, start : start + width])
             start += width
-        axes = (
-            list("xyz")
-            if named is None or not named.coordinates
-            else [pick.array for pick in named.coordinates.values()]
-        )
+        axes = list("xyz")
+        if named is not None and named.coordinates:
+            axes = [pick.array for pick in named.coordinates.values()]
         sample = {"coordinates": surface.positions[:, ["xyz".index(axis) for axis in axes]]}
         sample["features"] = torch.cat([f.to(points.dtype) for f in features], -1)
         held = channels.weights != MEASURE
         sample["weights"] = self.sample["weights"][rows] if held else surface.areas
         if "globals" in self.sample:
             sample["globals"] = self.sample["globals"]
-        sample = {name: value.to(self.dtype) for name, value in sample.items()}
-        return sample, surface
+        return {name: value.to(self.dtype) for name, value in sample.items()}, surface
 
 
 def open_shape(
@@ -234,14 +281,14 @@ def open_shape(
         Show bars if stderr is a terminal.
     """
     path = Path(path)
-    check_run(run)
+    _check_run(run)
     if path.suffix.lower() not in MESH_FILES:
         raise ValueError(f"{path} must be a surface in one of {', '.join(MESH_FILES)}")
     contents = open_for_run(run, path, scale=scale, flip=flip)
     mesh, place = contents.mesh, run.channels.association
     if not isinstance(mesh, PolygonMesh):
         raise ValueError(f"{path} is not a surface; extract it with pyvista's extract_surface()")
-    warnings = check_surface(mesh, allow_open)
+    warnings = _check_surface(mesh, allow_open)
     sample = input_sample(run, contents, place, global_values)
     warnings += surface_doubts(run, mesh, place, run.transform(sample), scale)[0]
     warnings += [text] if (text := run.parameter_warning(sample)) else []
@@ -267,9 +314,10 @@ def open_shape(
                 f"--box {region} holds no {place} of {path}, which spans "
                 f"{positions.amin(0).tolist()} to {positions.amax(0).tolist()}"
             )
-    outward = 1.0 if side == "outward" else -1.0
-    options = {"scratch": scratch, "progress": progress, "warnings": tuple(dict.fromkeys(warnings))}
-    shape = ShapeModel(run, mesh, sample, settings, area, moving_area, outward, inside, **options)
+    shape = ShapeModel(
+        run, mesh, sample, settings, area, moving_area, 1.0 if side == "outward" else -1.0, inside,
+        warnings=tuple(dict.fromkeys(warnings)), scratch=scratch, progress=progress
+    )  # fmt: skip
     _check_inputs(shape)
     return shape
 
@@ -287,3 +335,65 @@ def _check_inputs(shape: ShapeModel) -> None:
                         "stores arrays of its own that take their place, such as normals. Remove "
                         "them from the file"
                     )
+
+
+def _check_run(run: Run) -> None:
+    """Raise unless a run sees a shape through what is differentiated."""
+    picks = {} if run.names is None else run.names.features or {}
+    arrays = [picks.get(name, Pick(name)).array for name in run.channels.features]
+    missing = [] if "normals" in arrays else ["normals (data.features=[normals])"]
+    if run.channels.weights == NO_WEIGHTS:
+        missing.append("weights of its tokens (data.weights=measure)")
+    if missing:
+        raise ValueError(
+            f"run {run.name} has no {' and no '.join(missing)}: what it predicts depends on the "
+            "mesh more than on the shape. Train a run with them"
+        )
+    if found := [name for name in arrays if name in TO_BODY]:
+        raise ValueError(f"run {run.name} takes {found[0]}, which is not differentiated")
+    if any(affine.shift.ndim != 1 for affine in run.normalizer.affine.values()):
+        raise ValueError(
+            f"run {run.name} has statistics or a baseline for each row of one mesh; train with "
+            "data.baseline=none and another normalisation for shapes that change"
+        )
+    unwrap(run.model)  # raises if it does not stream
+
+
+def _check_surface(mesh: PolygonMesh, allow_open: bool) -> list[str]:
+    """Return warnings about a surface, or raise where it has no derivative or no inside."""
+    areas = np.linalg.norm(mesh.cell_geometry()[1], axis=1)
+    if flat := int(np.count_nonzero(areas <= _NO_AREA * areas.mean())):
+        raise ValueError(
+            f"{mesh.source}: {flat} of {len(areas)} cells have no area, so their normals have no "
+            "derivative; remove them, for example with pyvista's clean()"
+        )
+    if clashes := clashing_edges(mesh):
+        raise ValueError(
+            f"{mesh.source}: {clashes} edges have neighbours that face opposite sides, or more "
+            "than two cells; orient them, for example with pyvista's "
+            "compute_normals(consistent_normals=True)"
+        )
+    if not (rims := open_edges(mesh)):
+        return []
+    text = (
+        f"{mesh.source} is open: {rims} edges have a cell on one side only. Vertices that are "
+        "stored once per cell are merged by pyvista's clean(), holes are closed by fill_holes()"
+    )
+    if not allow_open:
+        raise ValueError(f"{text}; give --allow-open to take it as it is")
+    return [text]
+
+
+def check_quantity(name: str, run: Run, settings: ForceSettings | None) -> None:
+    """Raise unless a name is a force that the run can give, or a channel of its fields."""
+    channels = run.channels.field_names
+    choices = (*(FORCES if settings is not None else ()), *channels)
+    if name in choices:
+        return
+    if name in FORCES:
+        raise ValueError(
+            f"{name} needs the pressure, but run {run.name} predicts {', '.join(channels)}, which "
+            "follow no known convention of forces; give --pressure-field and --speed, or the "
+            "average of a field"
+        )
+    raise ValueError(f"run {run.name} cannot give {name!r}; choose one of {', '.join(choices)}")

@@ -23,12 +23,8 @@ from ..ops.attention import join_weights
 from ..ops.checks import check_mask, check_weights
 from .streams import Range, Transfers
 
-_NUMPY_DTYPES = {
-    torch.float64: np.float64,
-    torch.float32: np.float32,
-    torch.float16: np.float16,
-    torch.bfloat16: np.float32,
-}
+_NUMPY_DTYPES = {torch.float64: np.float64, torch.float32: np.float32,
+                 torch.float16: np.float16, torch.bfloat16: np.float32}  # fmt: skip
 
 
 @runtime_checkable
@@ -177,11 +173,8 @@ class TokenInputs:
         embedding = None
         if self.embedding is not None:
             embedding = self._load_checked(self.embedding, start, stop, weights)
-        if self.fx.shape[1] == self.n_tokens:
-            fx = self._load_checked(self.fx, start, stop, weights)
-        else:
-            fx = self._load_checked(self.fx, 0, 1, None)
-        return fx, embedding, self._scaled(weights)
+        own = (start, stop, weights) if self.fx.shape[1] == self.n_tokens else (0, 1, None)
+        return self._load_checked(self.fx, *own), embedding, self._scaled(weights)
 
     def load_weights(self, start: int, stop: int) -> TokenWeights | None:
         """Return the weights of the tokens ``start:stop``, or the mask, on the model's device.
@@ -257,11 +250,6 @@ def _as_tensor(rows) -> Tensor:
     return torch.from_numpy(np.array(rows, dtype=rows.dtype.newbyteorder("=")))
 
 
-def _partial(path: Path) -> Path:
-    """Return where a file is written before it is complete."""
-    return Path(f"{path}.partial")
-
-
 class Output:
     """Collects the rows of a prediction in a new tensor, a caller's array or a ``.npy`` file.
 
@@ -284,9 +272,7 @@ class Output:
     ) -> None:
         self.rows_shape = shape
         self.full_shape = shape if grid is None else (shape[0], *grid, shape[2])
-        self.dtype = dtype
-        self.device = device
-        self.transfers = transfers
+        self.dtype, self.device, self.transfers = dtype, device, transfers
         self.path: Path | None = None
         self.array: ArrayLike | None = None
         # Rows of a tensor or of an array of any library.
@@ -297,6 +283,7 @@ class Output:
             self.path = Path(out)
             if self.path.suffix != ".npy":
                 raise ValueError(f"out must be a path ending in .npy or an array, got {self.path}")
+            self.draft = Path(f"{self.path}.partial")
         elif out is not None:
             self.array = out
             self._rows = self._view_as_rows(out)
@@ -305,7 +292,7 @@ class Output:
         """Open the file, or mark every row of the caller's array as not predicted."""
         if self.path is not None:
             self._file = np.lib.format.open_memmap(
-                _partial(self.path), "w+", _NUMPY_DTYPES[self.dtype], self.full_shape
+                self.draft, "w+", _NUMPY_DTYPES[self.dtype], self.full_shape
             )
             self._rows = self._file.reshape(self.rows_shape)
         elif self._rows is not None:
@@ -320,9 +307,9 @@ class Output:
             return
         self._file.flush()
         if kind is None:
-            put_in_place(_partial(self.path), self.path)
+            put_in_place(self.draft, self.path)
         else:
-            _partial(self.path).unlink()
+            self.draft.unlink()
 
     def write(self, rows: Range, y: Tensor) -> None:
         """Take the prediction of a range of tokens, (B, rows, out_dim)."""
@@ -357,20 +344,15 @@ class Output:
         if isinstance(self._rows, Tensor):
             self._rows[:, start:stop] = y
         else:
-            y = y.float() if y.dtype == torch.bfloat16 else y
-            self._rows[:, start:stop] = y.numpy()
+            self._rows[:, start:stop] = (y.float() if y.dtype == torch.bfloat16 else y).numpy()
 
     def _view_as_rows(self, array: ArrayLike) -> Any:
         shape = tuple(array.shape)
         if shape not in (self.rows_shape, self.full_shape):
             wanted = " or ".join(map(str, dict.fromkeys((self.full_shape, self.rows_shape))))
             raise ValueError(f"out must have shape {wanted}, got {shape}")
-        floating = (
-            array.is_floating_point()
-            if isinstance(array, Tensor)
-            else np.issubdtype(array.dtype, np.floating)
-        )
-        if not floating:
+        kind, known = array.dtype, isinstance(array.dtype, torch.dtype)
+        if not (kind.is_floating_point if known else np.issubdtype(kind, np.floating)):
             raise TypeError(f"out must be of a floating dtype, got {array.dtype}")
         if shape == self.rows_shape:
             return array

@@ -16,9 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from ..models import TokenModel, view_physicsnemo
 from ..progress import progress_bar
 from .arrays import ArrayLike, Output, TokenInputs
-from .passes import TokenPasses
 from .state import LatentState, model_fingerprint
-from .streams import ResidualStream, Transfers, resolve_chunk_size, token_ranges
+from .streams import ResidualStream, TokenPasses, Transfers, resolve_chunk_size, token_ranges
 
 # What computes the function of the model inside; of any other wrapper that is not known.
 _WRAPPERS = (OptimizedModule, DistributedDataParallel, FullyShardedDataParallel)
@@ -260,7 +259,13 @@ def unwrap(model: nn.Module) -> TokenModel:
     """Return the model inside a compiled, DDP or FSDP one; raise if it cannot be streamed."""
     while isinstance(model, _WRAPPERS):
         if isinstance(model, FullyShardedDataParallel):
-            _check_whole(model)
+            # A rank holds a part of the weights only, and nothing gathers them for a chunk.
+            ranks = dist.get_world_size(model.process_group)
+            if ranks > 1 and model.training_state != TrainingState.SUMMON_FULL_PARAMS:
+                raise ValueError(
+                    "the weights are sharded over ranks; predict inside `with "
+                    "FullyShardedDataParallel.summon_full_params(model):`, or use the plain forward"
+                )
         model = model._orig_mod if isinstance(model, OptimizedModule) else model.module
     model = view_physicsnemo(model)
     if any(isinstance(weight, DTensor) for weight in model.parameters()):
@@ -294,22 +299,10 @@ def unwrap(model: nn.Module) -> TokenModel:
     return model
 
 
-def _check_whole(model: FullyShardedDataParallel) -> None:
-    """Raise if a rank holds a part of the weights only: nothing gathers them for a chunk."""
-    ranks = dist.get_world_size(model.process_group)
-    if ranks > 1 and model.training_state != TrainingState.SUMMON_FULL_PARAMS:
-        raise ValueError(
-            "the weights are sharded over ranks; predict inside `with "
-            "FullyShardedDataParallel.summon_full_params(model):`, or take the plain forward"
-        )
-
-
 def storage_place(offload: str | os.PathLike | None) -> str | Path:
     """Return where hidden states wait: "cpu", "device" or an existing directory."""
-    if offload is None or offload == "device":
-        return "device"
-    if offload == "cpu":
-        return "cpu"
+    if offload in (None, "device", "cpu"):
+        return offload or "device"
     if not Path(offload).is_dir():
         raise ValueError(
             f'offload must be "cpu", "device", None or an existing directory, got {offload!r}'

@@ -19,8 +19,8 @@ from ..mixers.flarepp import FlarePPMixer
 from ..models import TokenModel
 from ..ops import group_size
 from .arrays import ArrayLike, TokenInputs
-from .passes import TokenPasses
 from .prediction import plan_passes, unwrap
+from .streams import TokenPasses
 
 RoutingMixer = FlarePPMixer | FlareMixer
 
@@ -56,10 +56,8 @@ class RoutingWeights:
 
     def cpu(self) -> "RoutingWeights":
         """Return the same weights on the host, as figures need them."""
-        moved = {
-            name: getattr(self, name).cpu() for name in ("routes", "masses", "encode", "decode")
-        }
-        return replace(self, **moved)
+        tensors = ("routes", "masses", "encode", "decode")
+        return replace(self, **{name: getattr(self, name).cpu() for name in tensors})
 
 
 @torch.no_grad()
@@ -105,7 +103,7 @@ def routing_weights(
     block = _resolve("block", block, len(model.blocks))
     mixer = _routing_mixer(model, block)
     head = _resolve("head", head, mixer.heads)
-    n_routes = _n_routes(mixer)
+    n_routes = (mixer.seeds if isinstance(mixer, FlarePPMixer) else mixer.queries).shape[1]
     wanted = n_routes if routes is None else routes
     if not 1 <= wanted <= n_routes:
         raise ValueError(f"routes is {routes}, expected 1 to {n_routes}, or None for all")
@@ -118,15 +116,15 @@ def routing_weights(
     measure = torch.zeros((), dtype=torch.float64, device=inputs.device)
     # M x rows stays below routes x N, whatever the chunks are.
     rows = max(1, wanted * n_tokens // n_routes)
-    for _, scores, w in _scores(passes, block, queries[None], slice(head, head + 1), rows):
+    wanted_scores = (passes, block, queries[None], slice(head, head + 1), rows)
+    for _, scores, w in _scores(*wanted_scores):
         total += scores[0].softmax(0) @ w
         measure += w.sum()
     masses, chosen = (total / measure).sort(descending=True, stable=True)
     masses, chosen = masses[:wanted], chosen[:wanted]
     encode = torch.empty(wanted, n_tokens, dtype=dtype, device=inputs.device)
     decode = torch.empty_like(encode)
-    parts = _scores(passes, block, queries[None], slice(head, head + 1), rows)
-    for (start, stop), scores, w in parts:
+    for (start, stop), scores, w in _scores(*wanted_scores):
         picked = scores[0, chosen]
         encode[:, start:stop] = (picked + w.log() - lse[chosen, None]).exp()
         decode[:, start:stop] = (picked - scores[0].logsumexp(0)).exp()
@@ -169,14 +167,18 @@ def routing_spectra(
     torch.Size([2, 4, 16])
     """
     _, _, passes = _one_case(model, fx, embedding, chunk_size, time, token_weights)
+
+    def append_rows(factor: Tensor, rows: Tensor) -> Tensor:  # the triangular factor of both
+        return torch.linalg.qr(torch.cat((factor, rows), 1), mode="r").R
+
     spectra = []
     for number, queries, lse in _blocks(passes):
         lse = lse.double()[..., None]
         shape = (len(queries), 0, queries.shape[1])
         left = right = queries.new_empty(shape, dtype=torch.float64)
         for _, scores, w in _scores(passes, number, queries.double(), slice(None)):
-            left = _append_rows(left, (scores.softmax(1) * w.sqrt()).mT)
-            right = _append_rows(right, (scores + w.log() / 2 - lse).exp().mT)
+            left = append_rows(left, (scores.softmax(1) * w.sqrt()).mT)
+            right = append_rows(right, (scores + w.log() / 2 - lse).exp().mT)
         values = torch.linalg.svdvals(left @ right.mT)
         missing = queries.shape[1] - values.shape[-1]
         spectra.append(torch.nn.functional.pad(values, (0, missing)))
@@ -250,11 +252,6 @@ def _routing_mixer(model: TokenModel, block: int) -> RoutingMixer:
     )
 
 
-def _n_routes(mixer: RoutingMixer) -> int:
-    learned = mixer.seeds if isinstance(mixer, FlarePPMixer) else mixer.queries
-    return learned.shape[1]
-
-
 def _blocks(passes: TokenPasses) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield number, queries (H, M, D) and encode log-normalisers (H, M) of each block.
 
@@ -285,8 +282,3 @@ def _scores(
         for part, w in zip(keys.split(size, dim=1), weights.split(size), strict=True):
             yield (start, start + part.shape[1]), queries @ part.mT * scale, w
             start += part.shape[1]
-
-
-def _append_rows(r: Float[Tensor, "h k M"], rows: Float[Tensor, "h n M"]) -> Tensor:
-    """Return the triangular factor of a matrix with these rows below it."""
-    return torch.linalg.qr(torch.cat((r, rows), 1), mode="r").R

@@ -22,16 +22,9 @@ _FORMAT = "flarepp-latent-state-2"
 # is streamed). The mixer enters by its class, so that FlarePP and MixerBackbone(mixer="flarepp")
 # with equal weights are one model.
 _NOT_IN_FINGERPRINT = {
-    "dropout",
-    "checkpoint_blocks",
-    "activation_checkpointing",
-    "checkpointing_ratio",
-    "plus",
-    "mixer",
-    "init",
-    "orthogonal_slices",
-    "noise_at_evaluation",
-}
+    "dropout", "checkpoint_blocks", "activation_checkpointing", "checkpointing_ratio", "plus",
+    "mixer", "init", "orthogonal_slices", "noise_at_evaluation",
+}  # fmt: skip
 # Raised when equal settings and weights come to compute something else (CHANGELOG.md).
 _REVISION = 2
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -69,13 +62,9 @@ def model_fingerprint(model: TokenModel) -> str:
     tensors = model.state_dict()
     look = described, _looks(tensors)
     known = model.blocks[0].mixer
-    if known in _KNOWN and _KNOWN[known][0] == look:
-        return _KNOWN[known][1]
-    digest = hashlib.sha256(described.encode())
-    for name, tensor in sorted(tensors.items()):
-        _add_tensor(digest, name, tensor)
-    _KNOWN[known] = look, digest.hexdigest()
-    return digest.hexdigest()
+    if known not in _KNOWN or _KNOWN[known][0] != look:
+        _KNOWN[known] = look, _checksum(tensors, described)
+    return _KNOWN[known][1]
 
 
 def _looks(tensors: Mapping[str, Tensor]) -> object:
@@ -84,19 +73,13 @@ def _looks(tensors: Mapping[str, Tensor]) -> object:
     Memory and its version tell most changes. Writing through ``.data`` raises no version, so the
     bits are added up too.
     """
-    sums = [
-        tensor.detach().view(_INTEGERS[tensor.element_size()]).sum(dtype=torch.int64)
-        for tensor in tensors.values()
-    ]
-    places = [
-        (name, tensor.dtype, tuple(tensor.shape), tensor.data_ptr(), _version(tensor))
-        for name, tensor in tensors.items()
-    ]
+    sums, places = [], []
+    for name, tensor in tensors.items():
+        bits = tensor.detach().view(_INTEGERS[tensor.element_size()])
+        sums.append(bits.sum(dtype=torch.int64))
+        version = 0 if tensor.is_inference() else tensor._version
+        places.append((name, tensor.dtype, tuple(tensor.shape), tensor.data_ptr(), version))
     return places, torch.stack(sums).tolist()
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
 
 
 @dataclass(frozen=True)
@@ -164,25 +147,14 @@ class LatentState:
         }
         if self.time is not None:
             tensors["time"] = self.time.contiguous()
-        metadata = {
-            "format": _FORMAT,
-            "fingerprint": self.fingerprint,
-            "checksum": _checksum(tensors, self.fingerprint),
-        }
+        metadata = {"format": _FORMAT, "fingerprint": self.fingerprint}
+        metadata["checksum"] = _checksum(tensors, self.fingerprint)
         data = to_bytes({name: tensor.cpu() for name, tensor in tensors.items()}, metadata)
         replace_file(Path(path), lambda sink: sink.write(data))
 
     @classmethod
     def load(cls, path: str | os.PathLike, device: str = "cpu") -> "LatentState":
-        """Read a state written by :meth:`save`.
-
-        Parameters
-        ----------
-        path : path-like
-            The safetensors file.
-        device : str, optional
-            Where to put it. :func:`decode_state` moves it to the model's device by itself.
-        """
+        """Read a state written by :meth:`save`; :func:`decode_state` moves it to its model."""
         if not Path(path).is_file():
             raise FileNotFoundError(f"no latent state at {os.fspath(path)}; write one with save")
         try:
@@ -207,11 +179,8 @@ class LatentState:
             blocks.setdefault(int(numbers[1]), {})[int(numbers[2])] = tensor
         if not blocks:
             raise _unusable(path, "it holds no latents")
-        latents = tuple(
-            tuple(latent for _, latent in sorted(block.items()))
-            for _, block in sorted(blocks.items())
-        )
-        return cls(latents, fingerprint, time)
+        latents = (tuple(block[i] for i in sorted(block)) for _, block in sorted(blocks.items()))
+        return cls(tuple(latents), fingerprint, time)
 
 
 def _unusable(path: str | os.PathLike, reason: str) -> ValueError:
@@ -221,15 +190,11 @@ def _unusable(path: str | os.PathLike, reason: str) -> ValueError:
     )
 
 
-def _checksum(tensors: Mapping[str, Tensor], fingerprint: str) -> str:
-    """Hash of the tensors with their names, and of the model they belong to."""
-    digest = hashlib.sha256(fingerprint.encode())
+def _checksum(tensors: Mapping[str, Tensor], described: str) -> str:
+    """Hash of the tensors with their names, and of what they belong to."""
+    digest = hashlib.sha256(described.encode())
     for name, tensor in sorted(tensors.items()):
-        _add_tensor(digest, name, tensor)
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        flat = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+        digest.update(flat.cpu().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _add_tensor(digest: "hashlib._Hash", name: str, tensor: Tensor) -> None:
-    digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-    flat = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
-    digest.update(flat.cpu().numpy().tobytes())

@@ -3,8 +3,14 @@
 from .context import enable_context_parallel
 from .counting import CollectiveCounter
 from .launch import initialize
-from .ranks import flatten_mesh, make_mesh, sync_gradients
-from .tokens import gather_tokens, shard_bounds, shard_tokens
+from .ranks import (
+    flatten_mesh,
+    gather_tokens,
+    make_mesh,
+    shard_bounds,
+    shard_tokens,
+    sync_gradients,
+)
 
 __all__ = [
     "CollectiveCounter",

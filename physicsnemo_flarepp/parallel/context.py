@@ -1,7 +1,15 @@
-"""Turning context parallelism on for a model, and comparing the ranks at the first step."""
+"""Turning context parallelism on for a model, and comparing the ranks at the first step.
+
+The tokens of PhysicsNeMo's GeoTransolver meet in two places, the slices of every GALE layer and
+those of the geometry's tokenizer. Both are sums over tokens, which are completed over the ranks
+here; the rest acts on a token or on slices. The layers keep their weights and run their own code
+around that.
+"""
 
 import os
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -9,12 +17,16 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from ..mixers.physicsnemo_layers import find_mixers, is_known_model
+from ..ops import sum_over_group
 from ..ops.collectives import sum_shared_gradients
-from .geotransolver import find_geotransolvers, shard_geotransolver
 
 DEBUG_VARIABLE = "FLAREPP_DEBUG_CONTEXT"
 _PENDING = "_pending_comparison"
 _SUMMING = "_summing_time"
+_GEOTRANSOLVER = "physicsnemo.models.geotransolver.geotransolver.GeoTransolver"
+# Of PhysicsNeMo's slices: the range of the temperature, and what is added to the weight of each.
+_TEMPERATURES = (0.5, 5.0)
+_EPSILON = 1e-2
 
 
 def enable_context_parallel(
@@ -49,7 +61,12 @@ def enable_context_parallel(
     torch.nn.Module
         The same model.
     """
-    mixers, geotransolvers = find_mixers(model), find_geotransolvers(model)
+    mixers, name = find_mixers(model), None if group is None else group.group_name
+    geotransolvers = [
+        part
+        for part in model.modules()
+        if f"{type(part).__module__}.{type(part).__qualname__}" == _GEOTRANSOLVER
+    ]
     if not mixers and not geotransolvers:
         raise ValueError(
             f"{type(model).__name__} has no token mixer that is known here, so nothing can be "
@@ -69,12 +86,14 @@ def enable_context_parallel(
             "models.token_model.unified_positions"
         )
     for mixer in mixers:
-        mixer.set_context_group(None if group is None else group.group_name)
+        mixer.set_context_group(name)
     for part in geotransolvers:
-        shard_geotransolver(part, None if group is None else group.group_name)
+        shard_geotransolver(part, name)
     for part in filter(is_known_model, model.modules()):
         _sum_time_gradients(part, group)
-    _stop_comparing(model)
+    _remove_hook(
+        model, _PENDING
+    )  # of a comparison that has not run: another rank may never join it
     if debug is None:
         debug = os.environ.get(DEBUG_VARIABLE, "0") != "0"
     if debug and group is not None:
@@ -102,43 +121,35 @@ def _compare_first_step(model: nn.Module, group: ProcessGroup) -> None:
     def compare(module: nn.Module, arguments: tuple, keywords: dict) -> None:
         if torch.compiler.is_compiling():
             return
-        _stop_comparing(module)
+        _remove_hook(module, _PENDING)
         tensors = [v for v in (*arguments, *keywords.values()) if isinstance(v, Tensor)]
         signatures: list[dict[str, object]] = [{}] * dist.get_world_size(group)
         dist.all_gather_object(signatures, _signature(module, tensors), group=group)
         check_signatures(signatures, dist.get_process_group_ranks(group))
 
-    handle = model.register_forward_pre_hook(compare, with_kwargs=True)
-    model.__dict__[_PENDING] = handle
-
-
-def _stop_comparing(model: nn.Module) -> None:
-    """Take back a comparison that has not run: another rank may never join it."""
-    _remove_hook(model, _PENDING)
+    model.__dict__[_PENDING] = model.register_forward_pre_hook(compare, with_kwargs=True)
 
 
 def _remove_hook(model: nn.Module, name: str) -> None:
-    handle = model.__dict__.pop(name, None)
-    if handle is not None:
+    if (handle := model.__dict__.pop(name, None)) is not None:
         handle.remove()
 
 
 def _signature(model: nn.Module, tensors: Sequence[Tensor]) -> dict[str, object]:
     """Collect what must be equal on all ranks of a context group."""
     mixers = find_mixers(model)
-    parameters = list(model.parameters())
-    total = sum(p.detach().double().sum().item() for p in parameters)
-    autocast = torch.get_autocast_dtype(tensors[0].device.type)
+    parameters, kind = list(model.parameters()), tensors[0].device.type
+    autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else "off"
     return {
         "batch size": [t.shape[0] for t in tensors],
         "heads": [mixer.heads for mixer in mixers],
         "channels": [mixer.dim for mixer in mixers],
         "mixers": [type(mixer).__name__ for mixer in mixers],
         "number of parameters": sum(p.numel() for p in parameters),
-        "sum of parameters": total,
+        "sum of parameters": sum(p.detach().double().sum().item() for p in parameters),
         "dtypes of inputs": [str(t.dtype) for t in tensors],
         "dtypes of parameters": sorted({str(p.dtype) for p in parameters}),
-        "autocast": str(autocast) if torch.is_autocast_enabled(tensors[0].device.type) else "off",
+        "autocast": str(autocast),
         "training": model.training,
         "gradients": torch.is_grad_enabled(),
     }
@@ -157,3 +168,39 @@ def check_signatures(signatures: Sequence[dict[str, object]], ranks: Sequence[in
             f"the ranks of the context group disagree: {'; '.join(differences)}; all of them must "
             "see the same samples with the same model and differ in their tokens only"
         )
+
+
+def shard_geotransolver(model: Any, group_name: str | None) -> None:
+    """Let a GeoTransolver gather over a group, or None over its own tokens again."""
+    given = model._args["__args__"]
+    required = {
+        "attention_type": ("GALE", "its layers gather otherwise"),
+        "structured_shape": (None, "it runs convolutions over the grid"),
+        "include_local_features": (False, "its ball queries look for neighbours on other ranks"),
+        "plus": (False, "it draws noise at every call"),
+        "use_te": (False, "Transformer Engine has no sums over ranks"),
+    }
+    for name, (value, reason) in required.items():
+        if group_name is not None and given.get(name, value) != value:
+            raise ValueError(
+                f"GeoTransolver with {name}={given[name]!r} cannot be sharded over tokens: "
+                f"{reason}; expected {name}={value!r}"
+            )
+    places = [(block.Attn, "_compute_slices_from_projections") for block in model.blocks]
+    if model.context_builder.geometry_tokenizer is not None:
+        places.append((model.context_builder.geometry_tokenizer, "_compute_slices"))
+    for layer, method in places:
+        layer.__dict__.pop(method, None)
+        if group_name is not None:
+            layer.__dict__[method] = partial(_gather_slices, layer, group_name)
+
+
+def _gather_slices(
+    layer: Any, group_name: str, scores: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the weights (B, N, H, S) of this rank's tokens and the slices (B, H, S, D) of all."""
+    temperature = layer.temperature.clamp(*_TEMPERATURES).to(scores.dtype)
+    weights = (scores / temperature).softmax(-1).to(scores.dtype)
+    total = sum_over_group(weights.sum(1), group_name) + _EPSILON
+    shares = torch.einsum("bnhs,bnhd->bhsd", weights / total[:, None], values)
+    return weights, sum_over_group(shares, group_name)

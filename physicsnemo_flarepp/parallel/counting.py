@@ -72,14 +72,10 @@ class CollectiveCounter(TorchDispatchMode):
             self.bytes[name] += sum(t.numel() * t.element_size() for t in inputs)
         if not self.timed:
             return func(*args, **kwargs)
-        _synchronize()
+        wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+        wait()
         start = time.perf_counter()
         result = func(*args, **kwargs)
-        _synchronize()
+        wait()
         self.durations.append(time.perf_counter() - start)
         return result
-
-
-def _synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()

@@ -54,18 +54,13 @@ def initialize(
     # PhysicsNeMo's checkpoint functions start a manager without a process group.
     if DistributedManager.is_initialized() and DistributedManager().distributed:
         return DistributedManager()
-    launcher = find_launcher(os.environ)
-    hook = sys.excepthook
-    on_cpu = device is not None and torch.device(device).type == "cpu"
-    with _working_start_up(duration, on_cpu):
+    launcher, hook = find_launcher(os.environ), sys.excepthook
+    wanted = torch.device(device or "cuda:0")
+    with _working_start_up(duration, wanted.type == "cpu"):
         if launcher == "none":
-            DistributedManager.setup(
-                rank=0,
-                world_size=1,
-                local_rank=0 if device is None else torch.device(device).index or 0,
-                backend=DistributedManager.get_available_backend(),
-                method="single",
-            )
+            backend = DistributedManager.get_available_backend()
+            alone = {"rank": 0, "world_size": 1, "local_rank": wanted.index or 0}
+            DistributedManager.setup(**alone, backend=backend, method="single")
             sys.excepthook = hook  # torch's would begin each line of a traceback with [rank0]
         else:
             DistributedManager.initialize()
@@ -76,11 +71,6 @@ def find_device(name: torch.device | str | None = None) -> torch.device:
     """Return the device of this name; for None and "auto" the GPU if there is one.
 
     Raises ValueError for one that is not here.
-
-    Examples
-    --------
-    >>> find_device("cpu")
-    device(type='cpu')
     """
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name is None or name == "auto":
@@ -117,12 +107,10 @@ def find_launcher(environment: Mapping[str, str]) -> str:
 
 
 def _as_duration(timeout: timedelta | float | None) -> timedelta | None:
-    if timeout is None:
-        return None
     duration = timeout
-    if isinstance(duration, int | float) and not isinstance(duration, bool):
-        duration = timedelta(seconds=duration) if math.isfinite(duration) else duration
-    if isinstance(duration, timedelta) and duration > timedelta(0):
+    if isinstance(timeout, int | float) and not isinstance(timeout, bool):
+        duration = timedelta(seconds=timeout) if math.isfinite(timeout) else timeout
+    if duration is None or isinstance(duration, timedelta) and duration > timedelta(0):
         return duration
     raise ValueError(
         f"timeout must be a positive number of seconds or datetime.timedelta, got {timeout!r}; "
@@ -145,22 +133,18 @@ def _working_start_up(timeout: timedelta | None, on_cpu: bool) -> Iterator[None]
     visible = 0 if on_cpu else torch.cuda.device_count()
 
     def init_process_group(backend, rank, world_size, device_id):
-        _restore(_ASYNC_ERRORS, async_errors)
+        os.environ.pop(_ASYNC_ERRORS, None)
+        os.environ.update({} if async_errors is None else {_ASYNC_ERRORS: async_errors})
         if device_id.type == "cuda" and device_id.index >= visible:
             raise RuntimeError(
                 f"rank {rank} would use {device_id}, but {visible} GPUs are visible to it; start "
                 "at most one process per GPU of a node (srun --ntasks-per-node, torchrun "
                 "--nproc-per-node), or name another device"
             )
-        single = {"store": dist.HashStore()} if world_size == 1 else {}
-        original(
-            backend,
-            rank=rank,
-            world_size=world_size,
-            timeout=timeout,
-            device_id=device_id if device_id.type == "cuda" else None,
-            **single,
-        )
+        store = dist.HashStore() if world_size == 1 else None
+        device_id = device_id if device_id.type == "cuda" else None
+        place = {"rank": rank, "world_size": world_size, "device_id": device_id}
+        original(backend, store=store, timeout=timeout, **place)
 
     if visible == 0 and "RANK" in os.environ:
         os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
@@ -175,10 +159,3 @@ def _working_start_up(timeout: timedelta | None, on_cpu: bool) -> Iterator[None]
     finally:
         dist.init_process_group, torch.cuda.is_available = original, available
         os.environ.update(given)
-
-
-def _restore(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value

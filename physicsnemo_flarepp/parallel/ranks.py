@@ -1,4 +1,4 @@
-"""Where a process stands among all: the mesh of ranks, sums over it, and work of the first rank.
+"""Where a process stands among all: the mesh of ranks, its tokens, sums, and the first rank's work.
 
 Samples are spread over the axis "data" of the mesh, the tokens of a sample over "context".
 """
@@ -6,7 +6,7 @@ Samples are spread over the axis "data" of the mesh, the tokens of a sample over
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -17,7 +17,7 @@ from physicsnemo.distributed import DistributedManager
 from torch import Tensor, nn
 from torch.distributed import DeviceMesh, ProcessGroup
 
-from ..ops import all_reduce, group_size
+from ..ops import all_gather, all_reduce, group_size
 from ..ops.collectives import Group
 from ..ops.kernels import accumulation_dtype
 
@@ -59,15 +59,7 @@ def make_mesh(context_size: int) -> DeviceMesh:
 def flatten_mesh(mesh: DeviceMesh) -> DeviceMesh:
     """Join the "data" and "context" axes into one, as FSDP2 and the gradient sum need them.
 
-    Parameters
-    ----------
-    mesh : torch.distributed.DeviceMesh
-        With axes "data" and "context", from :func:`make_mesh` or part of a larger mesh.
-
-    Returns
-    -------
-    torch.distributed.DeviceMesh
-        One-dimensional, over the same ranks.
+    The mesh is from :func:`make_mesh`, or part of a larger mesh.
     """
     check_axes(mesh)
     return mesh[AXES]._flatten("data_context")
@@ -142,9 +134,7 @@ def _tell(
     """Hand over, and let the others read it: the store ends with this process."""
     store.set(key, cast(Any, pickle.dumps((result, error))))  # torch's stubs know text only
     deadline = time.monotonic() + seconds
-    while store.add(f"{key}/read", 0) < dist.get_world_size() - 1:
-        if time.monotonic() > deadline:
-            break
+    while store.add(f"{key}/read", 0) < dist.get_world_size() - 1 and time.monotonic() <= deadline:
         time.sleep(0.01)
 
 
@@ -218,20 +208,67 @@ def sum_in_buckets(tensors: Sequence[Tensor], group: Group, scale: float = 1.0) 
     return sums
 
 
-def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[int]]:
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[int]]:
     """Group positions of tensors that share device and dtype, up to the size of a bucket."""
     kinds: dict[tuple, list[int]] = {}
-    tensors = list(tensors)
     for i, tensor in enumerate(tensors):
         kinds.setdefault((tensor.device, accumulation_dtype(tensor.dtype)), []).append(i)
     for (_, dtype), positions in kinds.items():
         bucket: list[int] = []
-        size = 0
+        room = BUCKET_BYTES
         for i in positions:
-            grown = size + tensors[i].numel() * dtype.itemsize
-            if bucket and grown > BUCKET_BYTES:
+            size = tensors[i].numel() * dtype.itemsize
+            if bucket and size > room:
                 yield bucket
-                bucket, grown = [], tensors[i].numel() * dtype.itemsize
+                bucket, room = [], BUCKET_BYTES
             bucket.append(i)
-            size = grown
+            room -= size
         yield bucket
+
+
+def shard_bounds(n_tokens: int, group: ProcessGroup) -> tuple[int, int]:
+    """Return the range of tokens that this rank owns, for reading it alone from a file.
+
+    First token and one past the last, of the `n_tokens` of a sample over the context group. Shards
+    differ by at most one token; the first ranks get the longer ones.
+    """
+    return split_bounds(n_tokens, dist.get_world_size(group), dist.get_rank(group))
+
+
+def split_bounds(n_tokens: int, ranks: int, rank: int) -> tuple[int, int]:
+    """Return the bounds of part ``rank`` of ``n_tokens`` split over ``ranks``."""
+    size, longer = divmod(n_tokens, ranks)
+    start = rank * size + min(rank, longer)
+    return start, start + size + (rank < longer)
+
+
+def shard_tokens(x: Tensor, group: ProcessGroup, dim: int = 1) -> Tensor:
+    """Return this rank's part of the token axis `dim` of a tensor that every rank holds whole.
+
+    A view, for data that is read whole anyway; :func:`shard_bounds` avoids reading it.
+    """
+    start, stop = shard_bounds(x.shape[dim], group)
+    return x.narrow(dim, start, stop - start)
+
+
+def gather_tokens(x: Tensor, group: ProcessGroup, dim: int = 1) -> Tensor:
+    """Bring the tokens of all ranks together on every rank, for writing or plotting.
+
+    The only function here whose traffic grows with the number of tokens. It is not
+    differentiable: losses are computed on shards, with ``group``. Axis `dim` may differ between
+    ranks and be empty; the result is in rank order.
+    """
+    if torch.is_grad_enabled() and x.requires_grad:
+        raise ValueError(
+            "gather_tokens is not differentiable but x requires a gradient; call it on x.detach(), "
+            "and compute losses on the shards, e.g. relative_l2(..., group=group)"
+        )
+    if dist.get_world_size(group) == 1:
+        return x
+    sizes = all_gather(torch.tensor(x.shape[dim], device=x.device), group).tolist()
+    # Padding to the longest shard lets one collective serve every backend.
+    padded = x.new_zeros((max(sizes), *x.movedim(dim, 0).shape[1:]))
+    padded[: x.shape[dim]] = x.movedim(dim, 0)
+    parts = all_gather(padded, group)
+    whole = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+    return whole.movedim(0, dim)

@@ -42,13 +42,8 @@ def forward_shards(
     if model.unified_pos and embedding is not None:
         model.check_replaced(fx.shape[0], tuple(embedding.shape))
         embedding = None
-    inputs = {
-        "fx": fx,
-        "embedding": embedding,
-        "time": time,
-        "token_mask": token_mask,
-        "token_weights": token_weights,
-    }
+    inputs = {"fx": fx, "embedding": embedding, "time": time}
+    inputs |= {"token_mask": token_mask, "token_weights": token_weights}
     source = _find_source(inputs)
     mesh, placements = source.device_mesh, source.placements
     axis = next(i for i, placement in enumerate(placements) if placement.is_shard())
@@ -67,16 +62,9 @@ def forward_shards(
     if model.unified_pos:
         positions = model.positions.split(sizes)[here].to(fx.dtype)
         local["embedding"] = positions.expand(fx.shape[0], -1, -1)
-    replicated = {
-        key: value
-        for key, value in local.items()
-        if value is not None and inputs[key] is not None and not _is_sharded(inputs[key])
-    }
-    y = functional_call(
-        _bind(model, name),
-        _sum_gradients(name, parameters),
-        kwargs={**local, **_sum_gradients(name, replicated)},
-    )
+    plain = {k: v for k, v in local.items() if v is not None and not _is_sharded(inputs[k])}
+    local |= _sum_gradients(name, plain)
+    y = functional_call(_bind(model, name), _sum_gradients(name, parameters), kwargs=local)
     y = y.unflatten(1, (-1, *row)) if y.shape[1] else y.reshape(y.shape[0], 0, *row, y.shape[2])
     shapes = {axis: [torch.Size((*shape[:-1], y.shape[-1])) for shape in shards]}
     return ShardTensor.from_local(y, mesh, placements, sharding_shapes=shapes)

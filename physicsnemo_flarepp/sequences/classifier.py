@@ -13,7 +13,7 @@ from ..models.layers import linear_chain, make_block, stack_blocks
 from ..models.token_model import MetaData, check_integers, check_sizes
 from ..ops import sum_over_group
 from ..ops.collectives import group_rank, group_size
-from ..parallel.tokens import split_bounds
+from ..parallel.ranks import split_bounds
 
 POSITIONS = ("learned", "rotary")
 POOLINGS = ("mean", "cls")
@@ -136,11 +136,8 @@ class SequenceClassifier(Module):
         self.pooling, self.init = pooling, init
         leading = int(pooling == "cls")  # its id follows the others
         self.embedding = nn.Embedding(vocabulary + leading, n_hidden)
-        self.positions = (
-            nn.Parameter(torch.empty(length + leading, n_hidden))
-            if positions == "learned"
-            else None
-        )
+        table = torch.empty(length + leading, n_hidden)
+        self.positions = nn.Parameter(table) if positions == "learned" else None
         self.embedding_dropout = nn.Dropout(embedding_dropout)
         make_mixer = partial(MIXERS[mixer], n_hidden, n_head, **known)
         self.blocks = stack_blocks(
@@ -188,13 +185,11 @@ class SequenceClassifier(Module):
         if self.context_group is not None:
             ranks, rank = group_size(self.context_group), group_rank(self.context_group)
             mine = slice(*split_bounds(tokens.shape[1], ranks, rank))
-        positions = None
-        if self.positions is not None:
-            positions = self.positions[: tokens.shape[1]][mine]
+        positions = 0 if self.positions is None else self.positions[: tokens.shape[1]][mine]
         mask = None if token_mask is None else token_mask[:, mine]
         x = self.embedding_dropout(self.embedding(tokens[:, mine]))
         for block in self.blocks:
-            x = block(x if positions is None else x + positions, mask)
+            x = block(x if self.positions is None else x + positions, mask)
         pooled = self.pool(self.final_norm(x), mask, mine)
         if self.documents == 2:
             pooled = pooled.unflatten(0, (-1, 2)).flatten(1)
@@ -214,8 +209,7 @@ class SequenceClassifier(Module):
 
     def check_inputs(self, tokens: Tensor, token_mask: Tensor | None) -> None:
         """Raise on shapes, types and lengths that the model does not take."""
-        expected = 1 + self.documents if self.documents == 2 else 2
-        if tokens.ndim != expected or self.documents == 2 and tokens.shape[1] != 2:
+        if (tokens.ndim, *tokens.shape[1:-1]) != ((3, 2) if self.documents == 2 else (2,)):
             shape = "(B, 2, N)" if self.documents == 2 else "(B, N)"
             raise ValueError(f"tokens must have shape {shape}, got {tuple(tokens.shape)}")
         if tokens.is_floating_point() or tokens.dtype == torch.bool:
@@ -225,10 +219,10 @@ class SequenceClassifier(Module):
                 f"a sequence has {tokens.shape[-1]} tokens, the model was built for 1 to "
                 f"{self.length}; cut it, or build the model with a larger length"
             )
-        if token_mask is not None and (
-            token_mask.dtype != torch.bool or token_mask.shape != tokens.shape
-        ):
+        if token_mask is None:
+            return
+        if token_mask.dtype != torch.bool or token_mask.shape != tokens.shape:
+            found = f"{token_mask.dtype} {tuple(token_mask.shape)}"
             raise ValueError(
-                f"token_mask must be boolean of shape {tuple(tokens.shape)}, got "
-                f"{token_mask.dtype} {tuple(token_mask.shape)}"
+                f"token_mask must be boolean of shape {tuple(tokens.shape)}, got {found}"
             )

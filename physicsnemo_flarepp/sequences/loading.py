@@ -30,13 +30,8 @@ class SequenceLayout:
 
 
 # Vocabulary with padding, where there is some: images are whole.
-_SIZES = {
-    "listops": (16, 10, 1),
-    "text": (257, 2, 1),
-    "retrieval": (257, 2, 2),
-    "image": (256, 10, 1),
-    "pathfinder": (256, 2, 1),
-}
+_SIZES = {"listops": (16, 10, 1), "text": (257, 2, 1), "retrieval": (257, 2, 2),
+          "image": (256, 10, 1), "pathfinder": (256, 2, 1)}  # fmt: skip
 # Sequences in a case of the built-in set.
 _BLOCKS = {"listops": 1000, "pathfinder": 250}
 
@@ -52,9 +47,8 @@ def checked_config(cfg: Mapping[str, Any] | DictConfig) -> SequenceConfig:
     merged = OmegaConf.merge(OmegaConf.structured(SequenceConfig), OmegaConf.create(dict(cfg)))
     found: SequenceConfig = OmegaConf.to_object(merged)
     if found.sequences not in READERS:
-        raise ValueError(
-            f"data.sequences is {found.sequences!r}; choose one of {', '.join(READERS)}"
-        )
+        known = ", ".join(READERS)
+        raise ValueError(f"data.sequences is {found.sequences!r}; choose one of {known}")
     if (found.root is None) == (found.builtin is None):
         raise ValueError(
             f"data.root is {found.root!r} and data.builtin {found.builtin!r}: set one of them. "
@@ -75,18 +69,15 @@ def find_root(cfg: SequenceConfig) -> Path:
     block = _BLOCKS[cfg.sequences]
     # One block more than is asked for: expressions that come twice are left out.
     spare = int(cfg.sequences == "listops")
+    given = {f"n_{split}": getattr(cfg, f"n_{split}") for split in SPLITS}
     counts = {
-        name: None if count is None else -(-count // block) + spare
-        for name, count in (("n_train", cfg.n_train), ("n_val", cfg.n_val), ("n_test", cfg.n_test))
+        n: None if count is None else -(-count // block) + spare for n, count in given.items()
     }
     return generate(cfg.builtin, **counts)
 
 
 class SequenceLoader:
-    """Batches of one split; its `sampler` says in which order, and which of them this rank reads.
-
-    ``dataset.reader`` has the names of the cases and the files, as the trainer asks for them.
-    """
+    """Batches of one split; its `sampler` says which of them this rank reads, in which order."""
 
     def __init__(
         self,
@@ -97,9 +88,8 @@ class SequenceLoader:
         pad_to: int | None,
     ) -> None:
         self.split, self.batch_size, self.sampler = split, batch_size, sampler
-        self.device = device
-        self.pad_to = pad_to
-        self.dataset = SimpleNamespace(reader=SplitNames(split))
+        self.device, self.pad_to = device, pad_to
+        self.dataset = SimpleNamespace(reader=split)  # as the trainer asks for names and files
 
     def __len__(self) -> int:
         return -(-len(self.sampler) // self.batch_size)
@@ -124,67 +114,29 @@ class SequenceLoader:
         if split.documents > 1:
             tokens, real = (a.reshape(len(cases), -1, len(places)) for a in (tokens, real))
         arrays = {"tokens": tokens.astype(np.int64), "label": split.labels[cases]}
-        arrays["case_index"] = cases
         if self.pad_to is None and not real.all():
             arrays["token_mask"] = real
-        tensors = {
-            name: torch.from_numpy(a) for name, a in (arrays | {"case_index": cases}).items()
-        }
+        arrays["case_index"] = cases
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         if self.device is not None:
             tensors = {name: t.pin_memory().to(self.device, non_blocking=True)
                        for name, t in tensors.items()}  # fmt: skip
         return TensorDict(tensors, batch_size=[len(cases)], device=self.device)
 
 
-class SplitNames:
-    """Names of the sequences of a split, and its files."""
-
-    def __init__(self, split: SequenceSplit) -> None:
-        self.split = split
-
-    def __len__(self) -> int:
-        return len(self.split)
-
-    @property
-    def case_ids(self) -> list[str]:
-        """The places of the sequences."""
-        return [str(i) for i in range(len(self.split))]
-
-    def source_files(self) -> tuple[Path, ...]:
-        """Return the files that were read."""
-        return self.split.files
-
-    def source_hashes(self) -> dict[str, str]:
-        """Return nothing: all of it is in files."""
-        return {}
-
-    def describe_names(self) -> list[str]:
-        """Return how long the sequences are."""
-        lengths = np.diff(self.split.starts)
-        return [
-            f"sequences of {lengths.min()} to {lengths.max()} tokens, mean {lengths.mean():.0f}"
-        ]
-
-
 def sequence_loaders(cfg: SequenceConfig, placed: Mapping[str, Any]) -> Loaders:
     """Return the loaders of a rank; `placed` has its seed, device and place among the ranks."""
-    parallel = placed["parallel"]
-    shard = (parallel["data_rank"], parallel["data_size"])
-    if cfg.batch_size % shard[1]:
-        raise ValueError(
-            f"data.batch_size is {cfg.batch_size}, which {shard[1]} data ranks cannot share equally"
-        )
+    shard = tuple(placed["parallel"][key] for key in ("data_rank", "data_size"))
+    size = cfg.batch_size
+    if size % shard[1]:
+        raise ValueError(f"data.batch_size is {size}, which {shard[1]} data ranks cannot share")
     splits = READERS[cfg.sequences](find_root(cfg), cfg.length, cfg.downscale)
+    pad_to = None if cfg.mask_padding else cfg.length
     loaders = {}
     for name in SPLITS:
         split, training = splits[name].first(getattr(cfg, f"n_{name}")), name == "train"
-        loaders[name] = SequenceLoader(
-            split,
-            cfg.batch_size // shard[1] if training else cfg.batch_size_test,
-            CaseSampler(
-                len(split), shard, shuffle=training, seed=placed["seed"], equal_counts=training
-            ),
-            placed["device"],
-            None if cfg.mask_padding else cfg.length,
-        )
+        order = {"shuffle": training, "seed": placed["seed"], "equal_counts": training}
+        sampler = CaseSampler(len(split), shard, **order)
+        count = size // shard[1] if training else cfg.batch_size_test
+        loaders[name] = SequenceLoader(split, count, sampler, placed["device"], pad_to)
     return Loaders(loaders["train"], loaders["test"], Normalizer(), loaders["val"])

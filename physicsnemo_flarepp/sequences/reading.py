@@ -31,7 +31,8 @@ _REVIEW = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/[^/]+\.txt")
 class SequenceSplit:
     """Sequences of one split, end to end in `tokens`, and the files that they are from.
 
-    Sequence i is ``tokens[starts[i]:starts[i + 1]]``, of which each label has `documents`.
+    Sequence i is ``tokens[starts[i]:starts[i + 1]]``, of which each label has `documents`. To the
+    trainer it is the reader of its cases.
     """
 
     tokens: np.ndarray
@@ -42,13 +43,13 @@ class SequenceSplit:
 
     @classmethod
     def of(
-        cls, sequences: Iterable[np.ndarray], labels: Iterable[int], *files: Path, documents=1
+        cls, sequences: Iterable[np.ndarray], labels: Iterable[int], file: Path, documents: int = 1
     ) -> "SequenceSplit":
         """Return the split of these sequences."""
         parts = list(sequences)
         starts = np.cumsum([0, *map(len, parts)])
-        tokens = np.concatenate(parts) if parts else np.empty(0, np.int16)
-        return cls(tokens, starts, np.array(list(labels), np.int64), files, documents)
+        labels = np.array(list(labels), np.int64)
+        return cls(np.concatenate(parts), starts, labels, (file,), documents)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -58,13 +59,28 @@ class SequenceSplit:
         if count is None:
             return self
         if not 1 <= count <= len(self):
-            raise ValueError(
-                f"{count} sequences are asked for, but {self.files[0]} has {len(self)}"
-            )
+            raise ValueError(f"{count} sequences are wanted, but {self.files[0]} has {len(self)}")
         ends = self.starts[: count * self.documents + 1]
-        return SequenceSplit(
-            self.tokens[: ends[-1]], ends, self.labels[:count], self.files, self.documents
-        )
+        kept = self.tokens[: ends[-1]], ends, self.labels[:count]
+        return SequenceSplit(*kept, self.files, self.documents)
+
+    @property
+    def case_ids(self) -> list[str]:
+        """The places of the sequences."""
+        return [str(i) for i in range(len(self))]
+
+    def source_files(self) -> tuple[Path, ...]:
+        """Return the files that were read."""
+        return self.files
+
+    def source_hashes(self) -> dict[str, str]:
+        """Return nothing: all of it is in files."""
+        return {}
+
+    def describe_names(self) -> list[str]:
+        """Return how long the sequences are."""
+        sizes = np.diff(self.starts)
+        return [f"sequences of {sizes.min()} to {sizes.max()} tokens, mean {sizes.mean():.0f}"]
 
 
 def _existing(path: Path, what: str) -> Path:
@@ -73,12 +89,8 @@ def _existing(path: Path, what: str) -> Path:
     return path
 
 
-def _bad(path: Path, reason: object) -> DamagedFile:
-    return DamagedFile(f"{path}: {reason}")
-
-
-def _bad_line(path: Path, number: int, reason: str) -> DamagedFile:
-    return DamagedFile(f"{path}, line {number}: {reason}")
+def _bad(path: Path, reason: object, line: int | None = None) -> DamagedFile:
+    return DamagedFile(f"{path}: {reason}" if line is None else f"{path}, line {line}: {reason}")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -87,6 +99,18 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield number, line.rstrip(b"\r\n")
+
+
+def _shown(text: bytes) -> str:
+    return repr(text.decode("latin-1")[:20])
+
+
+def _check_length(path: Path, number: int, found: int, length: int) -> None:
+    if found == 0:
+        raise _bad(path, "the sequence is empty", number)
+    if found > length:
+        reason = f"the sequence has {found} tokens, data.length is {length}; raise it"
+        raise _bad(path, reason, number)
 
 
 def read_listops(root: Path, length: int, downscale: int = 1) -> dict[str, SequenceSplit]:
@@ -102,31 +126,18 @@ def _listops_split(path: Path, length: int) -> SequenceSplit:
         if number == 1 and source == b"Source":
             continue
         if not tab or target not in _IDS or not target.isdigit():
-            shown = target.decode("latin-1")[:20]
-            raise _bad_line(path, number, f"the value is {shown!r}, expected a tab and 0 to 9")
+            reason = f"the value is {_shown(target)}, expected a tab and 0 to 9"
+            raise _bad(path, reason, number)
         words = [word for word in source.split() if word not in _IGNORED]
-        try:
-            ids = np.array([_IDS[word] for word in words], np.int16)
-        except KeyError as error:
-            shown = error.args[0].decode("latin-1")[:20]
-            raise _bad_line(
-                path, number, f"the symbol {shown!r} is not one of {' '.join(SYMBOLS)}"
-            ) from None
-        _check_length(path, number, len(ids), length)
-        sequences.append(ids)
+        if unknown := [word for word in words if word not in _IDS]:
+            reason = f"the symbol {_shown(unknown[0])} is not one of {' '.join(SYMBOLS)}"
+            raise _bad(path, reason, number)
+        _check_length(path, number, len(words), length)
+        sequences.append(np.array([_IDS[word] for word in words], np.int16))
         labels.append(int(target))
     if not labels:
         raise _bad(path, "it holds no expressions")
     return SequenceSplit.of(sequences, labels, path)
-
-
-def _check_length(path: Path, number: int, found: int, length: int) -> None:
-    if found == 0:
-        raise _bad_line(path, number, "the sequence is empty")
-    if found > length:
-        raise _bad_line(
-            path, number, f"the sequence has {found} tokens, data.length is {length}; raise it"
-        )
 
 
 def encode_text(text: bytes, length: int) -> np.ndarray:
@@ -142,19 +153,16 @@ def read_imdb(root: Path, length: int, downscale: int = 1) -> dict[str, Sequence
     _existing(root, "give the folder aclImdb or its archive, such as aclImdb_v1.tar.gz")
     found: dict[str, list[tuple[str, int, np.ndarray]]] = {"train": [], "test": []}
     for name, read in _archive_members(root) if root.is_file() else _folder_members(root):
-        place = _REVIEW.fullmatch(name)
-        if place is None:
+        if (place := _REVIEW.fullmatch(name)) is None:
             continue
         text = read()
         if not text.strip():
             raise _bad(root, f"{printable(name)}, line 1: the review is empty")
-        review = (name, int(place[2] == "pos"), encode_text(text, length))
-        found[place[1]].append(review)
+        found[place[1]].append((name, int(place[2] == "pos"), encode_text(text, length)))
+    splits = {}
     for split, reviews in found.items():
         if {label for _, label, _ in reviews} != {0, 1}:
             raise _bad(root, f"{split}/neg and {split}/pos do not both hold reviews (*.txt)")
-    splits = {}
-    for split, reviews in found.items():
         # By name, whatever the order of the archive: numbers, then ratings, negative first; then
         # in an order of their own, so that the first of them are of both classes.
         reviews.sort(key=lambda review: review[0])
@@ -188,26 +196,22 @@ def _archive_members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
 def read_aan(root: Path, length: int, downscale: int = 1) -> dict[str, SequenceSplit]:
     """Read ``new_aan_pairs.{train,eval,test}.tsv``: label, two ids, two texts per line."""
     names = {"train": "train", "val": "eval", "test": "test"}
-    return {
-        split: _aan_split(root / f"new_aan_pairs.{name}.tsv", length)
-        for split, name in names.items()
-    }
+    return {s: _aan_split(root / f"new_aan_pairs.{n}.tsv", length) for s, n in names.items()}
 
 
 def _aan_split(path: Path, length: int) -> SequenceSplit:
     _existing(path, "Retrieval reads new_aan_pairs.train.tsv, .eval.tsv and .test.tsv")
     texts, labels = [], []
     for number, line in _lines(path):
-        columns = [column.strip(b'"') for column in line.split(b"\t")]
-        if len(columns) != 5:
-            raise _bad_line(path, number, f"it has {len(columns)} columns, expected 5")
-        if columns[0] not in (b"0", b"1", b"0.0", b"1.0"):
-            shown = columns[0].decode("latin-1")[:20]
-            raise _bad_line(path, number, f"the label is {shown!r}, expected 0 or 1")
-        for text in columns[3:]:
-            _check_length(path, number, min(len(text), length), length)
+        label, *columns = [column.strip(b'"') for column in line.split(b"\t")]
+        if len(columns) != 4:
+            raise _bad(path, f"it has {1 + len(columns)} columns, expected 5", number)
+        if label not in (b"0", b"1", b"0.0", b"1.0"):
+            raise _bad(path, f"the label is {_shown(label)}, expected 0 or 1", number)
+        labels.append(int(float(label)))
+        for text in columns[2:]:
             texts.append(encode_text(text, length))
-        labels.append(int(float(columns[0])))
+            _check_length(path, number, len(texts[-1]), length)
     if not labels:
         raise _bad(path, "it holds no pairs")
     return SequenceSplit.of(texts, labels, path, documents=2)
@@ -220,15 +224,13 @@ def grey(images: np.ndarray) -> np.ndarray:
 
 def read_cifar(root: Path, length: int, downscale: int = 1) -> dict[str, SequenceSplit]:
     """Read CIFAR-10's binary batches; the last tenth of the training images is validation."""
-    paths = [root / f"data_batch_{i}.bin" for i in range(1, 6)]
-    images, labels = zip(*map(_cifar_batch, paths), strict=True)
-    train, known = np.concatenate(images), np.concatenate(labels)
-    cut = len(train) * 9 // 10
-    test = root / "test_batch.bin"
+    paths = tuple(root / f"data_batch_{i}.bin" for i in range(1, 6))
+    images, labels = map(np.concatenate, zip(*map(_cifar_batch, paths), strict=True))
+    cut, test = len(labels) * 9 // 10, root / "test_batch.bin"
     return {
-        "train": _image_split(train[:cut], known[:cut], length, downscale, *paths),
-        "val": _image_split(train[cut:], known[cut:], length, downscale, *paths),
-        "test": _image_split(*_cifar_batch(test), length, downscale, test),
+        "train": _image_split(images[:cut], labels[:cut], paths, length, downscale),
+        "val": _image_split(images[cut:], labels[cut:], paths, length, downscale),
+        "test": _image_split(*_cifar_batch(test), (test,), length, downscale),
     }
 
 
@@ -236,9 +238,8 @@ def _cifar_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     _existing(path, "CIFAR-10's binary version has data_batch_1.bin to 5 and test_batch.bin")
     content = np.fromfile(path, np.uint8)
     if not len(content) or len(content) % _CIFAR_ROW:
-        raise _bad(
-            path, f"{len(content)} bytes are not whole images of {_CIFAR_ROW}; download it again"
-        )
+        reason = f"{len(content)} bytes are not whole images of {_CIFAR_ROW}; download it again"
+        raise _bad(path, reason)
     rows = content.reshape(-1, _CIFAR_ROW)
     if (wrong := np.flatnonzero(rows[:, 0] > 9)).size:
         raise _bad(path, f"image {wrong[0]}: the label is {rows[wrong[0], 0]}, expected 0 to 9")
@@ -246,7 +247,7 @@ def _cifar_batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _image_split(
-    images: np.ndarray, labels: np.ndarray, length: int, downscale: int, *files: Path
+    images: np.ndarray, labels: np.ndarray, files: tuple[Path, ...], length: int, downscale: int
 ) -> SequenceSplit:
     """Return images (n, rows, columns) as sequences of grey levels, row by row."""
     n, rows, columns = images.shape
@@ -256,11 +257,10 @@ def _image_split(
         blocks = (n, rows // downscale, downscale, columns // downscale, downscale)
         images = np.rint(images.reshape(blocks).mean((2, 4)))
     tokens = images.reshape(n, -1).astype(np.int16)
-    if tokens.shape[1] > length:
-        raise _bad(
-            files[0], f"images have {tokens.shape[1]} pixels, data.length is {length}; raise it"
-        )
-    starts = np.arange(n + 1) * tokens.shape[1]
+    pixels = tokens.shape[1]
+    if pixels > length:
+        raise _bad(files[0], f"images have {pixels} pixels, data.length is {length}; raise it")
+    starts = np.arange(n + 1) * pixels
     return SequenceSplit(tokens.ravel(), starts, labels.astype(np.int64), files)
 
 
@@ -272,20 +272,15 @@ def read_pathfinder(root: Path, length: int, downscale: int = 1) -> dict[str, Se
     """
     if not (root / "metadata").is_dir():
         return {split: _pathfinder_arrays(root, split, length, downscale) for split in SPLITS}
-    files, images, labels = [], [], []
-    for path in sorted((root / "metadata").glob("*.npy"), key=lambda p: int(p.stem)):
-        files.append(path)
-        for number, line in _lines(path):  # text, whatever their name says
-            image, label = _published_image(root, path, number, line)
-            images.append(image)
-            labels.append(label)
-    if not images:
+    files = tuple(sorted((root / "metadata").glob("*.npy"), key=lambda path: int(path.stem)))
+    # The files are text, whatever their name says.
+    rows = [_published_image(root, path, *line) for path in files for line in _lines(path)]
+    if not rows:
         raise _bad(root / "metadata", "it holds no metadata of images (*.npy)")
-    pictures, known = np.stack(images), np.array(labels)
-    cuts = [0, len(known) * 8 // 10, len(known) * 9 // 10, len(known)]
-    parts = zip(SPLITS, cuts, cuts[1:], strict=False)
-    return {s: _image_split(pictures[a:b], known[a:b], length, downscale, *files)
-            for s, a, b in parts}  # fmt: skip
+    images, labels = map(np.stack, zip(*rows, strict=True))
+    cuts = [len(rows) * tenths // 10 for tenths in (0, 8, 9, 10)]
+    return {s: _image_split(images[a:b], labels[a:b], files, length, downscale)
+            for s, a, b in zip(SPLITS, cuts, cuts[1:], strict=False)}  # fmt: skip
 
 
 def _published_image(root: Path, path: Path, number: int, line: bytes) -> tuple[np.ndarray, int]:
@@ -293,10 +288,10 @@ def _published_image(root: Path, path: Path, number: int, line: bytes) -> tuple[
 
     words = line.decode("latin-1").split()
     if len(words) < 4 or words[3] not in ("0", "1"):
-        raise _bad_line(path, number, "expected a folder, a file, a number and the label 0 or 1")
+        raise _bad(path, "expected a folder, a file, a number and the label 0 or 1", number)
     name = PurePosixPath(words[0], words[1])
     if name.is_absolute() or ".." in name.parts:
-        raise _bad_line(path, number, f"{str(name)!r} is outside of {root}")
+        raise _bad(path, f"{str(name)!r} is outside of {root}", number)
     picture = _existing(root / name, f"named in {path}, line {number}")
     try:
         with Image.open(io.BytesIO(picture.read_bytes()), formats=["PNG"]) as image:
@@ -306,18 +301,18 @@ def _published_image(root: Path, path: Path, number: int, line: bytes) -> tuple[
 
 
 def _pathfinder_arrays(root: Path, split: str, length: int, downscale: int) -> SequenceSplit:
-    paths = [root / f"pathfinder_{split}_{name}.npy" for name in ("images", "labels")]
-    for path in paths:
+    files = tuple(root / f"pathfinder_{split}_{name}.npy" for name in ("images", "labels"))
+    for path in files:
         _existing(path, "give a folder with imgs and metadata as published, or a generated set")
     try:
-        images, labels = (np.load(path, allow_pickle=False) for path in paths)
+        images, labels = (np.load(path, allow_pickle=False) for path in files)
     except (ValueError, EOFError, OSError) as error:
-        raise _bad(paths[0], error) from error
+        raise _bad(files[0], error) from error
     if images.ndim != 3 or images.dtype != np.uint8 or labels.shape != images.shape[:1]:
-        raise _bad(paths[0], f"images are {images.dtype} {images.shape}, labels {labels.shape}")
+        raise _bad(files[0], f"images are {images.dtype} {images.shape}, labels {labels.shape}")
     if labels.size and labels.max() > 1:
-        raise _bad(paths[1], f"a label is {labels.max()}, expected 0 or 1")
-    return _image_split(images, labels, length, downscale, *paths)
+        raise _bad(files[1], f"a label is {labels.max()}, expected 0 or 1")
+    return _image_split(images, labels, files, length, downscale)
 
 
 READERS: Mapping[str, Callable[[Path, int, int], dict[str, SequenceSplit]]] = {

@@ -12,7 +12,6 @@ from torch import Tensor
 from ..datapipes.normalization import BASELINES, FieldFit, Normalizer, whole_cases
 from ..datapipes.readers import CaseReader
 from ..ops.errors import field_errors
-from .losses import predict_mean
 
 Predictor = Callable[[TensorDict], Float[Tensor, "N O"]]
 MEAN = "constant"
@@ -73,7 +72,14 @@ def _fit_predictors(
     if "linear" in kinds and (best := fit.solve("linear", over_sizes)).gain[0].any():
         fits[SIZED] = best
     for name, affine in fits.items():
-        predictors[name] = predict_mean(Normalizer({"fields": affine}))
+        fitted = Normalizer({"fields": affine})
+
+        def predict(sample: TensorDict, fitted: Normalizer = fitted) -> Tensor:
+            given = sample.get("globals", None)
+            zeros = torch.zeros_like(sample["fields"])
+            return fitted.inverse(zeros, sample["tokens"], given=given)
+
+        predictors[name] = predict
     return predictors
 
 

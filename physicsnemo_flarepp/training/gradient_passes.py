@@ -22,8 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..inference.arrays import TokenArray
-from ..inference.passes import TokenPasses, fail_together
-from ..inference.streams import ResidualStream
+from ..inference.streams import ResidualStream, TokenPasses, fail_together
 from ..mixers.base import Gathered, Latents
 from ..models.layers import AnyBlock
 from ..models.token_model import scale_weights

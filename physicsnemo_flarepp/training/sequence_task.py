@@ -78,11 +78,8 @@ class SequenceTask(FieldTask):
         if data is not None:
             raise ValueError("data in memory holds fields; sequences are read from data.root")
         checked_config(cfg.data)
-        if cfg.training.stream is not None:
-            raise ValueError(
-                f"training.stream is {cfg.training.stream}, but sequences are not streamed; set it "
-                "to null"
-            )
+        if (stream := cfg.training.stream) is not None:
+            raise ValueError(f"training.stream is {stream}; sequences are not streamed, set null")
         if cfg.training.derivative_weight > 0:
             raise ValueError("training.derivative_weight is for fields on grids; set it to 0")
         return ()
@@ -104,12 +101,11 @@ class SequenceTask(FieldTask):
 
         labels = torch.from_numpy(loaders.train.split.labels)
         commonest = labels.bincount(minlength=layout.classes).argmax().item()
-        return Built(
-            model,
-            Channels(1, {FIELD: 1}, {}, {}, "point"),
-            objective,
-            lambda batch: (batch["label"] != commonest)[:, None].float(),
-        )
+
+        def constant(batch: TensorDict) -> Tensor:
+            return (batch["label"] != commonest)[:, None].float()
+
+        return Built(model, Channels(1, {FIELD: 1}, {}, {}, "point"), objective, constant)
 
     def describe(
         self, cfg: DictConfig, ranks: Ranks, assembly: "Assembly", chosen_on_test: bool
@@ -128,25 +124,21 @@ class SequenceTask(FieldTask):
     ) -> str:
         """Return the accuracies on both splits in percent, and who is taken for whom."""
         classes = layout_of(checked_config(cfg.data)).classes
-        rows, tables = [("split", "sequences", "accuracy", "commonest class")], {}
-        for split in ("val", "test"):
-            measures = {
-                "found": lambda batch: assembly.evaluation.classify(batch)[:, None].float(),
-                "missed": assembly.constant,
-            }
+        rows = [("split", "sequences", "accuracy", "commonest class")]
+        measures = {
+            "found": lambda batch: assembly.evaluation.classify(batch)[:, None].float(),
+            "missed": assembly.constant,
+        }
+        for split, name in (("val", "validation (dev)"), ("test", "test")):
             loader = getattr(assembly.loaders, split)
             found = case_errors(measures, loader, 1, data_group=ranks.data_group)
             labels = torch.from_numpy(loader.split.labels)
             pairs = labels * classes + found["found"][:, 0].long()
             table = pairs.bincount(minlength=classes**2).view(classes, classes)
             right, common = table.trace().item() / len(labels), 1 - found["missed"].mean().item()
-            name = {"val": "validation (dev)", "test": "test"}[split]
             rows.append((name, str(len(labels)), f"{100 * right:.2f}", f"{100 * common:.2f}"))
-            tables[split] = table
-        head = ("true \\ predicted", *map(str, range(classes)))
-        confusion = [
-            head, *((str(i), *map(str, row)) for i, row in enumerate(tables["test"].tolist()))
-        ]  # fmt: skip
+        confusion = [("true \\ predicted", *range(classes))]
+        confusion += [(i, *row) for i, row in enumerate(table.tolist())]  # of the test split
         padding = "masked" if cfg.data.get("mask_padding", True) else "not masked, as published"
         lines = [f"Accuracy in percent; padding {padding}", "", format_table(rows, markdown=True)]
         lines += ["", "Test sequences by class", "", format_table(confusion, markdown=True)]

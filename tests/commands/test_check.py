@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from physicsnemo_flarepp import checks
 from physicsnemo_flarepp.checks import Check, Finding
 from physicsnemo_flarepp.checks.findings import FAILED, NOTED, PASSED
-from physicsnemo_flarepp.commands import check, main
+from physicsnemo_flarepp.commands import main
 
 GOOD = Finding("kernel cpu", PASSED, "error 1e-16")
 BAD = Finding("cache", FAILED, "read-only", "set a variable")
@@ -22,7 +23,7 @@ def only(monkeypatch, *findings):
         asked.append((n_ranks, bench))
         return [Check("all", lambda device: iter(findings), "")]
 
-    monkeypatch.setattr(check, "choose_checks", choose)
+    monkeypatch.setattr(checks, "choose_checks", choose)
     return asked
 
 
@@ -79,9 +80,10 @@ def test_ranks_import_nothing_from_the_working_directory(tmp_path):
         "import sys\n"
         "from physicsnemo_flarepp.checks import Check\n"
         "from physicsnemo_flarepp.checks.ranks import rank_findings\n"
-        "from physicsnemo_flarepp.commands import check, main\n"
+        "from physicsnemo_flarepp import checks\n"
+        "from physicsnemo_flarepp.commands import main\n"
         "find = lambda device: rank_findings(2, device)\n"
-        "check.choose_checks = lambda n_ranks, bench: [Check('ranks', find, '')]\n"
+        "checks.choose_checks = lambda n_ranks, bench: [Check('ranks', find, '')]\n"
         "if __name__ == '__main__':\n"
         "    sys.exit(main(['check', '--ranks', '2', '--device', 'cpu']))\n"
     )

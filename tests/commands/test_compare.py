@@ -6,7 +6,7 @@ import pytest
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 
-from physicsnemo_flarepp.commands import compare, main
+from physicsnemo_flarepp.commands import main, training
 from physicsnemo_flarepp.training.comparison import ComparisonStopped
 from physicsnemo_flarepp.training.config import check_config
 
@@ -20,7 +20,7 @@ def equal_settings():
             cfg = compose("compare", list(overrides), return_hydra_config=True)
             HydraConfig.instance().set_config(cfg)
             try:
-                return compare.equal_settings(cfg)
+                return training.equal_settings(cfg)
             finally:
                 HydraConfig.instance().cfg = None
 
@@ -62,7 +62,7 @@ def test_a_signal_is_the_exit_code(tmp_path, monkeypatch, capsys):
     def stop(*_):
         raise ComparisonStopped("run was stopped by SIGTERM", 143)
 
-    monkeypatch.setattr(compare, "compare", stop)
+    monkeypatch.setattr(training.comparison, "compare", stop)
     with pytest.raises(SystemExit) as ended:
         main(["compare"])
     assert ended.value.code == 143

@@ -8,12 +8,12 @@ import pytest
 from hydra import compose, initialize_config_dir, initialize_config_module
 from omegaconf import OmegaConf
 
-from physicsnemo_flarepp.commands import compare, main, train
-from physicsnemo_flarepp.commands.config_help import describe_entry
+from physicsnemo_flarepp.commands import main, training
 from physicsnemo_flarepp.commands.configs import (
     REGISTERED,
     compose_config,
     config_directory,
+    describe_entry,
     sweep_name,
 )
 from physicsnemo_flarepp.datapipes.config import DataConfig
@@ -29,8 +29,8 @@ def composed(monkeypatch, tmp_path):
     def keep(cfg):
         configs.append(OmegaConf.create(OmegaConf.to_container(cfg, resolve=True)))
 
-    monkeypatch.setattr(train, "run", keep)
-    monkeypatch.setattr(compare, "run", keep)
+    monkeypatch.setattr(training, "train", keep)
+    monkeypatch.setattr(training, "compare", keep)
 
     def make(*arguments):
         configs.clear()
@@ -106,7 +106,7 @@ def test_the_job_sees_the_command_of_the_user(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["flarepp", "train", "seed=5"])
     seen = []
-    monkeypatch.setattr(train, "run", lambda cfg: seen.append((list(sys.argv), cfg.seed)))
+    monkeypatch.setattr(training, "train", lambda cfg: seen.append((list(sys.argv), cfg.seed)))
     assert main() == 0
     assert seen == [(["flarepp", "train", "seed=5"], 5)]
 
@@ -121,7 +121,7 @@ def test_one_failed_job_fails_the_sweep_and_is_named(monkeypatch, tmp_path, caps
             raise ValueError("seed 0 is not to be had")
         done.append(cfg.seed)
 
-    monkeypatch.setattr(train, "run", run)
+    monkeypatch.setattr(training, "train", run)
     assert main(["train", "-m", "seed=0,1"]) == 2
     told = capsys.readouterr().err
     assert done == [1] and "['seed=0']" in told and "Traceback" not in told

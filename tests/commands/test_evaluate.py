@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from physicsnemo_flarepp.builtin.engine import write_stamp
-from physicsnemo_flarepp.commands import parsers
+from physicsnemo_flarepp.commands import results
 from tests.commands.calling import verb
 from tests.evaluation import making
 
@@ -29,7 +29,7 @@ def test_unknown_fields_leave_out_forces_unless_these_are_asked_for(tmp_path, ca
     (report,) = verb("evaluate")([run])
     assert report.forces is None and report.errors.fields == ("wallShearStressMeanTrim",)
     assert "no forces of shear: the fields wallShearStressMeanTrim" in capsys.readouterr().out
-    monkeypatch.setattr(parsers, "_OF_FORCES", re.compile("temperature"))
+    monkeypatch.setattr(results, "_OF_FORCES", re.compile("temperature"))
     verb("evaluate")([run])
     assert "forces" not in capsys.readouterr().out, "nobody expects forces of such fields"
     with pytest.raises(ValueError, match="give --pressure-field"):

@@ -3,7 +3,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.commands import main
-from physicsnemo_flarepp.commands.inspect import read_data_config
+from physicsnemo_flarepp.commands.data import read_data_config
 from physicsnemo_flarepp.datapipes.inspection import check_cases, inspect_data
 from tests.own_data.making import STRETCH, surface
 

@@ -10,9 +10,9 @@ import pytest
 import pyvista as pv
 from PIL import Image
 
-from physicsnemo_flarepp.commands import parsers, plot
-from physicsnemo_flarepp.commands.dispatch import parse_options
-from physicsnemo_flarepp.commands.plot import chosen_cameras
+from physicsnemo_flarepp.commands import parsers, results
+from physicsnemo_flarepp.commands.parsers import parse_options
+from physicsnemo_flarepp.commands.results import chosen_cameras
 from physicsnemo_flarepp.evaluation import evaluate_run, figures, load_run, predict_case
 from physicsnemo_flarepp.visualization import DARK, MissingExtra, RenderingUnavailable
 from physicsnemo_flarepp.visualization.views import CAR_CAMERAS
@@ -163,7 +163,7 @@ def test_forces_are_left_out_where_there_is_no_surface(
 ):
     """By default; who asks for them is told why not."""
     output = ["--output", str(tmp_path)]
-    monkeypatch.setattr(plot, "usual_figures", lambda runs: ("parity",))
+    monkeypatch.setattr(results, "usual_figures", lambda runs, forces: ["parity"])
     runs = [str(darcy_run), str(car_runs[0])]
     options = ["--labels", "D", "C", "--formats", "svg"]
     _, written = draw([*runs, *SMALL, *output, *options])
@@ -224,7 +224,7 @@ def test_curves_need_no_model_and_pages_need_their_extra_first(tmp_path, monkeyp
     assert ">first/flare<" in words and ">second/flare<" in words
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match="trame-pyvista"):
-        plot.run(argparse.Namespace(html=True))
+        results.plot(argparse.Namespace(html=True))
 
 
 def test_second_case_of_the_queries_must_be_another(darcy_run, tmp_path):
@@ -239,8 +239,9 @@ def test_second_case_of_the_queries_must_be_another(darcy_run, tmp_path):
 
 def test_forces_are_usual_on_surfaces_only(car_runs, darcy_run):
     cars, darcy = (load_run(path, device="cpu") for path in (car_runs[0], darcy_run))
-    assert "parity" in plot.usual_figures([darcy, cars])
-    assert plot.usual_figures([darcy]) == ("comparison", "routing", "spectrum")
+    assert "parity" in results.usual_figures([darcy, cars], True)
+    assert results.usual_figures([darcy], True) == ["comparison", "routing", "spectrum"]
+    assert "parity" not in results.usual_figures([cars], False)
 
 
 def test_the_training_curve_needs_no_data(darcy_run, tmp_path):
@@ -264,7 +265,7 @@ def test_the_training_curve_needs_no_data(darcy_run, tmp_path):
 )
 def test_views_follow_the_axes_that_are_given(given, name, direction, up):
     options = parse_options("plot", ["run", *given])
-    cameras = {c.name: c for c in chosen_cameras(options, options.views or CAR_CAMERAS)}
+    cameras = {c.name: c for c in chosen_cameras(options, CAR_CAMERAS)}
     assert cameras[name].direction == direction and up in (None, cameras[name].up)
     assert list(cameras) == (options.views or ["three-quarter", "side", "top", "rear"])
     assert chosen_cameras(parse_options("plot", ["run"]), CAR_CAMERAS) is None

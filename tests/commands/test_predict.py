@@ -10,7 +10,7 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.commands import main
-from physicsnemo_flarepp.commands.dispatch import parse_options
+from physicsnemo_flarepp.commands.parsers import parse_options
 from physicsnemo_flarepp.evaluation import Run
 from tests.commands.calling import verb
 from tests.evaluation import making

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from physicsnemo_flarepp import evaluation
-from physicsnemo_flarepp.commands import main, report, train
+from physicsnemo_flarepp.commands import main, training
 from physicsnemo_flarepp.training.run import TrainingResult
 
 ROOT = Path(__file__).parents[2]
@@ -67,19 +67,17 @@ def test_training_on_two_ranks_leaves_model_table_and_figures(tmp_path):
 def test_a_signal_that_stops_a_run_is_the_exit_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     drawn = []
-    monkeypatch.setattr(evaluation, "draw_run", drawn.append)
+    monkeypatch.setattr(evaluation, "draw_run", lambda path: drawn.append(path) or [])
     for stopped_by, code in (("SIGTERM", 143), ("SIGINT", 130), ("SIGUSR1", 138)):
         left = TrainingResult(tmp_path, True, (), None, None, 1, stopped_by)
-        monkeypatch.setattr(train, "train", lambda cfg, left=left: left)
+        monkeypatch.setattr(training.run, "train", lambda cfg, left=left: left)
         with pytest.raises(SystemExit) as ended:
             main(["train"])
         assert ended.value.code == code
     assert drawn == []
-    monkeypatch.setattr(
-        train, "train", lambda cfg: TrainingResult(tmp_path, True, (), None, None, 1)
-    )
-    monkeypatch.setattr(report, "after_training", lambda directory, figures: drawn.append(figures))
-    assert main(["train"]) == 0 and drawn == [tmp_path, None]
+    done = TrainingResult(tmp_path, True, (), None, None, 1)
+    monkeypatch.setattr(training.run, "train", lambda cfg: done)
+    assert main(["train"]) == 0 and drawn == [tmp_path]
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_folded_space_is_seen():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shape": (1, 2, 2)}, "expected 2 or more a side"),
+        ({"shape": (1, 2, 2)}, "give 2 or more a side"),
         ({"frozen": ["top"]}, "'top' is not one of xmin"),
         ({"axes": "xw"}, "axes is 'xw'"),
         ({"box": (1, 0, -1, 1, 0, 1)}, "x0 < x1"),

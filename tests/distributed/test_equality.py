@@ -4,7 +4,7 @@ import pytest
 from cases_model import SERVED, cases
 from physicsnemo.models.geotransolver import GeoTransolver
 
-from physicsnemo_flarepp.parallel.geotransolver import shard_geotransolver
+from physicsnemo_flarepp.parallel.context import shard_geotransolver
 
 pytestmark = pytest.mark.distributed
 

@@ -16,8 +16,9 @@ from physicsnemo.core import Module
 from physicsnemo.mesh import DomainMesh
 
 from physicsnemo_flarepp.builtin import workers
-from physicsnemo_flarepp.commands.inspect import read_data_config
-from physicsnemo_flarepp.commands.parsers import add_run_options, load_chosen_run
+from physicsnemo_flarepp.commands.data import read_data_config
+from physicsnemo_flarepp.commands.parsers import add_run_options
+from physicsnemo_flarepp.commands.results import load_chosen_run
 from physicsnemo_flarepp.evaluation import load_run
 from physicsnemo_flarepp.files import RefusedFile
 from physicsnemo_flarepp.visualization import rendering

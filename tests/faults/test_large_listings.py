@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import h5py
 import numpy as np
 
-from physicsnemo_flarepp.commands.inspect import describe
+from physicsnemo_flarepp.commands.data import describe
 from physicsnemo_flarepp.datapipes import inspection
 from physicsnemo_flarepp.datapipes.inspection import inspect_data
 from physicsnemo_flarepp.datapipes.readers import names

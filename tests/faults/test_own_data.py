@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from physicsnemo_flarepp.commands import main
-from physicsnemo_flarepp.commands.inspect import read_data_config
+from physicsnemo_flarepp.commands.data import read_data_config
 from physicsnemo_flarepp.datapipes import OwnReader, PreparedReader, build_dataloaders, prepare
 from physicsnemo_flarepp.datapipes.inspection import inspect_data
 from physicsnemo_flarepp.datapipes.readers.splits import read_case_list

@@ -38,7 +38,7 @@ REVIEWED = {
     "datapipes/__init__.py import_module": 1,
     "evaluation/__init__.py import_module": 1,
     "sequences/__init__.py import_module": 1,
-    "commands/dispatch.py import_module": 3,
+    "commands/dispatch.py import_module": 2,
     "models/layers.py import_module": 1,
     "meshes/vtk_process.py import_module": 1,
     "builtin/sets/base.py import_module": 1,

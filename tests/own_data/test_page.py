@@ -10,7 +10,7 @@ from physicsnemo.datapipes.registry import register_resolvers
 from physicsnemo.distributed import DistributedManager
 
 from physicsnemo_flarepp.commands import main
-from physicsnemo_flarepp.commands.inspect import read_data_config
+from physicsnemo_flarepp.commands.data import read_data_config
 from physicsnemo_flarepp.datapipes import build_dataloaders
 from physicsnemo_flarepp.datapipes.inspection import check_cases
 

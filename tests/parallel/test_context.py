@@ -6,7 +6,7 @@ from torch import nn
 
 from physicsnemo_flarepp import FlarePP, MixerBackbone
 from physicsnemo_flarepp.parallel import enable_context_parallel, initialize, make_mesh, ranks
-from physicsnemo_flarepp.parallel.tokens import split_bounds
+from physicsnemo_flarepp.parallel.ranks import split_bounds
 
 SIZES = {"n_layers": 1, "n_hidden": 16, "n_head": 2, "slice_num": 3}
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import pyvista as pv
 
-from physicsnemo_flarepp.commands.dispatch import parse_options
-from physicsnemo_flarepp.commands.view import open_view
+from physicsnemo_flarepp.commands.parsers import parse_options
+from physicsnemo_flarepp.commands.results import open_view
 from physicsnemo_flarepp.report.live import file_scene
 from tests.evaluation import making
 from tests.report.browser import chromium, wait

@@ -140,7 +140,7 @@ def test_batches_are_masked_or_padded_to_the_length(root):
         ({"data__builtin": "listops"}, "set one of them"),
         ({"data__root": None, "data__builtin": "pathfinder"}, "not a set of listops"),
         ({"data__batch_size": 0}, "data.batch_size is 0"),
-        ({"data__n_train": 65}, "65 sequences are asked for, but .*basic_train.tsv has 64"),
+        ({"data__n_train": 65}, "65 sequences are wanted, but .*basic_train.tsv has 64"),
         ({"data__length": 5}, r"basic_train.tsv, line \d+: the sequence has \d+ tokens"),
         ({"training__stream": 8}, "sequences are not streamed"),
         ({"model__vocabulary": 5}, "model.vocabulary is 5, but the data needs 16"),

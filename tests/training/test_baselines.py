@@ -8,13 +8,13 @@ import torch
 from physicsnemo.models.flare import FLARE
 from physicsnemo.models.geotransolver import GeoTransolver
 from physicsnemo.models.transolver import Transolver
-from physicsnemo_flarepp.runs.metrics import read_metrics
 
 from physicsnemo_flarepp import GNOT, LNO, FlarePP, PerceiverIO, SetTransformer
 from physicsnemo_flarepp.datapipes import Normalizer, build_dataloaders, from_arrays
 from physicsnemo_flarepp.datapipes.normalization import BASELINES, fit_baseline
 from physicsnemo_flarepp.evaluation import evaluate_run, format_report, load_run
 from physicsnemo_flarepp.models.layers import start_at_zero
+from physicsnemo_flarepp.runs import read_metrics
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.baselines import SIZED, baseline_errors, verdict
 

@@ -6,11 +6,12 @@ columns Source and Target. No expression is there twice: one that came before, i
 out, so that sets of short expressions are a little smaller than their number of blocks says.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -83,31 +84,22 @@ def solve_case(case_seed: int, rules: Rules, count: int = BLOCK) -> Case:
 
 
 def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int, n_val: int) -> None:
-    """Write the three files."""
+    """Write the three files; an expression that came before is left out."""
     cases, seen = iter(cases), set()
+
+    def write(sink: BinaryIO, count: int) -> None:
+        sink.write(b"Source\tTarget\n")
+        for case in islice(cases, count):
+            parts = np.split(case["symbols"], np.cumsum(case["lengths"])[:-1])
+            for symbols, value in zip(parts, case["values"].tolist(), strict=True):
+                key = hash(symbols.tobytes())
+                if key not in seen:
+                    seen.add(key)
+                    sink.write(f"{' '.join(SYMBOLS[i] for i in symbols)}\t{value}\n".encode())
+
     for split, count in (("train", n_train), ("test", n_test), ("val", n_val)):
         if count:
-            lines = _lines(islice(cases, count), seen)
-            replace_file(
-                out_dir / f"basic_{split}.tsv", lambda sink, lines=lines: _write(sink, lines)
-            )
-
-
-def _write(sink, lines: Iterator[str]) -> None:
-    sink.write(b"Source\tTarget\n")
-    for line in lines:
-        sink.write(line.encode())
-
-
-def _lines(cases: Iterable[Case], seen: set[int]) -> Iterator[str]:
-    """Return a line per expression that was not seen before."""
-    for case in cases:
-        parts = np.split(case["symbols"], np.cumsum(case["lengths"])[:-1])
-        for symbols, value in zip(parts, case["values"].tolist(), strict=True):
-            key = hash(symbols.tobytes())
-            if key not in seen:
-                seen.add(key)
-                yield f"{' '.join(SYMBOLS[i] for i in symbols)}\t{value}\n"
+            replace_file(out_dir / f"basic_{split}.tsv", partial(write, count=count))
 
 
 def make_set(name: str, n_train: int, n_test: int, rules: Rules) -> BuiltinSet:

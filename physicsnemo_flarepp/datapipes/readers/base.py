@@ -16,7 +16,7 @@ from physicsnemo.datapipes import Reader, Transform
 from tensordict import TensorDict
 
 from ...files import reading
-from ...parallel.tokens import split_bounds
+from ...parallel.ranks import split_bounds
 from ..sampling import TOKEN_KEYS, Rows, check_shard, token_rows, weighted_rows
 from ..validation import check_finite, check_range, check_unique
 from .case_tables import COLUMN_GROUPS, TokenTable
