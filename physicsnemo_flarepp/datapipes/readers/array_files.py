@@ -361,7 +361,8 @@ def _open_zarr(
     arrays, unreadable = {}, {}
     with reading(path):
         try:
-            members = list(zarr.open_group(path, mode="r").members(None))
+            # zarr lists them in the order in which they were read, another one each time.
+            members = sorted(zarr.open_group(path, mode="r").members(None), key=lambda m: m[0])
         except FileNotFoundError as error:
             raise EOFError(f"it holds no zarr group: {error}") from error
     for name, array in members:
