@@ -129,12 +129,10 @@ def case_moments(sample: TensorDict, kinds: Mapping[str, str]) -> dict[str, Mome
         if kind == "none" or key not in sample.keys():
             continue
         values = sample[key] if key != "globals" else sample[key][None]
-        per_point = kind == "per_point"
-        moments[key] = (
-            Moments.per_point(values, sample["tokens"])
-            if per_point
-            else Moments.per_channel(values)
-        )
+        if kind == "per_point":
+            moments[key] = Moments.per_point(values, sample["tokens"])
+        else:
+            moments[key] = Moments.per_channel(values)
     return moments
 
 

@@ -452,3 +452,8 @@ def test_a_refusal_of_the_hub_names_the_token(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(transfer.HfApi, "list_repo_tree", refuse)
     with pytest.raises(ConnectionError, match="answered 403.*HF_TOKEN"):
         download("darcy", tmp_path, endpoint=hub.address)
+
+
+def test_sizes_are_told_in_words():
+    sizes = (999, 617_000_000, 45_600_000_000)
+    assert [transfer.in_words(size) for size in sizes] == ["999 bytes", "617 MB", "45.6 GB"]
