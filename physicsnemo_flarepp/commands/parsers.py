@@ -11,6 +11,7 @@ from pathlib import Path
 
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _BOX = "X0,X1,Y0,Y1,Z0,Z1"
+_LEVEL = {"type": float, "metavar": "SHARE", "help": "of bounds: 0.8, 0.9 (default) or 0.95"}
 FIGURE_NAMES = ("comparison", "gallery", "parity", "routing", "spectrum", "training")
 
 
@@ -61,11 +62,6 @@ def add_force_options(parser: argparse.ArgumentParser) -> None:
 def _add_run_and_forces(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
     add_force_options(parser)
-
-
-def _add_level(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--level", type=float, metavar="SHARE",
-                        help="of bounds: 0.8, 0.9 (default) or 0.95")  # fmt: skip
 
 
 def _add_surface_options(parser: argparse.ArgumentParser, held: str = "") -> None:
@@ -142,7 +138,7 @@ def predict(parser: argparse.ArgumentParser) -> None:
     add("run", nargs="?", type=Path, help="run directory")
     add("files", nargs="*", type=Path, help="more runs; meshes, or arrays of points")
     add("--pretrained", metavar="NAME", help="a run that comes with the package: cars")
-    _add_level(parser)
+    add("--level", **_LEVEL)
     add("--figure", action="store_true", help="draw the bounds at each cell of surfaces")
     add("--cases", nargs="+", default=[], help="ids or positions of test cases")
     add("--output", type=Path, help="file for a single surface, otherwise a directory")
@@ -183,7 +179,7 @@ def delta(parser: argparse.ArgumentParser) -> None:
     add("before", type=Path, help="a surface")
     add("after", type=Path, help="a variant of it")
     add("--output", type=Path, help="default: <after>_delta.vtp")
-    _add_level(parser)
+    add("--level", **_LEVEL)
     _add_surface_options(parser)
     _add_run_and_forces(parser)
 

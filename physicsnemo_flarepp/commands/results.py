@@ -32,13 +32,8 @@ def load_chosen_run(directory: Path, options: argparse.Namespace) -> "Run":
     device = find_device(options.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # or page-locked memory would open the first GPU, too
-    return evaluation.load_run(
-        directory,
-        checkpoint=options.checkpoint,
-        device=device,
-        data_root=options.data_root,
-        trust=options.trust,
-    )
+    given = {name: getattr(options, name) for name in ("checkpoint", "data_root", "trust")}
+    return evaluation.load_run(directory, device=device, **given)
 
 
 def split_runs(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -66,10 +61,8 @@ def chosen_forces(
     if options.no_forces or not (given or on_surfaces(run)):
         return None, None
     try:
-        return (
-            evaluation.force_settings(run, given),
-            evaluation.target_settings(run, given, surface=surface),
-        )
+        settings = evaluation.force_settings(run, given)
+        return settings, evaluation.target_settings(run, given, surface=surface)
     except ValueError as reason:
         if given:
             raise
@@ -260,17 +253,12 @@ def plot(options: argparse.Namespace) -> list[Path]:
     if options.html:
         require_html()
     theme = DARK if options.dark else LIGHT
+    same = ("output", "labels", "case", "other_case", "fields", "formats", "html")
     figures = FigureSet(
         options.runs,
         lambda path: load_chosen_run(path, options),
-        output=options.output,
-        labels=options.labels,
-        case=options.case,
-        other_case=options.other_case,
-        fields=options.fields,
-        formats=options.formats,
+        **{name: getattr(options, name) for name in same},
         theme=theme if options.dpi is None else dataclasses.replace(theme, dpi=options.dpi),
-        html=options.html,
         cameras=chosen_cameras(options, CAR_CAMERAS),
         routing_cameras=chosen_cameras(options, ALL_AROUND),
         forces=force_overrides(options),
