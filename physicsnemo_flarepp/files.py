@@ -15,6 +15,12 @@ from pathlib import Path, PurePath
 from typing import IO, Any, NamedTuple
 
 _CHUNK = 1 << 20
+PRETRAINED = Path(__file__).parent / "pretrained"
+
+
+def pretrained_runs() -> dict[str, Path]:
+    """Return the runs that come with the package, by name: folders with a model card."""
+    return {path.parent.name: path.parent for path in sorted(PRETRAINED.glob("*/MODEL_CARD.md"))}
 
 
 class Fingerprint(NamedTuple):

@@ -41,11 +41,16 @@ def format_table(rows: Sequence[Sequence[object]], markdown: bool = False) -> st
         lines = ["| " + " | ".join(t.replace("|", r"\|") for t in row) + " |" for row in texts]
         return "\n".join([lines[0], "|---" * len(texts[0]) + "|", *lines[1:]])
     columns = []
-    for header, *cells in zip(*texts, strict=True):
-        width = max(map(len, (header, *cells)))
-        numbers = all(_NUMBER.fullmatch(cell) for cell in cells)
-        columns.append([t.rjust(width) if numbers else t.ljust(width) for t in (header, *cells)])
+    for cells, numbers in zip(zip(*texts, strict=True), number_columns(texts), strict=True):
+        width = max(map(len, cells))
+        columns.append([t.rjust(width) if numbers else t.ljust(width) for t in cells])
     return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
+
+
+def number_columns(rows: Sequence[Sequence[object]]) -> list[bool]:
+    """Return which columns hold numbers alone below their header."""
+    columns = zip(*rows, strict=True)
+    return [all(_NUMBER.fullmatch(str(cell)) for cell in cells) for _, *cells in columns]
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:

@@ -9,6 +9,8 @@ import inspect as python_inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..files import pretrained_runs
+
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _BOX = "X0,X1,Y0,Y1,Z0,Z1"
 _LEVEL = {"type": float, "metavar": "SHARE", "help": "of bounds: 0.8, 0.9 (default) or 0.95"}
@@ -137,7 +139,7 @@ def predict(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", nargs="?", type=Path, help="run directory")
     add("files", nargs="*", type=Path, help="more runs; meshes, or arrays of points")
-    add("--pretrained", metavar="NAME", help="a run that comes with the package: cars")
+    add("--pretrained", metavar="NAME", help=f"one of the package: {', '.join(pretrained_runs())}")
     add("--level", **_LEVEL)
     add("--figure", action="store_true", help="draw the bounds at each cell of surfaces")
     add("--cases", nargs="+", default=[], help="ids or positions of test cases")
@@ -238,7 +240,7 @@ def view(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("path", nargs="?", type=Path, help="run directory, or mesh file")
     add("file", nargs="?", type=Path, help="surface to predict first")
-    add("--pretrained", metavar="NAME", help="a run that comes with the package: cars")
+    add("--pretrained", metavar="NAME", help=f"one of the package: {', '.join(pretrained_runs())}")
     add("--port", type=int, default=0, help="default: a free one")
     add("--no-browser", action="store_true", help="only print the address")
     _add_run_and_forces(parser)

@@ -12,6 +12,7 @@ import torch
 
 # Its names are imported when they are used: a prediction needs neither matplotlib nor a renderer.
 from .. import evaluation
+from ..files import pretrained_runs
 from ..meshes import save_mesh
 from ..meshes.export import export_mesh
 from ..parallel.launch import find_device
@@ -111,7 +112,8 @@ def predict(options: argparse.Namespace) -> list[Path]:
         options.run = evaluation.pretrained_run(options.pretrained)
         print(f"model card: {options.run / 'MODEL_CARD.md'}")
     if options.run is None:
-        raise ValueError("no run to predict with; name a run directory, or --pretrained cars")
+        names = " or ".join(pretrained_runs())
+        raise ValueError(f"no run to predict with; name a run directory, or --pretrained {names}")
     others, files = split_runs(options.files)
     if not files and not options.cases:
         raise ValueError("nothing to predict; name surfaces, files of points, or --cases")
@@ -339,7 +341,8 @@ def open_view(options: argparse.Namespace) -> "LiveView":
     if options.pretrained is not None:
         given.insert(0, evaluation.pretrained_run(options.pretrained))
     if not 1 <= len(given) <= 2:
-        raise ValueError("nothing to view; name a run directory, a mesh file, or --pretrained cars")
+        names = " or ".join(pretrained_runs())
+        raise ValueError(f"nothing to view; name a run, a mesh file, or --pretrained {names}")
     if len(given) == 1 and given[0].is_file():
         return LiveView(given[0].name, file_scene(given[0]), port=options.port)
     trained = load_chosen_run(given[0], options)

@@ -382,14 +382,14 @@ class Promise(NamedTuple):
         return f"{', '.join(texts)} ({100 * self.level:g} %)"
 
 
-def format_bounds(bounds: Bounds) -> str:
-    """Return the bounds of the median held-out case as a table, one column per level.
+def bound_rows(bounds: Bounds) -> list[list[str]]:
+    """Return the bounds of the median held-out case, one column per level.
 
     The last row is how large the share of cases may really be: the level is its mean over all
     calibrations with n cases, and nine tenths of them are in this range.
     """
     levels, distance = bounds.levels, float(np.median(bounds.distances))
-    rows: list[Sequence[str]] = [["bound", *(f"{100 * level:g} %" for level in levels)]]
+    rows = [["bound", *(f"{100 * level:g} %" for level in levels)]]
     for name in bounds.scores[ERROR]:
         values = [f"{100 * bounds.error(name, level, distance):.3g}" for level in levels]
         rows.append([f"relative error of {name}, %", *values])
@@ -401,8 +401,13 @@ def format_bounds(bounds: Bounds) -> str:
         ranks = [np.ceil(level * (n + 1) * (1 - 1e-12)) for level in levels]
         ranges = [100 * beta.ppf([0.05, 0.95], rank, n + 1 - rank) for rank in ranks]
         rows.append(["share it may hold for", *(f"{a:.0f} to {b:.0f} %" for a, b in ranges)])
+    return rows
+
+
+def format_bounds(bounds: Bounds) -> str:
+    """Return the bounds of the median held-out case as text."""
     notes = [f"note: {remark}" for remark in bounds.remarks]
-    return "\n".join([format_table(rows), *map(printable, notes)])
+    return "\n".join([format_table(bound_rows(bounds)), *map(printable, notes)])
 
 
 def calibrate(

@@ -36,7 +36,7 @@ from ..evaluation import (
     stored_errors,
     write_report,
 )
-from ..evaluation.bounds import format_bounds
+from ..evaluation.bounds import bound_rows
 from ..evaluation.figures import classifies, file_name, has_routes, preset_of
 from ..evaluation.file_predictions import case_promise
 from ..evaluation.predictions import CHOICES
@@ -46,7 +46,7 @@ from ..progress import progress_bar
 from ..runs import read_metrics
 from ..runs.directory import CONFIG, record_written
 from ..runs.trained_run import Run, distinct_names
-from ..texts import printable
+from ..texts import number_columns, printable
 from ..training.baselines import describe_baselines
 from ..training.reporting import SPLIT_NAMES
 from ..visualization import RenderingUnavailable, require_rendering
@@ -108,6 +108,7 @@ def render_page(**content: Any) -> str:
     script = (here / "viewer.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(autoescape=True, trim_blocks=True)
+    environment.filters["number_columns"] = number_columns
     template = environment.from_string((here / "page.html").read_text())
     empty = {"live": False, "scene": None, "warnings": [], "runs": [], "links": {}, "drops": False}
     return template.render(empty | content, script=script, digest=digest, version=__version__)
@@ -206,7 +207,7 @@ class _Content:
             facts.append(("predicting the mean", f"{100 * first.mean_errors.mean:.1f} %"))
         facts.append((f"{SPLIT_NAMES[first.split]} cases", f"{len(first.errors.case_ids)}"))
         if first.forces is not None and len(first.errors.case_ids) > 1:
-            facts.append(("R² of drag", f"{first.forces.r_squared('Cd'):.4f}"))
+            facts.append(("R² of drag", f"{first.forces.r_squared('Cd'):.3f}"))
         return {
             "reports": self.reports,
             "facts": facts,
@@ -335,10 +336,12 @@ class _Content:
         if command.is_file():
             rows.append(["command", command.read_text().strip()])
         known = json.loads(versions.read_text()) if versions.is_file() else {}
-        bounds = "no fields" if classifies(directory) else stored_bounds([run])
+        bounds = None if classifies(directory) else stored_bounds([run])
+        bounds = bounds if isinstance(bounds, Bounds) else None
         return {
             "name": name,
-            "bounds": format_bounds(bounds) if isinstance(bounds, Bounds) else None,
+            "bounds": bounds and bound_rows(bounds),
+            "bound_notes": bounds.remarks if bounds else (),
             "about": rows,
             "config": OmegaConf.to_yaml(config),
             "versions": [["package", "version"], *([k, str(v)] for k, v in known.items())],
@@ -352,13 +355,13 @@ def _costs(directory: Path) -> list[list[object]]:
     except FileNotFoundError:
         return []
     found = [["steps", f"{max((row['step'] for row in rows), default=0):,}"]]
-    for key, name, unit in (("seconds_per_step", "median time of a step", "s"),
-                            ("tokens_per_second", "median tokens per second", ""),
-                            ("memory_mb", "peak memory", "MB")):  # fmt: skip
+    for key, name, form in (("seconds_per_step", "median time of a step", "{:.3g} s"),
+                            ("tokens_per_second", "median tokens per second", "{:,.0f}"),
+                            ("memory_mb", "peak memory", "{:,.0f} MB")):  # fmt: skip
         values = [float(row[key]) for row in rows if row.get(key) is not None]
         if values:
             value = max(values) if key == "memory_mb" else float(np.median(values))
-            found.append([name, f"{value:,.4g} {unit}".strip()])
+            found.append([name, form.format(value)])
     return found
 
 

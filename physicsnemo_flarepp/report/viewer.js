@@ -2,9 +2,13 @@
 // Values are picked by drawing their bits instead of their colours and reading one pixel back.
 "use strict";
 (() => {
-  const source = document.getElementById("scene");
-  if (!source) return;
+  // What is folded is printed.
+  const folded = [...document.querySelectorAll("details")], opened = new Set();
+  addEventListener("beforeprint", () => folded.forEach((d) => d.open || (opened.add(d), (d.open = true))));
+  addEventListener("afterprint", () => { opened.forEach((d) => (d.open = false)); opened.clear(); });
+
   const find = (id) => document.getElementById(id);
+  if (!find("canvas")) return;
   const canvas = find("canvas"), field = find("field"), quantity = find("quantity"), cut = find("cut");
   const gl = canvas.getContext("webgl2", { antialias: true, preserveDrawingBuffer: true });
   if (!gl) {
@@ -86,8 +90,7 @@
     scene.box = low.map((x, k) => (high[k] - x) / 2);
     gl.bindBuffer(gl.ARRAY_BUFFER, buffers.place);
     gl.bufferData(gl.ARRAY_BUFFER, places, gl.STATIC_DRAW);
-    find("scene-title").textContent = scene.title;
-    find("scene-notes").textContent = scene.notes.join(" ");
+    find("scene-notes").textContent = scene.notes.join("\n");
     canvas.setAttribute("aria-label", `3D view of ${scene.title}. Arrow keys turn, plus and minus zoom, 0 resets.`);
     options(field, scene.fields.map((f) => f.name));
     options(cut, scene.parts.map((p) => p.name));
@@ -125,6 +128,7 @@
     find("low").textContent = number(shown.limits[0]);
     find("high").textContent = number(shown.limits[1]);
     find("readout").textContent = "Point at the surface to read a value.";
+    find("scene-title").textContent = [scene.title, scene.fields[field.value || 0].name, shown.name].join(", ");
     draw();
     canvas.dataset.ready = `${field.value}/${quantity.value}/${cut.value}`;
   }
@@ -165,15 +169,18 @@
   function draw() {
     if (waiting || !shown) return;
     waiting = true;
-    requestAnimationFrame(() => {
-      waiting = false;
-      const ratio = window.devicePixelRatio || 1, box = canvas.getBoundingClientRect();
-      [canvas.width, canvas.height] = [Math.max(1, box.width * ratio), Math.max(1, box.height * ratio)];
-      gl.clearColor(0, 0, 0, 0);
-      paint(false);
-      canvas.dataset.frames = Number(canvas.dataset.frames || 0) + 1;
-    });
+    requestAnimationFrame(drawNow);
   }
+
+  function drawNow() {
+    waiting = false;
+    const ratio = window.devicePixelRatio || 1, box = canvas.getBoundingClientRect();
+    [canvas.width, canvas.height] = [Math.max(1, box.width * ratio), Math.max(1, box.height * ratio)];
+    gl.clearColor(0, 0, 0, 0);
+    paint(false);
+    canvas.dataset.frames = Number(canvas.dataset.frames || 0) + 1;
+  }
+  addEventListener("beforeprint", () => shown && drawNow()); // a page may be printed before its first frame
 
   function pick(event) {
     if (!shown) return;
@@ -286,7 +293,7 @@
       if (event.dataTransfer.files[0]) send(event.dataTransfer.files[0]);
     });
   }
-  const first = JSON.parse(source.textContent);
+  const first = JSON.parse(find("scene").textContent);
   if (first) load(first).catch((error) => {
     find("readout").textContent = `The 3D view failed: ${error}`;
     console.error(error);

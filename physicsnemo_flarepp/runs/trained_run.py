@@ -26,7 +26,7 @@ from ..datapipes.readers import CaseReader, MemoryCases
 from ..datapipes.readers.base import NO_WEIGHTS
 from ..datapipes.readers.names import Names
 from ..datapipes.sources import data_elsewhere, make_transform, open_source
-from ..files import reading
+from ..files import pretrained_runs, reading
 from ..inference import LatentState, predict
 from ..inference.prediction import unwrap
 from ..models.feeding import input_adapter
@@ -332,11 +332,9 @@ def pretrained_run(name: str) -> Path:
     >>> load_run(pretrained_run("cars"), device="cpu").channels.field_names[0]
     'pMeanTrim'
     """
-    folder = Path(__file__).parents[1] / "pretrained"
-    known = sorted(path.name for path in folder.iterdir() if (path / run_files.CONFIG).is_file())
-    if name not in known:
+    if name not in (known := pretrained_runs()):
         raise ValueError(f"there is no pretrained {name!r}; choose one of {', '.join(known)}")
-    return folder / name
+    return known[name]
 
 
 def _check_manifest(directory: Path, checkpoint: str) -> None:

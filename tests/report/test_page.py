@@ -2,6 +2,9 @@
 
 import base64
 import csv
+import re
+import shutil
+import subprocess
 from io import BytesIO
 
 import numpy as np
@@ -107,6 +110,35 @@ def test_tables_equal_the_csv(shown, hostile_run):
     assert rows[0][0] == worst
     link = shown.find_element("css selector", "#cases-1 tbody a").get_dom_attribute("href")
     assert worst in shown.find_element("css selector", link).text
+
+
+def test_it_prints_on_white_paper(shown, hostile_run, tmp_path):
+    if not shutil.which("pdftoppm"):
+        pytest.skip("needs poppler: apt-get install poppler-utils")
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    shown.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": dark})
+    drawn = pixels(shown)[..., 3] > 0
+    printed = shown.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    (pdf := tmp_path / "page.pdf").write_bytes(base64.b64decode(printed["data"]))
+    assert shown.execute_script("return document.querySelectorAll('details[open]').length") == 0
+    text = subprocess.run(["pdftotext", "-layout", pdf, "-"], check=True, capture_output=True)
+    words = re.sub(r"\s", "", text.stdout.decode())
+    assert "Dragtoturn" not in words and "Reset" not in words and "Pointat" not in words
+    with open(hostile_run / "evaluation.csv", newline="") as file:
+        _, *rows = csv.reader(file)
+    for row in rows:  # folded on the screen, whole on paper
+        assert all(f"{float(cell):.4g}" in words for cell in row[1:]), row
+
+    subprocess.run(["pdftoppm", "-r", "60", "-png", pdf, tmp_path / "sheet"], check=True)
+    sheets = [np.array(Image.open(path)) for path in sorted(tmp_path.glob("sheet*.png"))]
+    for sheet in sheets:
+        assert (sheet[:4] == 255).all() and (sheet > 200).all(-1).mean() > 0.4
+    colourful = np.ptp(sheets[0].astype(int), axis=-1) > 60
+    rows = np.flatnonzero(colourful.sum(1) > 5)
+    body = colourful[max(np.split(rows, np.flatnonzero(np.diff(rows) > 3) + 1), key=len)]
+    proportions = [np.ptp(np.flatnonzero(seen.any(0))) / np.ptp(np.flatnonzero(seen.any(1)))
+                   for seen in (drawn, body)]  # fmt: skip
+    assert proportions[1] == pytest.approx(proportions[0], rel=0.1)
 
 
 def test_it_fits_a_phone(shown):
