@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,11 @@ from ..datapipes.readers.case_tables import TO_BODY
 from ..datapipes.readers.contents import MESH_FILES
 from ..datapipes.readers.names import Pick
 from ..evaluation import ForceSettings, Run, load_sums
+from ..evaluation.bounds import Bounds, Promise, stored_bounds
 from ..evaluation.file_predictions import open_for_run, surface_doubts
 from ..evaluation.forces import force_surface
-from ..inference import predict
+from ..evaluation.predictions import state_features
+from ..inference import encode_state, predict
 from ..inference.prediction import unwrap
 from ..meshes import PolygonMesh
 from ..meshes.geometry import SurfaceTensors, frontal_area, surface_tensors
@@ -121,6 +124,32 @@ class ShapeModel:
         """Return the same in double precision, which finite differences need."""
         run = replace(self.run, model=deepcopy(self.run.model).double())
         return replace(self, run=run, dtype=torch.float64)
+
+    @cached_property
+    def bounds(self) -> Bounds | str:
+        """Bounds of the run, or why it has none."""
+        return stored_bounds([self.run])
+
+    @torch.no_grad()
+    def promise(self, points: Float[Tensor, "P 3"], level: float | None = None) -> Promise:
+        """Return what the run's bounds promise of the shape with these vertices, and its distance.
+
+        As :func:`~physicsnemo_flarepp.evaluation.predict_file` does of a file.
+        """
+        if isinstance(self.bounds, str):
+            return Promise.of(self.bounds, None, {}, level)
+        arguments, _ = self._gathered(points)
+        place = "cpu" if self.scratch is None else self.scratch
+        state = encode_state(self.run.model, **arguments, offload=place, progress=self.progress)
+        raw = self.raw_sample(points, slice(0, len(self.inside)))[0]
+        sample = self.run.transform(raw)
+        moved, association = (
+            replace(self.mesh, points=points.numpy()),
+            self.run.channels.association,
+        )
+        doubt = surface_doubts(self.run, moved, association, sample, 1.0)[1]
+        doubt = doubt or self.run.parameter_warning(sample)
+        return Promise.of(self.bounds, state_features(state), sample, level, doubt)
 
     def values(self, points: Float[Tensor, "P 3"]) -> dict[str, float]:
         """Return every quantity of the shape with these vertices."""
