@@ -104,7 +104,7 @@ def optimize(options: argparse.Namespace) -> list[Path]:
     written, reason = design.write_outcome(problem, outcome, output, cameras=cameras)
     print(format_table(design.outcome_rows(outcome)))
     change = design.predicted_change(problem, outcome)
-    print(*map(printable, describe_difference(change)), sep="\n")
+    print(*map(printable, describe_difference(change, chosen=True)), sep="\n")
     print(
         "These are predictions of the surrogate: confirm the change with the solver. An optimum is "
         "chosen by its prediction, so the level of a bound does not hold for it."

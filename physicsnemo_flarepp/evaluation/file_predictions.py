@@ -640,8 +640,11 @@ def _absolute(
     return relative / (1 - relative) * norm if relative < 1 else float("inf")
 
 
-def describe_difference(found: Difference) -> list[str]:
-    """Return the changes with their bounds in lines."""
+def describe_difference(found: Difference, *, chosen: bool = False) -> list[str]:
+    """Return the changes with their bounds in lines.
+
+    No sign is settled where the second surface was `chosen` by its prediction.
+    """
     lines = [] if found.no_bounds is None else [f"no bounds: {found.no_bounds}"]
     share = "" if found.level is None else f"({100 * found.level:g} %)"
     for name, value in found.after.items():
@@ -649,8 +652,9 @@ def describe_difference(found: Difference) -> list[str]:
         text = f"{name} {found.before[name]:.5f} -> {value:.5f}: change {change:+.5f}"
         if name in found.bounds:
             bound = found.bounds[name]
-            sign = "sign settled" if abs(change) > bound else "sign not settled"
-            text += f" ± {bound:.2g} {share}, {sign}"
+            sign = "settled" if abs(change) > bound else "not settled"
+            told = "for shapes not chosen by their prediction" if chosen else f"sign {sign}"
+            text += f" ± {bound:.2g} {share}, {told}"
         lines.append(text)
     for name, (change, bound, size) in found.fields.items():
         text = f"{name} changes by {change:.4g} (root mean square, {100 * change / size:.3g} %)"

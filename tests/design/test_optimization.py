@@ -205,7 +205,7 @@ def test_the_command_tells_distance_and_bound(calibrated, body, tmp_path, capsys
     told = capsys.readouterr().out
     assert "no farther from training than the farthest held-out case" in told
     assert "too far from training" in told and "the level of a bound does not hold for it" in told
-    assert " ± " in told and "sign" in told
+    assert " ± " in told and "not chosen by their prediction" in told and "settled" not in told
     header, *rows = (tmp_path / "history.csv").read_text().splitlines()
     column = header.split(",").index("latent_distance")
     assert all(float(row.split(",")[column]) > 0 for row in rows)
