@@ -221,8 +221,7 @@ def compare_optima(
     rows = []
     for (label, run), number in product(runs.items(), range(cars)):
         surface = folder / f"car_{number}" / f"drivaer_{number}.stl"
-        solved = json.loads((surface.parent / "solved.json").read_text())
-        car = CarShape(**solved["parameters"])
+        car = CarShape(**solved_car(folder, number)["parameters"])
         shape = open_shape(run, surface, settings=force_settings(run), progress=False)
         original = shape.points.numpy()
         limits = {"volume": (0.98, 1.02), "clearance": (0.0, None)}

@@ -20,6 +20,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from ..evaluation.file_predictions import Difference, change_bounds, training_ranges
+from ..evaluation.forces import force_surface
 from ..files import append_whole, reading, replace_text, whole_file
 from ..meshes import save_mesh, to_pyvista
 from ..meshes.export import add_arrays
@@ -358,10 +359,11 @@ def predicted_change(problem: Problem, outcome: Outcome, level: float | None = N
     names, shape, found = {"drag": "Cd", "side": "Cs", "lift": "Cl"}, problem.shape, []
     both = [problem.points(row["x"]) for row in (outcome.start, outcome.best)]
     promises = [shape.promise(points, level) for points in both]
-    if shape.settings is not None:
-        own = replace(shape, moving_area=shape.settings.reference_area is None)
-        values = [own.values(points) for points in both]
-        found = [{short: v[name] for name, short in names.items()} for v in values]
+    for points in both if shape.settings is not None else ():
+        mesh = replace(shape.mesh, points=points.numpy())
+        area = force_surface(mesh, shape.run.channels.association, shape.settings).reference_area
+        values = replace(shape, reference_area=area, moving_area=False).values(points)
+        found.append({short: values[name] for name, short in names.items()})
     before, after = found or ({}, {})
     bounds = change_bounds(promises, after, shape.settings)
     told = zip(("the given shape", "the best shape"), promises, strict=True)
@@ -369,8 +371,9 @@ def predicted_change(problem: Problem, outcome: Outcome, level: float | None = N
     reason = shape.bounds if isinstance(shape.bounds, str) else next(iter(reasons), None)
     if after and not bounds and reason is None:
         reason = "the bounds of the run are of other conventions of forces, or of too few pairs"
-    mesh = to_pyvista(problem.shape.mesh)
-    return Difference(mesh, before, after, bounds, {}, 1.0, promises[1].level, reason)
+    return Difference(
+        to_pyvista(shape.mesh), before, after, bounds, {}, 1.0, promises[1].level, reason
+    )
 
 
 def write_outcome(
