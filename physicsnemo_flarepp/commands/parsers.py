@@ -91,7 +91,7 @@ def _add_shape_options(parser: argparse.ArgumentParser) -> None:
         help="refer coefficients to the frontal area of the changed shape")  # fmt: skip
     _add_surface_options(parser, "; they are held")
     add("--allow-open", action="store_true", help="take a surface with openings")
-    add("--scratch", type=Path, help="folder for hidden states of large meshes; default: memory")
+    add("--scratch", type=Path, help="folder for what large meshes need; default: memory")
     _add_views(parser, "three-quarter,side,top,underside")
 
 
