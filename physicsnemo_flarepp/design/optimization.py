@@ -243,6 +243,9 @@ def optimize(
     path = Path(directory) / HISTORY
     rows = _read_history(path, problem.describe())
     known = {tuple(row["x"]): row for row in rows}
+    seen: dict[
+        tuple, dict
+    ] = {}  # a resumed run starts again from the best of these, as the first did
     n = int(problem.lattice.free.sum())
 
     def row_of(x: np.ndarray) -> dict:
@@ -254,6 +257,7 @@ def optimize(
             rows.append(row)
             if report is not None:
                 report(row, len(rows))
+        seen[tuple(row["x"])] = row
         if "objective" not in row:
             raise _Refused
         return row
@@ -281,7 +285,7 @@ def optimize(
                 )
                 break
             except _Refused:
-                reach, middle = reach / 2, np.array(best_row(rows)["x"])
+                reach, middle = reach / 2, np.array(best_row(list(seen.values()))["x"])
     except _Enough:
         pass
     except KeyboardInterrupt:

@@ -102,6 +102,9 @@ def test_shapes_stay_as_near_to_training_as_held_out_cases(gated, tmp_path):
     away = found.distance / gated.shape.bounds.distances.max()
     assert away == pytest.approx(near.best["latent_distance"], rel=1e-3)
     assert replace(gated, trust=None).farthest is None
+    assert optimize(gated, tmp_path / "near", evaluations=10).rows == near.rows
+    longer = optimize(gated, tmp_path / "near", evaluations=12)
+    assert longer.rows == optimize(gated, tmp_path / "whole", evaluations=12).rows
 
 
 def test_a_shape_that_is_far_itself_may_go_as_far(gated, calibrated, body, tmp_path):
