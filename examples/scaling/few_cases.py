@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="a run on the built-in cars")
     parser.add_argument("--cases", type=int, nargs="+", default=[2, 5, 10])
     parser.add_argument("--lora", type=int, nargs="*", default=[8], help="ranks of adapters")
-    parser.add_argument("--lora-rate", type=float, default=1.0, help="of the run's rate of AdamW")
+    parser.add_argument("--lora-rate", type=float, default=5.0, help="of the run's rate of AdamW")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--test", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("few_cases"))
