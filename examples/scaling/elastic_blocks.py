@@ -32,7 +32,7 @@ from physicsnemo_flarepp.commands.configs import compose_config
 from physicsnemo_flarepp.datapipes import build_dataloaders, from_arrays
 from physicsnemo_flarepp.datapipes.normalization import BASELINES
 from physicsnemo_flarepp.progress import progress_bar
-from physicsnemo_flarepp.runs.metrics import read_metrics
+from physicsnemo_flarepp.runs import read_metrics
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.baselines import baseline_errors
 from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
