@@ -10,7 +10,8 @@ each and a table of parameters, and read by ``data=own``.
 
 What ``data.baseline`` brings, on these blocks or on cubes of 1 m under loads of one sign:
 
-    python examples/scaling/elastic_blocks.py --baselines --one-shape --steps 100 300 1000
+    python examples/scaling/elastic_blocks.py --baselines linear --steps 100 300 1000 --out blocks
+    python examples/scaling/elastic_blocks.py --baselines --one-shape --out cubes
 """
 
 import argparse
@@ -28,9 +29,10 @@ from scipy.sparse.linalg import spsolve
 from scipy.stats import qmc
 
 from physicsnemo_flarepp.commands.configs import compose_config
-from physicsnemo_flarepp.datapipes import build_dataloaders
+from physicsnemo_flarepp.datapipes import build_dataloaders, from_arrays
 from physicsnemo_flarepp.datapipes.normalization import BASELINES
 from physicsnemo_flarepp.progress import progress_bar
+from physicsnemo_flarepp.runs.metrics import read_metrics
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.baselines import baseline_errors
 from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared
@@ -161,28 +163,52 @@ def make_set(folder: Path, n_cases: int = N_TRAIN + N_TEST, *, one_shape: bool =
     write_csv([{"case": name} | row for name, row in zip(names, rows, strict=True)], table)
 
 
-def compare_baselines(folder: Path, runs: Path, steps: Sequence[int], one_shape: bool) -> None:
-    """Train the default of own data on what each baseline leaves over, and print the errors."""
-    named = [name for name in RANGES if not (one_shape and name.startswith("length"))]
-    rows = []
-    for count in steps:
-        rows.append({"steps": count})
-        for kind in ("none", "mean_field", "linear"):
-            given = [
-                "data=own",
-                f"data.root={folder}",
-                "data.fields=[displacement]",
-                f"data.globals=[{','.join(named)}]",
-                f"data.splits={{train: {folder / 'train.txt'}, test: {folder / 'test.txt'}}}",
-                f"data.baseline={kind}",
-                f"training.steps={count}",
-                "threads=1",
-                f"run_dir={runs / f'{kind}-{count}'}",
-            ]
-            result = train(compose_config("train", given))
-            rows[-1][kind] = f"{100 * result.error:.1f}"
-    print(", ".join(f"{name} {100 * error:.1f} %" for name, error in result.baselines.items()))
-    print_table(rows)
+def compare_baselines(
+    folder: Path, runs: Path, kinds: Sequence[str], steps: Sequence[int], seeds: Sequence[int],
+    table: Path,
+) -> None:  # fmt: skip
+    """Train the default of own data on what baselines leave over; print errors of both splits."""
+    cases = read_csv(folder / "parameters.csv")
+    meshes = [pv.read(folder / f"{case['case']}.vtu") for case in cases]
+    data = from_arrays(
+        np.stack([mesh.points for mesh in meshes]),
+        {"displacement": np.stack([mesh.point_data["displacement"] for mesh in meshes])},
+        globals={name: np.array([float(case[name]) for case in cases]) for name in RANGES},
+    )
+    loaders = build_dataloaders({"num_workers": 0}, data=data)
+    train_reader, val, test = (
+        loader.dataset.reader for loader in (loaders.train, loaders.val, loaders.test)
+    )
+    for split, reader in (("validation", val), ("test", test)):
+        errors = baseline_errors(train_reader, reader, loaders.normalizer, widths=(3,))
+        print(split, {name: f"{100 * found.mean().item():.1f} %" for name, found in errors.items()})
+    rows = read_csv(table)
+    done = {(row["baseline"], int(row["steps"]), int(row["seed"])) for row in rows}
+    for count, seed, kind in itertools.product(steps, seeds, kinds):
+        if (kind, count, seed) in done:
+            continue
+        cfg = {
+            "data": {"baseline": kind, "num_workers": 0},
+            "training": {"steps": count},
+            "seed": seed,
+            "threads": 1,
+            "run_dir": str(runs / f"{kind}-{count}-seed{seed}"),
+        }
+        result = train(cfg, data=data)
+        *_, last = (r for r in read_metrics(result.directory) if r["kind"] == "evaluation")
+        rows.append(
+            {"baseline": kind, "steps": count, "seed": seed, "val": last["error"],
+             "test": result.error}
+        )  # fmt: skip
+        write_csv(rows, table)
+    shown = []
+    for count, split in itertools.product(steps, ("val", "test")):
+        shown.append({"steps": count, "split": split})
+        for kind in kinds:
+            found = [100 * float(row[split]) for row in rows
+                     if (row["baseline"], int(row["steps"])) == (kind, count)]  # fmt: skip
+            shown[-1][kind] = f"{np.mean(found):.1f} ({min(found):.1f} to {max(found):.1f})"
+    print_table(shown)
 
 
 def config(folder: Path, model: str, defaults: str, seed: int, runs: Path) -> DictConfig:
@@ -242,16 +268,18 @@ def main() -> None:
     parser.add_argument("--set", type=Path, default=Path("outputs/elastic_blocks/set"))
     parser.add_argument("--runs", type=Path, default=Path("outputs/elastic_blocks"))
     parser.add_argument("--out", type=Path, default=Path("elastic_blocks"), help="for .csv")
-    parser.add_argument("--baselines", action="store_true", help="compare values of data.baseline")
+    kinds = ["none", *BASELINES]
+    parser.add_argument("--baselines", nargs="*", choices=kinds, help="values of data.baseline")
     parser.add_argument("--one-shape", action="store_true", help="cubes, loads of one sign")
     parser.add_argument("--steps", nargs="+", type=int, default=[100, 300, 1000])
     chosen = parser.parse_args()
-    if chosen.baselines:
+    if chosen.baselines is not None:
         kind = "cubes" if chosen.one_shape else "blocks"
         folder = chosen.set.with_name("cubes") if chosen.one_shape else chosen.set
         make_set(folder, 150 if chosen.one_shape else N_TRAIN + N_TEST, one_shape=chosen.one_shape)
         runs = chosen.runs / "baselines" / kind
-        return compare_baselines(folder, runs, chosen.steps, chosen.one_shape)
+        names, table = chosen.baselines or kinds, chosen.out.with_suffix(".csv")
+        return compare_baselines(folder, runs, names, chosen.steps, chosen.seeds, table)
     make_set(chosen.set)
     table = chosen.out.with_suffix(".csv")
     rows = read_csv(table)

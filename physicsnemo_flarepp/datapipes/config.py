@@ -115,8 +115,9 @@ class DataConfig:
     baseline: str = setting(
         "none",
         "linear or mean_field: the model learns what a fit to the training cases leaves over, "
-        "token by token: linear regression on the globals, or the mean field. For cases that share "
-        "a mesh. none: it learns the fields.",
+        "token by token: linear regression on the globals, or the mean field, times the size of "
+        "the fields by the globals where that fits better. For cases that share a mesh. none: it "
+        "learns the fields.",
     )
     batch_size: int = setting(
         1,

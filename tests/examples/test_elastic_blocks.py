@@ -67,9 +67,14 @@ def test_a_small_set_is_written_as_files_and_trains_as_own_data(tmp_path, monkey
 
 
 def test_baselines_are_compared_on_cubes(tmp_path, capsys):
-    elastic_blocks.make_set(tmp_path / "cubes", 10, one_shape=True)
+    elastic_blocks.make_set(tmp_path / "cubes", 20, one_shape=True)
     cube = pv.read(tmp_path / "cubes/block_003.vtu")
     assert cube.n_points == 343 and cube.bounds[1::2] == (1, 1, 1)
-    elastic_blocks.compare_baselines(tmp_path / "cubes", tmp_path / "runs", [3], True)
+    table = tmp_path / "cubes.csv"
+    for _ in range(2):  # the second time, all are there
+        elastic_blocks.compare_baselines(
+            tmp_path / "cubes", tmp_path / "runs", ["none", "linear"], [3], [0], table
+        )
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-3].split("|")[1:-1] == [" steps ", " none ", " mean_field ", " linear "]
+    assert lines[-4].split("|")[1:-1] == [" steps ", " split ", " none ", " linear "]
+    assert len(table.read_text().splitlines()) == 3

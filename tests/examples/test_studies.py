@@ -79,9 +79,11 @@ def test_the_page_shows_published_cells_that_were_not_run(finished):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["reduced", "paper"])
-def test_configs_of_all_cells_compose(size, tmp_path):
+def test_configs_of_all_cells_compose(size, tmp_path, monkeypatch):
     from engine import config_of
 
+    for variable in ("AAN", "CIFAR10", "IMDB"):
+        monkeypatch.setenv(variable, str(tmp_path))
     for name, study in STUDIES.items():
         grid = dataclasses.replace(getattr(study, size), equal_time=False)
         if grid.script is None:
