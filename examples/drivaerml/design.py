@@ -5,13 +5,14 @@
 Cars that no run was trained on are drawn, and solved with each of their ten shape parameters a
 little up and down. The central differences of the lift coefficient are compared with its
 derivatives in trained runs, which one reverse pass gives. Then the lift of some of the cars is
-minimised, with and without the trust region, and the shapes are solved. Results of the solver are
+minimised, with trust regions of several kinds, and the shapes are solved. Results of the solver are
 kept in the output folder, and used again for other runs. In between, the map of lift is compared
 with that of the same car on another mesh.
 """
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
@@ -45,6 +46,7 @@ from physicsnemo_flarepp.design import (
     make_lattice,
     open_shape,
     optimize,
+    predicted_change,
     shape_sensitivity,
 )
 from physicsnemo_flarepp.design.sensitivity import normal_part
@@ -212,13 +214,14 @@ def solve_vertices(shape: CarShape, moved: np.ndarray, original: np.ndarray) -> 
     return force_coefficients(cp, shear, vectors, 1.0)
 
 
-def compare_optima(runs: dict, folder: Path, cars: int, evaluations: int) -> None:
-    """Print predicted and solved change of lift of optimised cars, with and without trust."""
+def compare_optima(
+    runs: dict, folder: Path, cars: int, evaluations: int, chosen: Sequence[str]
+) -> None:
+    """Print predicted and solved change of lift of optimised cars, by trust region."""
     rows = []
     for (label, run), number in product(runs.items(), range(cars)):
         surface = folder / f"car_{number}" / f"drivaer_{number}.stl"
-        solved = json.loads((surface.parent / "solved.json").read_text())
-        car = CarShape(**solved["parameters"])
+        car = CarShape(**solved_car(folder, number)["parameters"])
         shape = open_shape(run, surface, settings=force_settings(run), progress=False)
         original = shape.points.numpy()
         limits = {"volume": (0.98, 1.02), "clearance": (0.0, None)}
@@ -226,9 +229,10 @@ def compare_optima(runs: dict, folder: Path, cars: int, evaluations: int) -> Non
             "lattice": (make_lattice(shape.mesh.points), 0.1),  # metres
             "parameters": (ParameterChanges(car_directions(shape)), 0.2),  # of their ranges
         }
-        for (way, (moving, reach)), trust in product(ways.items(), (0.0, None)):
-            problem = Problem(shape, moving, {"lift": 1.0}, reach, limits, trust)
-            name = f"{label}_{way}_{'anywhere' if trust is None else 'trust'}"
+        trusts = {"anywhere": (None, False), "ranges": (0.0, False), "latent distance": (0.0, True)}
+        for (way, (moving, reach)), trust in product(ways.items(), chosen):
+            problem = Problem(shape, moving, {"lift": 1.0}, reach, limits, *trusts[trust])
+            name = f"{label}_{way}_{trust.replace(' ', '_')}"
             outcome = optimize(problem, surface.parent / name, evaluations=evaluations)
             moved = problem.points(outcome.best["x"]).numpy()
             before, after = (
@@ -237,8 +241,13 @@ def compare_optima(runs: dict, folder: Path, cars: int, evaluations: int) -> Non
             )
             predicted = outcome.best["objective"] - outcome.start["objective"]
             row = {"run": label, "car": number, "moved by": way}
-            row |= {"trust region": "no" if trust is None else "yes", "lift": f"{before:.4f}"}
-            row |= {"distance": f"{outcome.best['distance']:.3f}"}
+            row |= {"trust region": trust, "lift": f"{before:.4f}"}
+            away = problem.latent_distance(problem.points(outcome.best["x"]))
+            row |= {"latent distance": "unknown" if away is None else f"{away:.2f}"}
+            bound = predicted_change(problem, outcome).bounds.get("Cl")
+            row |= {"bound": "none" if bound is None else f"{bound:.4f}"}
+            refused = sum("objective" not in shape for shape in outcome.rows)
+            row |= {"shapes": len(outcome.rows), "refused": refused}
             row |= {
                 "predicted change": f"{predicted:.4f}",
                 "solved change": f"{after - before:.4f}",
@@ -255,6 +264,7 @@ def main() -> None:
     parser.add_argument("--cars", type=int, default=8)
     parser.add_argument("--optimize", type=int, default=3, help="cars whose lift is minimised")
     parser.add_argument("--evaluations", type=int, default=40, help="shapes to try for each")
+    parser.add_argument("--trust", nargs="+", default=["anywhere", "ranges", "latent distance"])
     parser.add_argument("--out", type=Path, default=Path("design"))
     options = parser.parse_args()
     if not options.runs:
@@ -265,7 +275,7 @@ def main() -> None:
     compare_slopes(runs, options.out, options.cars)
     compare_meshes(runs, options.out)
     if options.optimize:
-        compare_optima(runs, options.out, options.optimize, options.evaluations)
+        compare_optima(runs, options.out, options.optimize, options.evaluations, options.trust)
 
 
 if __name__ == "__main__":

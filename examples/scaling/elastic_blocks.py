@@ -24,7 +24,6 @@ import pyvista as pv
 from learning_curves import DEFAULTS, MODELS, evaluations, mean_curve
 from measuring import print_table, read_csv, slug, write_csv
 from omegaconf import DictConfig, OmegaConf
-from physicsnemo_flarepp.runs.metrics import read_metrics
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
 from scipy.stats import qmc
@@ -33,6 +32,7 @@ from physicsnemo_flarepp.commands.configs import compose_config
 from physicsnemo_flarepp.datapipes import build_dataloaders, from_arrays
 from physicsnemo_flarepp.datapipes.normalization import BASELINES
 from physicsnemo_flarepp.progress import progress_bar
+from physicsnemo_flarepp.runs import read_metrics
 from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.baselines import baseline_errors
 from physicsnemo_flarepp.training.comparison import ComparedRun, train_compared

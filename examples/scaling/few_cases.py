@@ -1,7 +1,7 @@
-"""Few cases of a new family: from the weights of a run on saloons, or from scratch.
+"""Few cases of a new family: from the weights of a run on saloons, all or by LoRA, or from scratch.
 
 Vans, which the built-in cars do not reach (longer cabin, higher, steeper windows), are solved with
-the same solver. Trains on the first 2, 5, ... of them and tests on others; both trainings use the
+the same solver. Trains on the first 2, 5, ... of them and tests on others; all trainings use the
 statistics of the run on saloons.
 
     python examples/scaling/few_cases.py outputs/cars-flarepp-seed0 --cases 2 5 10 --steps 400
@@ -62,6 +62,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="a run on the built-in cars")
     parser.add_argument("--cases", type=int, nargs="+", default=[2, 5, 10])
+    parser.add_argument("--lora", type=int, nargs="*", default=[8], help="ranks of adapters")
+    parser.add_argument("--lora-rate", type=float, default=5.0, help="of the run's rate of AdamW")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--test", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("few_cases"))
@@ -70,24 +72,30 @@ def main() -> None:
     write_vans(vans, max(arguments.cases), arguments.test)
     known = load_yaml(arguments.run / "config.yaml")
     table = [{"training vans": 0, "from the run, %": f"{test_error(arguments.run, vans):.2f}"}]
+    run = str(arguments.run)
+    # With steps of full size nothing would remain of all the weights of the run.
+    ways = {"from the run": (run, None, 0.3), "from scratch": (None, None, 1.0)}
+    for rank in arguments.lora:
+        ways[f"LoRA of rank {rank}"] = (run, rank, arguments.lora_rate)
     for n in arguments.cases:
         row = {"training vans": n}
-        for name, start in (("from the run", str(arguments.run)), ("from scratch", None)):
+        for name, (start, lora, scale) in ways.items():
             cfg = known.copy()
             cfg.run_dir = str(arguments.out / f"{name.replace(' ', '-')}-{n}")
             cfg.data.update({"builtin": None, "benchmark": "cars", "root": str(vans)})
             cfg.data.update({"n_train": n, "n_val": None, "n_test": arguments.test})
             cfg.data.batch_size = 2
             cfg.data.normalization = {"load": str(arguments.run / "normalizer.safetensors")}
-            cfg.training.update({"start_from": start, "steps": arguments.steps, "epochs": None})
+            cfg.training.update({"start_from": start, "lora_rank": lora})
+            cfg.training.update({"steps": arguments.steps, "epochs": None})
             cfg.training.update({"evaluate_every": 10_000, "checkpoint_every": None})
-            cfg.training.muon_learning_rate *= 0.3 if start else 1  # of full-size steps the
-            cfg.training.learning_rate *= 0.3 if start else 1  # weights of the run would not remain
+            cfg.training.muon_learning_rate *= scale
+            cfg.training.learning_rate *= scale
             train(cfg)
             row[f"{name}, %"] = f"{test_error(Path(cfg.run_dir)):.2f}"
         table.append(row)
         print_table([row])
-    keys = ("training vans", "from the run, %", "from scratch, %")
+    keys = ("training vans", *(f"{name}, %" for name in ways))
     print_table([{key: row.get(key, "-") for key in keys} for row in table])
 
 

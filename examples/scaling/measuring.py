@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import torch
@@ -46,13 +47,40 @@ def peak_of(function: Callable[[], object], device: torch.device) -> int:
     return int(watch.megabytes() * 2**20) - before
 
 
+def anonymous_peak(function: Callable[[], object], every: float = 0.002) -> int:
+    """Return the bytes that a call needs at its peak beyond those before it, without mapped files.
+
+    ``RssAnon`` of this process, read again and again in a thread.
+    """
+    PeakMemory(torch.device("cpu"))  # gives back what the C library keeps
+    before, ended, peak = _status("RssAnon"), Event(), 0
+
+    def watch() -> None:
+        nonlocal peak
+        while not ended.wait(every):
+            peak = max(peak, _status("RssAnon"))
+
+    thread = Thread(target=watch)
+    thread.start()
+    try:
+        function()
+    finally:
+        ended.set()
+        thread.join()
+    return max(peak, before) - before
+
+
 def peak_bytes() -> int:
     """Return the most memory this process had since it started or since a peak was measured.
 
     Read from ``/proc``: the ``ru_maxrss`` of a child process starts at what its parent had.
     """
+    return _status("VmHWM")
+
+
+def _status(key: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
 
 
 def print_row(row: dict, header: bool) -> None:

@@ -1,8 +1,8 @@
 """One shape sensitivity against one prediction of the same surface: time as a ratio, peak memory.
 
 A surface of any size is a lumpy ball; the model has random weights, which cost what trained ones
-do. Every row comes from a process of its own. "Working memory" is the peak beyond what was there
-before, less what is in proportion to the mesh and must be: inputs, gradients and hidden states.
+do. Every row comes from a process of its own. Memory is the peak of anonymous pages beyond the mesh
+itself: hidden states, inputs and their gradients wait in files of the scratch folder.
 
     python examples/scaling/sensitivity_cost.py --cells 250000 2000000
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measuring import measure_in_own_process, peak_of, print_row
+from measuring import anonymous_peak, measure_in_own_process, print_row
 from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.datapipes import Normalizer
@@ -75,27 +75,27 @@ def measure(n_cells: int, settings: dict) -> dict:
             function()
             seconds[name] = time.perf_counter() - wall, time.process_time() - cpu
 
-        device = torch.device("cpu")
-        for_values = peak_of(lambda: timed("predict", lambda: shape.values(points)), device)
-        for_gradient = peak_of(
-            lambda: timed("gradient", lambda: shape.gradient(points, {"lift": 1.0})), device
+        for_values = anonymous_peak(lambda: timed("predict", lambda: shape.values(points)))
+        for_gradient = anonymous_peak(
+            lambda: timed("gradient", lambda: shape.gradient(points, {"lift": 1.0}))
         )
     n = shape.mesh.n_cells
-    # Inputs (6), weight and target (5 doubles) with their gradients; vertices and theirs, twice.
-    kept = 2 * n * (4 * 7 + 8 * 5) + 2 * points.nbytes
-    # Pages of mapped files count as memory of the process.
-    states = 4 * n * (settings["n_hidden"] * (settings["n_layers"] + 1) + 1)
+    # In files: inputs (6), weight and target (5 doubles) with their gradients; hidden states.
+    files = 2 * n * (4 * 7 + 8 * 5)
+    files += 4 * n * (settings["n_hidden"] * (settings["n_layers"] + 1) + 1)
+    # The result, and what a part of the mesh adds to it, which autograd sums in two arrays.
+    vertices = 3 * points.nbytes
     return {
         "cells": n,
         "predict_cpu_s": round(seconds["predict"][1], 1),
         "gradient_cpu_s": round(seconds["gradient"][1], 1),
         "cpu_ratio": round(seconds["gradient"][1] / seconds["predict"][1], 2),
         "wall_ratio": round(seconds["gradient"][0] / seconds["predict"][0], 2),
+        "in_files_mb": round(files / 1e6),
         "predict_mb": round(for_values / 1e6),
         "gradient_mb": round(for_gradient / 1e6),
-        "arrays_mb": round(kept / 1e6),
-        "states_mb": round(states / 1e6),
-        "working_mb": round((for_gradient - kept - states) / 1e6),
+        "of_vertices_mb": round(vertices / 1e6),
+        "rest_mb": round((for_gradient - vertices) / 1e6),
     }
 
 
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--cells", type=int, nargs="+", default=[250_000, 1_000_000, 2_000_000])
     parser.add_argument("--n-hidden", type=int, default=32)
     parser.add_argument("--n-layers", type=int, default=2)
-    parser.add_argument("--scratch", help="folder for hidden states; default: that of the system")
+    parser.add_argument("--scratch", help="folder for files; default: that of the system")
     parser.add_argument("--measure", help=argparse.SUPPRESS)  # one row, in this process
     arguments = parser.parse_args()
     if arguments.measure:

@@ -91,7 +91,7 @@ def _add_shape_options(parser: argparse.ArgumentParser) -> None:
         help="refer coefficients to the frontal area of the changed shape")  # fmt: skip
     _add_surface_options(parser, "; they are held")
     add("--allow-open", action="store_true", help="take a surface with openings")
-    add("--scratch", type=Path, help="folder for hidden states of large meshes; default: memory")
+    add("--scratch", type=Path, help="folder for what large meshes need; default: memory")
     _add_views(parser, "three-quarter,side,top,underside")
 
 
@@ -294,10 +294,11 @@ def optimize(parser: argparse.ArgumentParser) -> None:
         flarepp optimize RUN car.stl --minimize drag --limit lift=,0.1 clearance=0, --freeze zmin
 
     A lattice of control points (free-form deformation) moves the surface; SciPy's SLSQP moves the
-    lattice, on exact gradients. By default inputs stay within the ranges of the training set, and
-    the shape symmetric about y. Writes the best shape as .stl and .vtp, every shape that was tried,
-    curves, and a picture of before and after. Ctrl-C keeps the best; the same command resumes. The
-    change is that of the surrogate: confirm it with the solver.
+    lattice, on exact gradients. By default inputs stay within the ranges of the training set,
+    latent states as near to it as held-out cases, and the shape symmetric about y. Writes the best
+    shape as .stl and .vtp, every shape that was tried, curves, and a picture of before and after.
+    Ctrl-C keeps the best; the same command resumes. The change is that of the surrogate: confirm it
+    with the solver.
 
     Limits are LOW,HIGH, either may be left out: volume, length, width and height over those of the
     given shape; clearance, how much higher its lowest point is; drag, lift, side, channels.
@@ -318,7 +319,7 @@ def optimize(parser: argparse.ArgumentParser) -> None:
     add("--asymmetric", action="store_true", help="let the halves with y differ")
     add("--outside", type=float, default=0.05, metavar="SHARE",
         help="how far inputs may leave the ranges of training (default: 0.05 of them)")  # fmt: skip
-    add("--anywhere", action="store_true", help="no trust region: let them leave these ranges")
+    add("--anywhere", action="store_true", help="no trust region, neither by ranges nor by latents")
     add("--evaluations", type=int, default=40, help="shapes to try (default: 40)")
     add("--output", type=Path, help="folder; default: <surface>_optimized")
     _add_run_and_forces(parser)

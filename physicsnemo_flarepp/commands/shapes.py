@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import design
+from ..evaluation.file_predictions import describe_difference
 from ..files import replace_text
 from ..meshes import save_mesh
 from ..texts import csv_text, format_table, printable
@@ -96,13 +97,17 @@ def optimize(options: argparse.Namespace) -> list[Path]:
     trust, limits = None if options.anywhere else options.outside, dict(options.limit)
     problem = design.Problem(shape, lattice, weights, options.displacement, limits, trust)
     print(f"{int(lattice.free.sum())} variables; history in {output}")
+    if trust is not None:
+        print(printable(_trust_line(problem)))
     outcome = design.optimize(problem, output, evaluations=options.evaluations, report=_report)
     cameras = chosen_cameras(options, VIEWS) or VIEWS
     written, reason = design.write_outcome(problem, outcome, output, cameras=cameras)
     print(format_table(design.outcome_rows(outcome)))
+    change = design.predicted_change(problem, outcome)
+    print(*map(printable, describe_difference(change, chosen=True)), sep="\n")
     print(
-        "These are predictions of the surrogate: confirm the change with the solver. "
-        "`flarepp delta` of both surfaces says whether the run's bounds settle its sign."
+        "These are predictions of the surrogate: confirm the change with the solver. An optimum is "
+        "chosen by its prediction, so the level of a bound does not hold for it."
     )
     if reason is not None:
         print(f"no picture: {reason}")
@@ -112,8 +117,25 @@ def optimize(options: argparse.Namespace) -> list[Path]:
     return written
 
 
+def _trust_line(problem: design.Problem) -> str:
+    """Say how far shapes may go from the training set."""
+    if problem.farthest is None:
+        return f"trust region by ranges of the inputs only: {problem.shape.bounds}"
+    if problem.farthest == 1:
+        return (
+            "trust region: latent states no farther from training than the farthest held-out case"
+        )
+    return (
+        f"warning: the given shape is {problem.farthest:.3g} times as far from training as the "
+        "farthest held-out case; shapes may go as far as it"
+    )
+
+
 def _report(row: dict, number: int) -> None:
     if "objective" in row:
         print(f"shape {number}: objective {row['objective']:.6g}", flush=True)
-    else:
-        print(f"shape {number}: the lattice folds the surface, the step is shortened", flush=True)
+        return
+    reason = "the lattice folds the surface"
+    if "latent_distance" in row:
+        reason = f"its latent state is too far from training ({row['latent_distance']:.3g})"
+    print(f"shape {number}: {reason}, the step is shortened", flush=True)

@@ -1,7 +1,14 @@
 """From prediction to design: exact shape sensitivities, and shapes that are optimised by them."""
 
 from .lattice import Lattice, make_lattice
-from .optimization import Outcome, Problem, optimize, outcome_rows, write_outcome
+from .optimization import (
+    Outcome,
+    Problem,
+    optimize,
+    outcome_rows,
+    predicted_change,
+    write_outcome,
+)
 from .sensitivity import (
     Sensitivity,
     car_directions,
@@ -27,6 +34,7 @@ __all__ = [
     "open_shape",
     "optimize",
     "outcome_rows",
+    "predicted_change",
     "sensitivity_mesh",
     "shape_sensitivity",
     "write_outcome",

@@ -8,7 +8,8 @@ resumes where it was stopped.
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from matplotlib.ticker import MaxNLocator
 from scipy.optimize import minimize
 from torch import Tensor
 
-from ..evaluation.file_predictions import training_ranges
+from ..evaluation.file_predictions import Difference, change_bounds, training_ranges
+from ..evaluation.forces import force_surface
 from ..files import append_whole, reading, replace_text, whole_file
 from ..meshes import save_mesh, to_pyvista
 from ..meshes.export import add_arrays
@@ -61,6 +63,10 @@ class Problem:
     trust : float or None
         How far inputs may leave the ranges of the training set, as a share of these; further only
         where the given shape is. None: as far as they go.
+    gate : bool
+        Whether the latent state, too, must be as near to the training cases as that of the farthest
+        held-out case, or of the given shape. Without bounds of the run, or without `trust`, it is
+        not asked.
     """
 
     shape: ShapeModel
@@ -69,6 +75,7 @@ class Problem:
     displacement: float
     limits: Limits = field(default_factory=dict)
     trust: float | None = 0.05
+    gate: bool = True
 
     def __post_init__(self) -> None:
         for name in (*self.weights, *(name for name in self.limits if name not in MEASURES)):
@@ -92,10 +99,26 @@ class Problem:
             "displacement": self.displacement,
             "limits": {name: list(ends) for name, ends in self.limits.items()},
             "trust": self.trust,
+            "farthest": self.farthest,
             "lattice": [*lattice.origin.tolist(), *lattice.extent.tolist()],
             "free": lattice.free.flatten().int().tolist(),
             "reference": [self.shape.reference_area, self.shape.moving_area],
         }
+
+    @cached_property
+    def farthest(self) -> float | None:
+        """Largest distance of a latent state, over that of the farthest held-out case.
+
+        That is 1, or where the given shape is; None where it is not asked.
+        """
+        if self.trust is None or not self.gate or isinstance(self.shape.bounds, str):
+            return None
+        return max(1.0, self.latent_distance(self.shape.points))
+
+    def latent_distance(self, points: Float[Tensor, "P 3"]) -> float | None:
+        """Return the distance of a shape's latent state from training, in the same measure."""
+        distance = self.shape.promise(points).distance
+        return None if distance is None else distance / float(self.shape.bounds.distances.max())
 
     def points(self, x: Float[np.ndarray, " n"] | Sequence[float]) -> Float[Tensor, "P 3"]:
         """Return the vertices of a shape; variables are displacements over the largest one."""
@@ -111,6 +134,9 @@ class Problem:
         if row["stretch"] < _FOLDED:
             return row
         points = self.lattice.deform(self.shape.points, control)
+        row["latent_distance"] = self.latent_distance(points.detach())
+        if self.farthest is not None and row["latent_distance"] > self.farthest:
+            return row
 
         def slope(value: Tensor, above: Tensor | None = None) -> list[float]:
             return torch.autograd.grad(value, variables, above, retain_graph=True)[0].tolist()
@@ -183,7 +209,7 @@ class Outcome:
         return self.rows[0]
 
 
-class _Folded(Exception):
+class _Refused(Exception):
     pass
 
 
@@ -200,8 +226,8 @@ def optimize(
 ) -> Outcome:
     """Return the shapes tried and the best; resumes from the history in `directory`.
 
-    Ctrl-C ends it with the best so far. A lattice that folds space ends the step: SLSQP starts
-    again from the best shape, with half the way to go.
+    Ctrl-C ends it with the best so far. A lattice that folds space, or leads too far from the
+    training cases, ends the step: SLSQP starts again from the best shape, with half the way to go.
 
     Parameters
     ----------
@@ -217,6 +243,9 @@ def optimize(
     path = Path(directory) / HISTORY
     rows = _read_history(path, problem.describe())
     known = {tuple(row["x"]): row for row in rows}
+    seen: dict[
+        tuple, dict
+    ] = {}  # a resumed run starts again from the best of these, as the first did
     n = int(problem.lattice.free.sum())
 
     def row_of(x: np.ndarray) -> dict:
@@ -228,8 +257,9 @@ def optimize(
             rows.append(row)
             if report is not None:
                 report(row, len(rows))
+        seen[tuple(row["x"])] = row
         if "objective" not in row:
-            raise _Folded
+            raise _Refused
         return row
 
     interrupted, reach = False, 1.0
@@ -254,8 +284,8 @@ def optimize(
                     options={"maxiter": evaluations, "ftol": 1e-5},
                 )
                 break
-            except _Folded:
-                reach, middle = reach / 2, np.array(best_row(rows)["x"])
+            except _Refused:
+                reach, middle = reach / 2, np.array(best_row(list(seen.values()))["x"])
     except _Enough:
         pass
     except KeyboardInterrupt:
@@ -304,8 +334,8 @@ def outcome_rows(outcome: Outcome) -> list[list[object]]:
     pairs = {"objective": (before["objective"], after["objective"])}
     for group in ("values", "measures"):
         pairs |= {name: (before[group][name], after[group][name]) for name in before[group]}
-    if before["distance"] is not None:
-        pairs["distance from training"] = before["distance"], after["distance"]
+    named = {"distance": "beyond the ranges", "latent_distance": "latent distance"}
+    pairs |= {text: (before[k], after[k]) for k, text in named.items() if before[k] is not None}
     header = ["", "before", "after", "change"]
     return [header, *([n, f"{a:.5g}", f"{b:.5g}", f"{b - a:+.5g}"] for n, (a, b) in pairs.items())]
 
@@ -313,14 +343,41 @@ def outcome_rows(outcome: Outcome) -> list[list[object]]:
 def history_rows(outcome: Outcome) -> list[list[object]]:
     """Return a table with a row for every shape that was tried."""
     names = [(group, n) for group in ("values", "measures") for n in outcome.start[group]]
-    rows = [["shape", "objective", *(n for _, n in names), "distance", "violation", "stretch"]]
+    last = ["distance", "violation", "latent_distance", "stretch"]
+    rows = [["shape", "objective", *(n for _, n in names), *last]]
     for number, row in enumerate(outcome.rows):
-        if "objective" not in row:  # it folds
-            rows.append([number, *[""] * (len(names) + 3), row["stretch"]])
-            continue
-        values = [row["objective"], *(row[group][name] for group, name in names)]
-        rows.append([number, *values, row["distance"], violation(row), row["stretch"]])
+        values = [""] * (len(names) + 3)
+        if "objective" in row:  # neither folded nor too far
+            values = [row["objective"], *(row[group][name] for group, name in names)]
+            values += [row["distance"], violation(row)]
+        rows.append([number, *values, row.get("latent_distance", ""), row["stretch"]])
     return rows
+
+
+def predicted_change(problem: Problem, outcome: Outcome, level: float | None = None) -> Difference:
+    """Return the change of the coefficients with its bounds, as ``flarepp delta`` has them.
+
+    Each shape is referred to its own frontal area unless an area was given. An optimum is chosen by
+    its prediction, so the level of the bounds does not hold for it.
+    """
+    names, shape, found = {"drag": "Cd", "side": "Cs", "lift": "Cl"}, problem.shape, []
+    both = [problem.points(row["x"]) for row in (outcome.start, outcome.best)]
+    promises = [shape.promise(points, level) for points in both]
+    for points in both if shape.settings is not None else ():
+        mesh = replace(shape.mesh, points=points.numpy())
+        area = force_surface(mesh, shape.run.channels.association, shape.settings).reference_area
+        values = replace(shape, reference_area=area, moving_area=False).values(points)
+        found.append({short: values[name] for name, short in names.items()})
+    before, after = found or ({}, {})
+    bounds = change_bounds(promises, after, shape.settings)
+    told = zip(("the given shape", "the best shape"), promises, strict=True)
+    reasons = [f"{which}: {promise.no_bounds}" for which, promise in told if promise.no_bounds]
+    reason = shape.bounds if isinstance(shape.bounds, str) else next(iter(reasons), None)
+    if after and not bounds and reason is None:
+        reason = "the bounds of the run are of other conventions of forces, or of too few pairs"
+    return Difference(
+        to_pyvista(shape.mesh), before, after, bounds, {}, 1.0, promises[1].level, reason
+    )
 
 
 def write_outcome(
@@ -362,21 +419,28 @@ def write_outcome(
 
 
 def _draw_history(outcome: Outcome, path: Path, theme: Theme) -> None:
-    """Draw objective, violation and distance over the shapes that were tried."""
-    tried = [(i, row) for i, row in enumerate(outcome.rows) if "objective" in row]
-    numbers = [number for number, _ in tried]
-    curves = {"objective": [row["objective"] for _, row in tried]}
-    curves["violation of limits"] = [violation(row) for _, row in tried]
+    """Draw objective, violation and distances over the shapes that were tried."""
+    tried = {i: row for i, row in enumerate(outcome.rows) if "objective" in row}
+    curves = {"objective": {i: row["objective"] for i, row in tried.items()}}
+    curves["violation of limits"] = {i: violation(row) for i, row in tried.items()}
     if outcome.start["distance"] is not None:
-        curves["distance from training"] = [row["distance"] for _, row in tried]
+        curves["beyond the ranges"] = {i: row["distance"] for i, row in tried.items()}
+    if outcome.start["latent_distance"] is not None:
+        away = {i: row.get("latent_distance") for i, row in enumerate(outcome.rows)}
+        curves["latent distance"] = {i: value for i, value in away.items() if value is not None}
     best = outcome.rows.index(outcome.best)
     with styled(theme):
         page = Page(theme, [2.4 * theme.dpi] * len(curves), [1.8 * theme.dpi])
         for axis, (label, values) in zip(page.axes[0], curves.items(), strict=True):
-            axis.plot(numbers, values, marker="o", markersize=2.5, linewidth=0.8)
-            axis.plot(best, values[numbers.index(best)], "*", markersize=8)
+            axis.plot(*zip(*values.items(), strict=True), marker="o", markersize=2.5, linewidth=0.8)
+            axis.plot(best, values[best], "*", markersize=8)
+            if label == "latent distance":
+                axis.axhline(1.0, linestyle="--", linewidth=0.6)
             axis.set(xlabel="shape", title=label)
             axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
             axis.grid(alpha=0.25, linewidth=0.5)
-        page.note("star: the best shape within all limits")
+        note = "star: the best shape within all limits"
+        if "latent distance" in curves:
+            note += "; dashed: the farthest held-out case"
+        page.note(note)
         page.finish([path])

@@ -1,9 +1,11 @@
 """A trained run as a function of the vertices of a surface, with exact derivatives."""
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +20,13 @@ from ..datapipes.readers.case_tables import TO_BODY
 from ..datapipes.readers.contents import MESH_FILES
 from ..datapipes.readers.names import Pick
 from ..evaluation import ForceSettings, Run, load_sums
+from ..evaluation.bounds import Bounds, Promise, stored_bounds
 from ..evaluation.file_predictions import open_for_run, surface_doubts
 from ..evaluation.forces import force_surface
-from ..inference import predict
+from ..evaluation.predictions import state_features
+from ..inference import encode_state, predict
 from ..inference.prediction import unwrap
+from ..inference.streams import map_unnamed_file
 from ..meshes import PolygonMesh
 from ..meshes.geometry import SurfaceTensors, frontal_area, surface_tensors
 from ..meshes.measures import clashing_edges, facing, open_edges
@@ -122,10 +127,35 @@ class ShapeModel:
         run = replace(self.run, model=deepcopy(self.run.model).double())
         return replace(self, run=run, dtype=torch.float64)
 
+    @cached_property
+    def bounds(self) -> Bounds | str:
+        """Bounds of the run, or why it has none."""
+        return stored_bounds([self.run])
+
+    @torch.no_grad()
+    def promise(self, points: Float[Tensor, "P 3"], level: float | None = None) -> Promise:
+        """Return what the run's bounds promise of the shape with these vertices, and its distance.
+
+        As :func:`~physicsnemo_flarepp.evaluation.predict_file` does of a file.
+        """
+        if isinstance(self.bounds, str):
+            return Promise.of(self.bounds, None, {}, level)
+        arguments, _ = self._gathered(points)
+        state = encode_state(self.run.model, **arguments, **self._streaming)
+        raw = self.raw_sample(points, slice(0, len(self.inside)))[0]
+        sample = self.run.transform(raw)
+        moved, association = (
+            replace(self.mesh, points=points.numpy()),
+            self.run.channels.association,
+        )
+        doubt = surface_doubts(self.run, moved, association, sample, 1.0)[1]
+        doubt = doubt or self.run.parameter_warning(sample)
+        return Promise.of(self.bounds, state_features(state), sample, level, doubt)
+
     def values(self, points: Float[Tensor, "P 3"]) -> dict[str, float]:
         """Return every quantity of the shape with these vertices."""
         arguments, target = self._gathered(points)
-        fields = predict(self.run.model, **arguments, progress=self.progress)
+        fields = predict(self.run.model, **arguments, **self._streaming)
         quantities = self._quantities(points, {})
         found = quantities.named(quantities.sums(fields.to(target.device), target, ()))
         return {name: value.item() for name, value in found.items()}
@@ -135,13 +165,15 @@ class ShapeModel:
     ) -> tuple[dict[str, float], Float[Tensor, "P 3"]]:
         """Return every quantity, and the derivative of a weighted sum of them by each vertex.
 
-        One forward and one reverse pass, in the memory of a chunk beyond what waits in `scratch`
-        (a folder) or on the host.
+        One forward and one reverse pass, in the memory of a chunk and of the result, beyond what
+        waits in `scratch` (a folder) or on the host: hidden states, inputs and their gradients.
         """
         arguments, target = self._gathered(points)
         quantities = self._quantities(points, weights)
         wanted = [name for name in arguments if arguments[name].shape[1] == target.shape[1]]
         wanted.append("target")
+        sizes = {name: arguments.get(name, target) for name in wanted}
+        out = {name: self._room(value.shape, value.dtype) for name, value in sizes.items()}
         _, found = streamed_gradients(
             self.run.model,
             arguments["fx"],
@@ -150,10 +182,10 @@ class ShapeModel:
             token_weights=arguments["token_weights"],
             target=target,
             wanted=wanted,
-            offload="cpu" if self.scratch is None else self.scratch,
-            progress=self.progress,
+            out=out,
+            **self._streaming,
         )
-        del arguments, target
+        del arguments, target, sizes, out
         total = torch.zeros_like(points)
         for rows in self.parts():
             leaf = points.detach().requires_grad_()
@@ -197,9 +229,21 @@ class ShapeModel:
                     found[name] = value
                     continue
                 shape = (1, len(self.inside), *value.shape[2:])
-                found.setdefault(name, value.new_empty(shape))[:, rows] = value
+                if name not in found:
+                    found[name] = self._room(shape, value.dtype)
+                found[name][:, rows] = value
         target = found.pop("target")
         return found, target
+
+    @property
+    def _streaming(self) -> dict[str, object]:
+        return {"offload": self.scratch or "cpu", "progress": self.progress}
+
+    def _room(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Return an array of the size of the mesh, in the scratch folder if there is one."""
+        if self.scratch is None:
+            return torch.empty(tuple(shape), dtype=dtype)
+        return map_unnamed_file(Path(self.scratch), math.prod(shape), dtype).view(tuple(shape))
 
     def _inputs(self, points: Tensor, rows: slice) -> tuple[dict[str, Tensor], Tensor]:
         """Return the arguments of the model for some tokens, and what quantities know of them."""
@@ -276,7 +320,7 @@ def open_shape(
     allow_open : bool, optional
         Take surfaces with openings; their forces depend on the reference pressure.
     scratch : path-like, optional
-        Folder where hidden states wait, instead of the memory of the host.
+        Folder where hidden states, inputs and their gradients wait, instead of in memory.
     progress : bool, optional
         Show bars if stderr is a terminal.
     """

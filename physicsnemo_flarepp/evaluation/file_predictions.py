@@ -5,7 +5,7 @@ training set is described by the lowest and highest coordinates of all its cases
 largest extent of a case along each axis, and the way its surfaces face.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
@@ -563,15 +563,23 @@ def predict_difference(
             forces = field_forces(surface, shape.values, run.channels, settings)
             coefficients.append(forces.coefficients)
     old, new = coefficients or ({}, {})
-    level, promised = shapes[1].level, {}
-    if refusal is None and settings is not None and known.accepts(settings):
-        far = tuple(shape.distance for shape in shapes)
-        promised = {name: known.difference(name, level, far) for name in new}
-        promised = {name: value for name, value in promised.items() if np.isfinite(value)}
+    level, promised = shapes[1].level, change_bounds([s.promise for s in shapes], new, settings)
     bounds = known if refusal is None else None
     change, fields, share = _field_changes(run, *shapes, bounds)
     mesh = add_arrays(to_pyvista(shapes[1].polygons), change, association)
     return Difference(mesh, old, new, promised, fields, share, level, refusal)
+
+
+def change_bounds(
+    promises: Sequence[Promise], names: Iterable[str], settings: ForceSettings | None
+) -> dict[str, float]:
+    """Return bounds of the change of coefficients between two cases; none without a promise."""
+    bounds = None if any(p.bounds is None for p in promises) else promises[1].bounds
+    if bounds is None or settings is None or not bounds.accepts(settings):
+        return {}
+    far = tuple(promise.distance for promise in promises)
+    found = {name: bounds.difference(name, promises[1].level, far) for name in names}
+    return {name: value for name, value in found.items() if np.isfinite(value)}
 
 
 def _coincide(other: PolygonMesh, points: np.ndarray) -> np.ndarray:
@@ -632,8 +640,11 @@ def _absolute(
     return relative / (1 - relative) * norm if relative < 1 else float("inf")
 
 
-def describe_difference(found: Difference) -> list[str]:
-    """Return the changes with their bounds in lines."""
+def describe_difference(found: Difference, *, chosen: bool = False) -> list[str]:
+    """Return the changes with their bounds in lines.
+
+    No sign is settled where the second surface was `chosen` by its prediction.
+    """
     lines = [] if found.no_bounds is None else [f"no bounds: {found.no_bounds}"]
     share = "" if found.level is None else f"({100 * found.level:g} %)"
     for name, value in found.after.items():
@@ -641,8 +652,9 @@ def describe_difference(found: Difference) -> list[str]:
         text = f"{name} {found.before[name]:.5f} -> {value:.5f}: change {change:+.5f}"
         if name in found.bounds:
             bound = found.bounds[name]
-            sign = "sign settled" if abs(change) > bound else "sign not settled"
-            text += f" ± {bound:.2g} {share}, {sign}"
+            sign = "settled" if abs(change) > bound else "not settled"
+            told = "for shapes not chosen by their prediction" if chosen else f"sign {sign}"
+            text += f" ± {bound:.2g} {share}, {told}"
         lines.append(text)
     for name, (change, bound, size) in found.fields.items():
         text = f"{name} changes by {change:.4g} (root mean square, {100 * change / size:.3g} %)"

@@ -247,14 +247,15 @@ class ResidualStream:
         total = sum(sizes)
         if isinstance(self.place, Path) and total > 0:
             # One file: a process may map some 65,000.
-            whole = _map_unnamed_file(self.place, total, dtype)
+            whole = map_unnamed_file(self.place, total, dtype)
         else:
             device = self.transfers.device if self.place == "device" else "cpu"
             whole = torch.empty(total, dtype=dtype, device=device)
         return [part.view(shape) for part, shape in zip(whole.split(sizes), shapes, strict=True)]
 
 
-def _map_unnamed_file(directory: Path, size: int, dtype: torch.dtype) -> Tensor:
+def map_unnamed_file(directory: Path, size: int, dtype: torch.dtype) -> Tensor:
+    """Return a tensor in a file that ends with it."""
     # Without a name, so that no end of the process leaves the file behind. Its pages are claimed
     # first: a disk that is full would kill the process at a later write to the mapping.
     length = size * dtype.itemsize
@@ -264,7 +265,7 @@ def _map_unnamed_file(directory: Path, size: int, dtype: torch.dtype) -> Tensor:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"the directory {directory} has no room for {length:,} bytes more of hidden states "
+                f"the directory {directory} has no room for {length:,} bytes more "
                 f"({error.strerror}); offload to another one, or store them in bfloat16",
             ) from error
         return torch.frombuffer(mmap.mmap(file.fileno(), length), dtype=dtype)

@@ -7,6 +7,7 @@ import tarfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
@@ -63,6 +64,10 @@ def write_module(model: Module, sink: Sink | BinaryIO) -> None:
             f"model is a {type(model).__name__}, expected a physicsnemo.Module; pass the bare "
             "model (`_orig_mod` of a compiled one, `module` of a wrapped or averaged one)"
         )
+    if any(hasattr(layer, "lora_A") for layer in model.modules()):
+        from physicsnemo.experimental.peft import merge_lora
+
+        model = merge_lora(deepcopy(model))  # what is used later needs no adapters
     metadata = {"physicsnemo_version": version("nvidia-physicsnemo")}
     arguments = _described(model, _NESTED, metadata, nested := {})
     metadata["mdlus_file_version"] = model.__model_checkpoint_version__

@@ -23,7 +23,7 @@ from ..parallel import enable_context_parallel, initialize, make_mesh
 from ..parallel.launch import find_device
 from ..parallel.ranks import Ranks
 from .config import TrainingConfig
-from .optimizers import TrainStep, make_average, make_optimizer, make_schedule
+from .optimizers import TrainStep, adapt_blocks, make_average, make_optimizer, make_schedule
 from .planning import StreamChoice
 from .tasks import Measure, Objective, task_of
 
@@ -103,6 +103,8 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     settings: TrainingConfig = cfg.training
     torch.manual_seed(cfg.seed)
     model, channels, objective, constant = task_of(cfg).build(cfg, ranks, loaders)
+    if settings.lora_rank is not None:
+        adapt_blocks(model, settings.lora_rank)
     if ranks.context_group is not None:
         enable_context_parallel(model, ranks.context_group)
     # Once the weights are drawn, every rank has noise of its own (dropout, Gumbel).

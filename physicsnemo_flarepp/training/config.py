@@ -44,7 +44,7 @@ _CHOICES = {
 _RANGES = (
     ("at least 1", lambda x: x >= 1, "training.epochs training.steps training.accumulate "
      "training.evaluate_every training.checkpoint_every training.keep_checkpoints "
-     "training.log_every parallel.context"),
+     "training.log_every training.lora_rank parallel.context"),
     ("at least 0", lambda x: x >= 0,
      "training.weight_decay training.derivative_weight training.warmup_steps"),
     ("a positive rate", lambda x: x > 0, "training.learning_rate training.muon_learning_rate"),
@@ -71,6 +71,11 @@ class TrainingConfig:
     )
     start_from: str | None = setting(
         None, "Run directory whose final weights this new run begins with; null: random weights."
+    )
+    lora_rank: int | None = setting(
+        None,
+        "With start_from: train only matrices of this rank beside those of the blocks (LoRA, by "
+        "AdamW), and merge them into the weights that are saved for use. null: train all weights.",
     )
     optimizer: str = setting(
         "adamw", "adamw, or muon: Muon for the matrices of the blocks, AdamW for all else."
@@ -220,6 +225,11 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
         raise ValueError(
             f"the length of the run is {given or 'not given'}; give one of training.epochs, "
             "training.steps and training.minutes, and null for the others"
+        )
+    if training.lora_rank is not None and training.start_from is None:
+        raise ValueError(
+            f"training.lora_rank is {training.lora_rank}, but adapters need weights to adapt; give "
+            "training.start_from=RUN"
         )
     _check_stream(training)
     return cfg

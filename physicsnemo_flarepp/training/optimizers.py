@@ -215,6 +215,18 @@ def make_optimizer(model: nn.Module, settings: TrainingConfig) -> torch.optim.Op
     return MuonWithAdamW(adamw, ResidualMuon(matrices, stacked, residual, **rates))
 
 
+def adapt_blocks(model: nn.Module, rank: int) -> None:
+    """Freeze a model but for PhysicsNeMo's LoRA beside the matrices of its blocks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is experimental
+        from physicsnemo.experimental.peft import LoRAConfig, apply_lora
+
+    def is_matrix(name: str, layer: nn.Module) -> bool:
+        return ".blocks." in f".{name}" and isinstance(layer, nn.Linear)
+
+    apply_lora(model, LoRAConfig(rank, target_filter=is_matrix), compute_fingerprint=False)
+
+
 class ExponentialAverage(AveragedModel):
     """Exponential moving average of the weights, updated where they are.
 

@@ -211,7 +211,10 @@ def _find_state(
 def _take_weights(assembly: Assembly, directory: str) -> None:
     """Begin with the final weights of another run, which must be of the same model."""
     weights = load_run(directory, device="cpu").model.state_dict()
-    own = assembly.model.state_dict()
+    state = assembly.model.state_dict()
+    # Layers with an adapter keep theirs in `base_layer`.
+    names = {n.replace(".base_layer.", "."): n for n in state if ".lora_" not in n}
+    own = {plain: state[name] for plain, name in names.items()}
     differing = [name for name in weights.keys() | own.keys()
                  if name not in own or name not in weights
                  or own[name].shape != weights[name].shape]  # fmt: skip
@@ -221,8 +224,9 @@ def _take_weights(assembly: Assembly, directory: str) -> None:
             f"differ, such as {min(differing)}. Choose its model, inputs and fields, or start "
             "without it"
         )
-    assembly.model.load_state_dict(weights)
-    assembly.average.module.load_state_dict(weights)
+    state |= {names[plain]: weight for plain, weight in weights.items()}
+    assembly.model.load_state_dict(state)
+    assembly.average.module.load_state_dict(state)
 
 
 def _check_data(directory: RunDirectory, loaders: Loaders, cfg: DictConfig) -> None:

@@ -1,7 +1,9 @@
+import json
+
 import pytest
 import torch
 
-from physicsnemo_flarepp.evaluation import load_run
+from physicsnemo_flarepp.evaluation import calibrate, load_run, store_bounds
 from tests.evaluation import making
 
 
@@ -13,9 +15,14 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def write(root, features=("normals", "areas"), weights="measure", **changes):
+def write(root, features=("normals", "areas"), weights="measure", n_val=0, **changes):
     """A run with random weights on ellipsoids."""
-    data = making.surface_data(making.write_surfaces(root / "set"), weights=weights, **changes)
+    folder = making.write_surfaces(root / "set", 3 * max(1, n_val))
+    names = json.loads((folder / "manifest.json").read_text())
+    if n_val:
+        names |= {"val": names["train"][-n_val:], "train": names["train"][:-n_val]}
+        (folder / "manifest.json").write_text(json.dumps(names))
+    data = making.surface_data(folder, weights=weights, **changes)
     data["reader"] |= {"features": list(features), "global_names": ["lRef"]}
     data["normalization"] |= {"features": "none", "globals": "none"}
     return making.write_run(root / "run", data)
@@ -29,6 +36,13 @@ def directory(tmp_path_factory):
 @pytest.fixture(scope="session")
 def run(directory):
     return load_run(directory, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def calibrated(tmp_path_factory):
+    run = load_run(write(tmp_path_factory.mktemp("calibrated"), n_val=20), device="cpu")
+    store_bounds(calibrate(run, progress=False), run)
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,16 @@ import pytest
 import pyvista as pv
 
 from physicsnemo_flarepp.commands import main
-from physicsnemo_flarepp.design import Problem, make_lattice, open_shape, optimize
+from physicsnemo_flarepp.design import (
+    Problem,
+    make_lattice,
+    open_shape,
+    optimize,
+    predicted_change,
+    write_outcome,
+)
 from physicsnemo_flarepp.design.optimization import HISTORY, best_row, violation
-from physicsnemo_flarepp.evaluation import force_settings
+from physicsnemo_flarepp.evaluation import force_settings, predict_difference, predict_file
 from physicsnemo_flarepp.meshes import polygon_mesh, to_pyvista
 from tests.commands.calling import verb
 from tests.design.test_shape_model import HELD
@@ -76,6 +83,55 @@ def test_the_trust_region_holds_back(problem, tmp_path):
     assert near["distance"] <= start + 1e-3 < far["distance"]
 
 
+@pytest.fixture
+def gated(calibrated, body):
+    shape = open_shape(calibrated, body, settings=force_settings(calibrated), **HELD)
+    lattice = make_lattice(shape.mesh.points, (3, 3, 2))
+    return Problem(shape, lattice, {"lift": 1.0}, 0.4, trust=10.0)
+
+
+def test_shapes_stay_as_near_to_training_as_held_out_cases(gated, tmp_path):
+    far = optimize(replace(gated, gate=False), tmp_path / "far", evaluations=10)
+    near = optimize(gated, tmp_path / "near", evaluations=10)
+    assert gated.farthest == 1 and near.best["latent_distance"] <= 1 < far.best["latent_distance"]
+    refused = [row for row in near.rows if "objective" not in row]
+    assert refused and all(row["latent_distance"] > 1 for row in refused)
+    assert all(row["latent_distance"] <= 1 for row in near.rows if "objective" in row)
+    path = write_outcome(gated, near, tmp_path)[0][0]
+    found = predict_file(gated.shape.run, path, **HELD)
+    away = found.distance / gated.shape.bounds.distances.max()
+    assert away == pytest.approx(near.best["latent_distance"], rel=1e-3)
+    assert replace(gated, trust=None).farthest is None
+    assert optimize(gated, tmp_path / "near", evaluations=10).rows == near.rows
+    longer = optimize(gated, tmp_path / "near", evaluations=12)
+    assert longer.rows == optimize(gated, tmp_path / "whole", evaluations=12).rows
+
+
+def test_a_shape_that_is_far_itself_may_go_as_far(gated, calibrated, body, tmp_path):
+    path = tmp_path / "long.stl"
+    pv.read(body).scale([1.3, 1.0, 1.0]).save(path)
+    shape = open_shape(calibrated, path, settings=force_settings(calibrated), **HELD)
+    problem = replace(gated, shape=shape, lattice=make_lattice(shape.mesh.points, (3, 3, 2)))
+    outcome = optimize(problem, tmp_path, evaluations=6)
+    assert problem.farthest == outcome.start["latent_distance"] > 1
+    assert outcome.best["latent_distance"] <= problem.farthest
+    assert "given shape: the surface is not where" in predicted_change(problem, outcome).no_bounds
+
+
+def test_the_change_has_the_bound_of_the_difference_of_both_files(gated, body, tmp_path):
+    near = optimize(replace(gated, displacement=0.02), tmp_path, evaluations=4)
+    problem = replace(gated, displacement=0.02)
+    found = predicted_change(problem, near)
+    path = write_outcome(problem, near, tmp_path)[0][0]
+    told = predict_difference(
+        gated.shape.run, body, path, gated.shape.settings, global_values=HELD["global_values"]
+    )
+    assert found.no_bounds is told.no_bounds is None and found.level == told.level
+    assert found.after["Cl"] != found.before["Cl"] and set(found.bounds) == {"Cd", "Cs", "Cl"}
+    for name in ("before", "after", "bounds"):
+        assert getattr(found, name) == pytest.approx(getattr(told, name), rel=1e-4, abs=1e-6)
+
+
 def test_a_stopped_optimisation_resumes_as_if_it_had_not(problem, tmp_path):
     whole = optimize(problem, tmp_path / "whole", evaluations=6)
 
@@ -132,6 +188,8 @@ def test_the_command_writes_shape_history_and_pictures(directory, body, tmp_path
     assert [path.name for path in written] == [*names, "before_after.png"]
     told = capsys.readouterr().out
     assert "shape 4: objective" in told and "confirm the change with the solver" in told
+    assert "by ranges of the inputs only: run run was not calibrated" in told
+    assert "no bounds: run run was not calibrated" in told and "Cd " in told
     stl, vtp = pv.read(written[1]), pv.read(written[0])
     assert stl.volume == pytest.approx(vtp.volume, rel=1e-4)
     start = polygon_mesh(pv.read(body), body).points
@@ -139,3 +197,18 @@ def test_the_command_writes_shape_history_and_pictures(directory, body, tmp_path
     assert len((output / "history.csv").read_text().splitlines()) == 5
     assert main(["optimize", str(directory), str(body), "--global", "lRef=4"]) == 2
     assert "give --minimize drag" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_tells_distance_and_bound(calibrated, body, tmp_path, capsys):
+    arguments = [str(calibrated.directory), str(body), "--global", "lRef=4", "--views", "side"]
+    arguments += ["--minimize", "lift", "--lattice", "3,2,2", "--evaluations", "5"]
+    arguments += ["--displacement", "0.4", "--outside", "10", "--output", str(tmp_path)]
+    verb("optimize")(arguments)
+    told = capsys.readouterr().out
+    assert "no farther from training than the farthest held-out case" in told
+    assert "too far from training" in told and "the level of a bound does not hold for it" in told
+    assert " ± " in told and "not chosen by their prediction" in told and "settled" not in told
+    header, *rows = (tmp_path / "history.csv").read_text().splitlines()
+    column = header.split(",").index("latent_distance")
+    assert all(float(row.split(",")[column]) > 0 for row in rows)

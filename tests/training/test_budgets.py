@@ -172,6 +172,38 @@ def test_a_new_run_starts_from_the_weights_of_another(make_config, tmp_path):
     assert not (tmp_path / "third").exists(), "what is refused leaves no folder"
 
 
+def test_adapters_are_trained_resumed_and_merged(make_config, tmp_path):
+    first = train(make_config())
+    changes = {"training__start_from": str(first.directory), "training__checkpoint_every": 3,
+               "training__keep_checkpoints": 9, "training__epochs": 2}  # fmt: skip
+    adapt = {**changes, "training__lora_rank": 2, "training__learning_rate": 1e-2}
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    result = train(make_config(run_dir=str(whole), **adapt))
+    base, adapted = (
+        load_model(folder / "model.mdlus").state_dict() for folder in (first.directory, whole)
+    )
+    assert base.keys() == adapted.keys()
+    for name, weight in base.items():
+        change = adapted[name] - weight
+        if name.startswith("blocks.") and weight.ndim == 2:
+            values = torch.linalg.svdvals(change.double())
+            assert values[2:].max() < 1e-3 * values[1], f"{name} changes by a matrix of rank 2"
+        else:
+            assert not change.any(), name
+    shutil.copytree(whole, again)
+    (again / "model.mdlus").unlink()
+    shutil.rmtree(max((again / "checkpoints").glob("step_*")))
+    assert torch.equal(train(make_config(run_dir=str(again), **adapt)).errors, result.errors)
+    resumed = load_model(again / "model.mdlus").state_dict()
+    assert all(torch.equal(resumed[name], weight) for name, weight in adapted.items())
+    still = {**changes, "training__start_from": str(whole), "training__learning_rate": 1e-12,
+             "training__weight_decay": 0.0}  # fmt: skip
+    merged = train(make_config(run_dir=str(tmp_path / "merged"), **still))
+    torch.testing.assert_close(merged.errors, result.errors, rtol=1e-4, atol=0)
+    with pytest.raises(ValueError, match="training.lora_rank is 2, but adapters need weights"):
+        train(make_config(run_dir=str(tmp_path / "none"), training__lora_rank=2))
+
+
 def test_more_epochs_on_a_finished_run_say_what_allows_it(make_config):
     train(make_config())
     told = ".*training.start_from=.*/run run_dir=NEW.*training.schedule=wsd"
