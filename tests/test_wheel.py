@@ -74,7 +74,7 @@ def test_wheel_trains_evaluates_and_predicts_in_an_empty_folder(installed, tmp_p
     assert installed.parent in Path(place.strip()).parents
     environment = {"PHYSICSNEMO_FLAREPP_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
     flarepp = installed / "flarepp"
-    counts = ["data.n_train=3", "data.n_test=1", "training.epochs=1"]
+    counts = ["data.n_train=3", "data.n_test=1", "training.epochs=3"]
     run(flarepp, "train", *counts, cwd=folder, **environment)
     trained = folder / "outputs" / "cars-flarepp-seed0"
     assert (trained / "model.mdlus").is_file() and (trained / "table.md").is_file()

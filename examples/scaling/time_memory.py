@@ -2,8 +2,8 @@
 
 Besides the mixers of the matched backbone, PhysicsNeMo's own FLARE and Transolver are measured as
 found, at the same width, depth and latents. Repetitions are interleaved over the models and the
-median is taken, so that what else the machine does falls on all alike; each memory figure comes
-from a process of its own. Ratios are to ``flare``.
+median is taken, so that what else the machine does falls on all alike; on a CPU the time of the
+processor counts. Each memory figure comes from a process of its own. Ratios are to ``flare``.
 
     python examples/scaling/time_memory.py --tokens 1000 10000 --layers 2
     python examples/scaling/time_memory.py --models flare flarepp --parts   # where the time goes
@@ -30,6 +30,8 @@ from physicsnemo_flarepp import MixerBackbone
 from physicsnemo_flarepp.mixers import MIXERS
 
 THEIRS = {"physicsnemo_flare": FLARE, "physicsnemo_transolver": Transolver}
+# Forms of a mixer, by their options.
+FORMS = {"flarepp_gated": ("flarepp", {"anchored_queries": True})}
 # The parts that any implementation must run: matrix products, attention, norms, GELU.
 PARTS = ("mm", "attention", "layer_norm", "rms_norm", "gelu")
 
@@ -39,7 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = [*MIXERS, *THEIRS]
+    names = [*MIXERS, *FORMS, *THEIRS]
     parser.add_argument("--models", nargs="+", choices=names, default=names)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     parser.add_argument("--attention-limit", type=int, default=10_000, help="skip it above this N")
@@ -80,7 +82,8 @@ def build(name: str, settings: dict) -> torch.nn.Module:
     if name in THEIRS:
         model = THEIRS[name](**sizes)
     else:
-        model = MixerBackbone(mixer=name, norm=settings["norm"], **sizes)
+        mixer, options = FORMS.get(name, (name, {}))
+        model = MixerBackbone(mixer=mixer, norm=settings["norm"], **sizes, **options)
     if settings["autocast"]:
         dtype = getattr(torch, settings["autocast"])
         model.forward = torch.autocast(settings["device"], dtype)(model.forward)
@@ -111,15 +114,16 @@ def measure_memory(model: str, tokens: int, settings: dict) -> dict:
 
 def measure_times(steps: dict, repeats: int, progress: Progress, task) -> dict[str, float]:
     """Return the median seconds of each step, all steps in turn, ``repeats`` times."""
+    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
     times = {name: [] for name in steps}
     for step in steps.values():
         step()
         progress.advance(task)
     for _ in range(repeats):
         for name, step in steps.items():
-            start = time.perf_counter()
+            start = clock()
             step()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(clock() - start)
             progress.advance(task)
     return {name: statistics.median(values) for name, values in times.items()}
 

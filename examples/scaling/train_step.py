@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 import psutil
 import torch
-from measuring import print_row, timed
+from measuring import print_row, wait
 from tensordict import TensorDict
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -57,20 +57,25 @@ def assemble_run(overrides: list[str], directory: str) -> Assembly:
 
 
 def shares(run: Assembly, batches: list) -> dict[str, float]:
-    """Return the median seconds of the parts of a step."""
+    """Return the median seconds of the parts of a step; on a CPU those of the processor."""
     step, device = run.step, next(run.model.parameters()).device
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
     times: dict[str, list[float]] = {}
 
     def part(name, function, *arguments):
-        seconds, result = timed(lambda: function(*arguments), device)
-        times.setdefault(name, []).append(seconds)
+        wait(device)
+        start = clock()
+        result = function(*arguments)
+        wait(device)
+        times.setdefault(name, []).append(clock() - start)
         return result
 
     for batch in batches:
         loss = part("forward and loss", step.loss, batch)
         part("backward", loss.backward)
         part("clipping", torch.nn.utils.clip_grad_norm_, step.model.parameters(), 1.0)
-        part("optimiser", step.optimizer.step)
+        for optimizer in getattr(step.optimizer, "optimizers", [step.optimizer]):
+            part(type(optimizer).__name__, optimizer.step)
         part("moving average", step.average.update_parameters, step.model)
         step.optimizer.zero_grad(set_to_none=True)
     return {name: statistics.median(values) for name, values in times.items()}

@@ -115,7 +115,12 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     optimizer = make_optimizer(model, settings)
     average = make_average(model, settings.ema_decay)
     if settings.stream is None:
-        compiled = torch.compile(model) if is_compiled(settings, ranks.device) else model
+        # Cases of different sizes share one graph from the first step on, instead of a second
+        # compilation at the second size; drawn points and grids have one size, and static code.
+        ragged = cfg.data.get("n_points") is None and cfg.model.get("structured_shape") is None
+        compiled = model
+        if is_compiled(settings, ranks.device):
+            compiled = torch.compile(model, dynamic=ragged or None)
         loss, evaluation = objective(compiled), objective(average.module)
     else:
         choice = StreamChoice(settings.stream, model, settings.precision, ranks.context_group)

@@ -133,7 +133,7 @@ def test_own_data_has_a_budget_in_steps_unless_another_length_is_given():
     assert compose_config("train", shared).training.steps == 3000
     training = compose_config("train", [*shared, "training.epochs=4"]).training
     assert (training.epochs, training.steps) == (4, None)
-    assert compose_config("train", ["label=cars", "run_dir=cars"]).training.epochs == 60
+    assert compose_config("train", ["label=cars", "run_dir=cars"]).training.epochs == 235
 
 
 def test_no_data_is_the_built_in_default():

@@ -1,14 +1,23 @@
-"""Which models are compiled; the machines are emulated, nothing is compiled."""
+"""Which models are compiled, on emulated machines, and how often: one graph for all sizes."""
 
 import shutil
 import sysconfig
 import warnings
+from functools import partial
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
 
-from physicsnemo_flarepp.training.assembly import is_compiled
-from physicsnemo_flarepp.training.config import TrainingConfig
+from physicsnemo_flarepp.datapipes.sampling import TOKEN_KEYS
+from physicsnemo_flarepp.training.assembly import (
+    assemble,
+    is_compiled,
+    load_data,
+    start_ranks,
+)
+from physicsnemo_flarepp.training.config import TrainingConfig, check_config
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
@@ -61,3 +70,29 @@ def test_a_compiler_named_in_the_environment_counts(machine, monkeypatch):
     machine(["/opt/cc"])
     monkeypatch.setenv("CC", "/opt/cc")
     assert is_compiled(TrainingConfig(), CUDA)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size, masked", [(1, False), (2, True)])
+def test_training_steps_of_all_sizes_run_one_graph(make_config, monkeypatch, batch_size, masked):
+    """Forward and backward of four token counts; a break or a second compilation would fail."""
+    torch._dynamo.reset()
+    counters.clear()
+    graphs = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=graphs, fullgraph=True))
+    cfg = check_config(make_config(training__compile=True, data__batch_size=batch_size))
+    ranks = start_ranks(cfg)
+    run = assemble(cfg, ranks, load_data(cfg, ranks))
+    whole = next(iter(run.loaders.train))
+    losses, traced = [], []
+    for n in (48, 31, 17, 40):
+        batch = whole.clone()
+        for key in batch.keys() & set(TOKEN_KEYS):
+            batch[key] = batch[key][:, :n].clone(memory_format=torch.contiguous_format)
+        if masked:
+            batch["token_mask"] = torch.arange(n) < torch.tensor([[n], [n - 5]])
+        losses.append(run.step([batch]))
+        traced.append(graphs.frame_count)  # the first includes an attempt that dynamo discards
+    assert torch.stack(losses).isfinite().all()
+    assert counters["stats"]["unique_graphs"] == 1 and len(set(traced)) == 1
+    assert not counters["graph_break"]
