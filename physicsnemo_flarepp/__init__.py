@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 __all__ = ["GNOT", "LNO", "FlarePP", "MixerBackbone", "PerceiverIO", "SetTransformer"]
 
 

@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Examples
     --------
     >>> main(["--version"])
-    0.5.0
+    0.6.0
     0
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
