@@ -22,6 +22,7 @@ Errors are relative L2 errors on the test set in percent, of the averaged weight
 mean ± standard deviation, and the number of seeds in brackets. "Best on test" is the lowest of the
 evaluated epochs, which is how the published numbers were chosen. "Reduced" columns are of small
 models on our built-in sets: they compare models with each other, not with the published numbers.
+Long Range Arena has accuracies instead, of the weights that are best on the dev split.
 """
 
 

@@ -72,16 +72,16 @@ class TrainingConfig:
     start_from: str | None = setting(
         None, "Run directory whose final weights this new run begins with; null: random weights."
     )
-    lora_rank: int | None = setting(
-        None,
-        "With start_from: train only matrices of this rank beside those of the blocks (LoRA, by "
-        "AdamW), and merge them into the weights that are saved for use. null: train all weights.",
-    )
     optimizer: str = setting(
         "adamw", "adamw, or muon: Muon for the matrices of the blocks, AdamW for all else."
     )
     learning_rate: float = setting(1e-3, "Peak of the schedule of AdamW.")
     muon_learning_rate: float = setting(1e-2, "Peak of the schedule of Muon.")
+    lora_rank: int | None = setting(
+        None,
+        "With start_from: train only matrices of this rank beside the blocks' own (LoRA, by "
+        "AdamW), and merge them into the weights that are saved for use. null: train all weights.",
+    )
     weight_decay: float = setting(
         1e-5, "Applied to the weights of linear and convolution layers only."
     )

@@ -118,7 +118,7 @@ def test_entry_is_a_whole_run(entry):
     label = {"train": "cars", "train_2d": "darcy"}[entry]
     assert cfg.run_dir == f"outputs/{label}-flarepp-seed0" and cfg.data.builtin == label
     assert (cfg.parallel.context, cfg.device, cfg.restart) == (1, "auto", False)
-    assert (cfg.model.n_layers, cfg.training.epochs <= 100) == (2, True)  # minutes on a CPU
+    assert (cfg.model.n_layers, cfg.training.epochs <= 240) == (2, True)  # minutes on a CPU
 
 
 def experiment_file(name):
@@ -190,7 +190,8 @@ def test_quick_experiment_is_small(name):
     cfg = composed(f"experiment={name}")
     model = cfg.model
     assert (model.n_hidden, model.n_layers, model.slice_num) == (64, 2, 32)
-    assert cfg.training.epochs <= 100 and cfg.training.derivative_weight == 0
+    # Of 40 cars in steps of 4, 235 epochs are 2,350 steps.
+    assert cfg.training.epochs <= 240 and cfg.training.derivative_weight == 0
     own_name = Path(name).name
     if own_name in ("plasticity", "drivaerml_40k"):
         assert cfg.label == f"{own_name}_quick"  # not the directory of the full experiment
