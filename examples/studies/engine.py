@@ -192,6 +192,7 @@ def train_job(job: Job, runs: Path) -> dict:
     }  # fmt: skip
     return {
         **identity(job),
+        **provenance(),
         "last": round(100 * result.error, 4),
         "best": min(error for _, error in curves["test"]),
         **({"val": min(error for _, error in curves["val"])} if curves["val"] else {}),
@@ -204,7 +205,7 @@ def train_job(job: Job, runs: Path) -> dict:
 
 
 def identity(job: Job) -> dict:
-    """Return what a line says of which run it is, where and when it was made."""
+    """Return what a line says of which run of which study it is."""
     return {
         "study": job.study,
         "size": job.size,
@@ -212,7 +213,6 @@ def identity(job: Job) -> dict:
         "seed": job.seed,
         "published": job.published,
         "command": job.command,
-        **provenance(),
     }
 
 
@@ -247,7 +247,7 @@ def run_script(job: Job, script: str, runs: Path, inputs: Sequence[Path] = ()) -
     with open(next(out.glob("*.csv")), newline="") as file:
         rows = list(csv.DictReader(file))
     shown = [command[0], *(["RUN ..."] if inputs else []), *options]
-    line = identity(job) | {"command": "python " + " ".join(shown)}
+    line = identity(job) | provenance() | {"command": "python " + " ".join(shown)}
     return [line | {"measured": row} for row in rows]
 
 

@@ -3,7 +3,7 @@ import json
 import re
 
 import pytest
-from engine import ROOT, Grid, Study, list_jobs, read_ledger, run_studies
+from engine import ROOT, Grid, Study, identity, list_jobs, read_ledger, run_studies
 from rendering import NOT_RUN, render
 from studies import LATENTS, STUDIES, TABLE1
 
@@ -65,6 +65,17 @@ def test_equal_runs_are_trained_once_and_never_again(finished, monkeypatch):
     run_studies(studies, "reduced", folder / "runs", folder / "ledger.jsonl")
     run_studies(studies, "reduced", folder / "runs", folder / "ledger.jsonl", seeds=2, cells=["x"])
     assert read_ledger(folder / "ledger.jsonl") == lines
+
+
+def test_a_run_of_another_study_keeps_its_commit_and_day(tmp_path, monkeypatch):
+    grid = Grid(TINY, {"model": {"flare": MODELS["flare"]}})
+    study = Study("?", "!", grid, grid)
+    (job,) = list_jobs("first", study, "reduced", tmp_path, 1)
+    old = identity(job) | {"commit": "0ld", "machine": "another", "date": "2026-01-01", "last": 4.0}
+    (tmp_path / "ledger.jsonl").write_text(json.dumps(old) + "\n")
+    monkeypatch.setattr("engine.train_job", lambda *_: pytest.fail("trained again"))
+    run_studies({"second": study}, "reduced", tmp_path, tmp_path / "ledger.jsonl")
+    assert read_ledger(tmp_path / "ledger.jsonl") == [old, old | {"study": "second"}]
 
 
 @pytest.mark.slow
