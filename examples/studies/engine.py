@@ -217,9 +217,17 @@ def identity(job: Job) -> dict:
 
 
 def provenance() -> dict:
-    """Return commit, machine and day."""
-    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
+    """Return commit, machine and day; ``-dirty`` if more than results/ differs from the commit."""
+    git = ["git", "-C", str(ROOT)]
+    commands = (
+        ["rev-parse", "--short=8", "HEAD"],
+        ["diff", "--name-only", "HEAD", "--", ":!results"],
+    )
+    commit, changed = (
+        subprocess.run([*git, *words], capture_output=True, text=True).stdout.strip()
+        for words in commands
+    )
+    commit = f"{commit}-dirty" if changed else commit or "unknown"
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     return {"commit": commit, "machine": machine(), "date": day}
 

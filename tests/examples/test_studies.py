@@ -1,7 +1,10 @@
 import dataclasses
 import json
 import re
+import subprocess
+from functools import partial
 
+import engine
 import pytest
 from engine import ROOT, Grid, Study, identity, list_jobs, read_ledger, run_studies
 from rendering import NOT_RUN, render
@@ -134,3 +137,19 @@ def test_errors_that_pages_quote_stand_in_the_ledger_or_below_their_command(page
         free = page.stem in TESTED or COMMAND.search(above)
         if re.search(r"\d %|error, %", part) and ("results/" in part or not free):
             assert numbers(part) <= results, part.splitlines()[0]
+
+
+def test_a_growing_ledger_does_not_make_its_commit_dirty(tmp_path, monkeypatch):
+    git = partial(subprocess.run, cwd=tmp_path, check=True, capture_output=True, text=True)
+    git(["git", "init", "-q"])
+    for name in ("code.py", "results/ledger.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    git(["git", "add", "."])
+    git(["git", "-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "first"])
+    head = git(["git", "rev-parse", "--short=8", "HEAD"]).stdout.strip()
+    monkeypatch.setattr(engine, "ROOT", tmp_path)
+    (tmp_path / "results/ledger.jsonl").write_text("{}\n")
+    assert engine.provenance()["commit"] == head
+    (tmp_path / "code.py").write_text("1\n")
+    assert engine.provenance()["commit"] == f"{head}-dirty"
