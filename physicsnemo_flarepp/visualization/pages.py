@@ -38,7 +38,7 @@ _WIDEST_BAR, _BAR_HEIGHT = 3.6, 0.09  # inches
 _INCHES_PER_TICK = 0.4
 _PLAIN_POWERS = (-3, 5)  # numbers beyond these powers of ten get a common factor
 _SMALLEST_FONT = 5.5
-_ROUNDS = 4  # of the layout; each leaves about 5 % of what the sizes are off
+_ROUNDS = 4  # of the layout at most; each leaves about 5 % of what the sizes are off
 _WITHOUT_DATE = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 
 
@@ -356,8 +356,12 @@ class Page:
             found = [sum(axis.get_window_extent().width for axis in self.axes[0])]
             found += [sum(axis.get_window_extent().height for axis in self.axes[:, 0])]
             pixels = figure.get_size_inches() * dpi + wanted - found
-            figure.set_size_inches(np.ceil(np.round(pixels, 2)) / dpi)
-        figure.draw_without_rendering()
+            size = np.ceil(np.round(pixels, 2)) / dpi
+            if np.array_equal(size, figure.get_size_inches()):
+                break
+            figure.set_size_inches(size)
+        else:
+            figure.draw_without_rendering()
         figure.set_layout_engine("none")
         page = np.round(figure.get_size_inches() * dpi)
         for (row, column), axis in np.ndenumerate(self.axes):
@@ -384,7 +388,7 @@ class Page:
             with whole_file(target) as draft:
                 if target.suffix == ".png":
                     image = Image.fromarray(pixels)
-                    image.save(draft, optimize=True, dpi=(self.theme.dpi, self.theme.dpi))
+                    image.save(draft, dpi=(self.theme.dpi, self.theme.dpi))
                 else:  # dates would make two runs differ
                     self.figure.savefig(draft, metadata=_WITHOUT_DATE[target.suffix])
         return pixels, tuple(paths)
