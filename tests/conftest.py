@@ -1,3 +1,4 @@
+import gc
 import multiprocessing
 import os
 
@@ -35,6 +36,17 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish():
+    """Let collections pass over what imports left: every training begins with a whole one."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    """Let the interpreter free it all: bindings print what is left at its end."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

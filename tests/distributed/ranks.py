@@ -3,6 +3,7 @@
 The fork server imports PhysicsNeMo once; every rank is a fork of it and starts in milliseconds.
 """
 
+import gc
 import importlib
 import os
 import socket
@@ -44,6 +45,7 @@ def _rank_main(
 ) -> None:
     from physicsnemo_flarepp.parallel import initialize
 
+    gc.freeze()  # what the server imported
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world)}

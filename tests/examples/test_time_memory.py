@@ -1,4 +1,5 @@
 import csv
+import json
 
 import pytest
 import time_memory
@@ -14,7 +15,22 @@ def threads():
     torch.set_num_threads(before)
 
 
-def test_table_csv_and_plot_of_a_small_run(tmp_path, monkeypatch, capsys, threads):
+@pytest.fixture
+def one_process(monkeypatch):
+    """Memory of FLARE++ is measured in a process of its own, of the others in this one."""
+    started, original = [], time_memory.measure_in_own_process
+
+    def measure(script, job):
+        if job["model"] == "flarepp":
+            started.append(job)
+            return original(script, job)
+        return time_memory.measure_memory(**json.loads(json.dumps(job)))
+
+    monkeypatch.setattr(time_memory, "measure_in_own_process", measure)
+    return started
+
+
+def test_table_csv_and_plot_of_a_small_run(tmp_path, monkeypatch, capsys, threads, one_process):
     command = [
         "time_memory.py",
         "--models",
@@ -28,6 +44,7 @@ def test_table_csv_and_plot_of_a_small_run(tmp_path, monkeypatch, capsys, thread
     command += ["--repeats", "1", "--threads", "1", "--parts", "--weights", "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", command)
     time_memory.main()
+    assert len(one_process) == 1
     with open(tmp_path / "time_memory.csv") as file:
         rows = {row["model"]: row for row in csv.DictReader(file)}
     assert rows["flare"]["time/flare"] == rows["flare"]["memory/flare"] == "1.0"

@@ -1,5 +1,6 @@
 """Trainings that are killed at chosen file operations, each in a fork of its own."""
 
+import gc
 import json
 import os
 import shutil
@@ -99,6 +100,7 @@ def kill_training(config: dict, template: str | None, result: str, every: int) -
     import physicsnemo_flarepp.evaluation
     import physicsnemo_flarepp.training  # noqa: F401
 
+    gc.freeze()
     base = Path(config["run_dir"])
     base.mkdir()
     report = base / "report"

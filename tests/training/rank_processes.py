@@ -1,5 +1,6 @@
 """Trainings in processes of their own, one per rank: forks of a server that has torch loaded."""
 
+import gc
 import os
 import socket
 import time
@@ -35,6 +36,7 @@ def _train_rank(rank, cfg, world, port, seconds_per_step):
     from physicsnemo_flarepp.training import train
     from physicsnemo_flarepp.training.optimizers import TrainStep
 
+    gc.freeze()  # what the server imported
     torch.set_num_threads(1)
     if world > 1:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
