@@ -99,10 +99,7 @@ class UnknownKey(ValueError):
 
 
 def config_directory() -> Path:
-    """Return the directory of the configs, which Hydra knows as ``pkg://physicsnemo_flarepp.conf``.
-
-    In a checkout it is a link to ``conf/`` at the top.
-    """
+    """Return ``pkg://physicsnemo_flarepp.conf``, in a checkout a link to ``conf/`` at the top."""
     return Path(__file__).parents[1] / "conf"
 
 

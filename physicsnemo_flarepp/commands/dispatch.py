@@ -184,11 +184,9 @@ def _environment(**values: str) -> Iterator[None]:
 
 @contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """Raise KeyboardInterrupt for any error that follows Ctrl-C, and SystemExit on SIGTERM.
-
-    Extension modules turn an interrupt during their import into an ImportError. A process that
-    `kill` or `timeout` ends would leave drafts of files behind.
-    """
+    """Raise KeyboardInterrupt for any error that follows Ctrl-C, and SystemExit on SIGTERM."""
+    # Extension modules turn an interrupt during their import into an ImportError. A process that
+    # `kill` or `timeout` ends would leave drafts of files behind.
     interrupted, process = [], os.getpid()
 
     def interrupt(number: int, frame: object) -> None:
@@ -240,10 +238,8 @@ def _run(name: str, arguments: list[str]) -> None:
 
 
 def _silence_warp() -> None:
-    """Start Warp, which PhysicsNeMo needs, without its warning that the driver of a GPU is absent.
-
-    Its library writes straight to the terminal.
-    """
+    """Start Warp, which PhysicsNeMo needs, without its warning that a GPU's driver is absent."""
+    # Its library writes straight to the terminal.
     if find_library("cuda") is not None:
         return
     import warp

@@ -107,10 +107,7 @@ class Problem:
 
     @cached_property
     def farthest(self) -> float | None:
-        """Largest distance of a latent state, over that of the farthest held-out case.
-
-        That is 1, or where the given shape is; None where it is not asked.
-        """
+        """Latent distance that is allowed: 1, or the given shape's; None where it is not asked."""
         if self.trust is None or not self.gate or isinstance(self.shape.bounds, str):
             return None
         return max(1.0, self.latent_distance(self.shape.points))

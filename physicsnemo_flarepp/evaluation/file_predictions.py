@@ -76,15 +76,7 @@ def training_ranges(run: Run) -> TrainingRanges | None:
 def compare_size(
     training: TrainingRanges, coordinates: np.ndarray, source: str | Path, *, scale: float = 1.0
 ) -> SizeComparison:
-    """Compare the size and place of a surface with the surfaces of training.
-
-    >>> training = {"coordinates": {"min": [0, 0, 0], "max": [4.8, 2, 1.5]},
-    ...             "extent": {"min": [4, 1.8, 1.3], "max": [4.8, 2, 1.5]}}
-    >>> compare_size(training, np.array([[0, 0, 0], [4500, 1900, 1400]]), "car.stl").warning
-    'car.stl is not of the size of the training surfaces: x 4500 (training 4 to 4.8);
-    y 1900 (training 1.8 to 2); z 1400 (training 1.3 to 1.5). The prediction is an extrapolation.
-    It looks like millimetres: give --scale 0.001'
-    """
+    """Compare the size and place of a surface with the surfaces of training."""
     low, high = coordinates.min(axis=0).astype(float), coordinates.max(axis=0).astype(float)
     smallest, largest, floor, ceiling = (
         np.asarray(training[what][end], float)
@@ -594,10 +586,7 @@ def _coincide(other: PolygonMesh, points: np.ndarray) -> np.ndarray:
 def _field_changes(
     run: Run, one: FilePrediction, two: FilePrediction, bounds: Bounds | None
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float, float]], float]:
-    """Return the change of each field at the tokens, its size with a bound, and the common share.
-
-    The share is that of the second surface's area that coincides with the first.
-    """
+    """Return changes at the tokens, their sizes with bounds, and the common share of the area."""
     inputs = run.inputs(two.sample)
     queries = (inputs["fx"], inputs.get("embedding"))
     moved = decode_state(run.model, *queries, one.state, progress=False)

@@ -292,10 +292,7 @@ def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePre
 
 
 class MemberPrediction(NamedTuple):
-    """Mean and spread (N, O) of the predictions of runs, and the latent state of the first.
-
-    One run has no spread, and some models have no latent state.
-    """
+    """Mean and spread (N, O) of the predictions of runs, and the latent state of the first."""
 
     values: np.ndarray
     spread: np.ndarray | None

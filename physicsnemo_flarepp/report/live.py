@@ -105,19 +105,9 @@ class Predictor:
 
 @dataclass
 class LiveView:
-    """A server of the page; :attr:`url` holds the token without which it answers nothing.
+    """A server of the page; :attr:`url` holds the token without which it answers nothing."""
 
-    Parameters
-    ----------
-    title : str
-        Of the page.
-    first : tuple
-        The scene and lines to begin with.
-    predict : Callable, optional
-        Returns the scene and lines of a file that is dropped; None takes no files.
-    port : int
-        0 takes a free one.
-    """
+    # It begins with `first`, and takes no files where `predict` is None; port 0 is a free one.
 
     title: str
     first: Answer

@@ -33,17 +33,14 @@ _TRIED_STEPS = 5
 
 @dataclass(frozen=True)
 class Assembly:
-    """What a training loop needs; `evaluation` judges the averaged weights.
-
-    `constant` measures the errors of the best guess that ignores the inputs; None if there is none.
-    """
+    """What a training loop needs; `evaluation` judges the averaged weights."""
 
     loaders: Loaders
     channels: Channels
     model: Module
     step: TrainStep
     evaluation: Objective
-    constant: Measure | None
+    constant: Measure | None  # errors of the best guess that ignores the inputs
     steps_per_epoch: int
     total_steps: int
 
@@ -155,11 +152,7 @@ def steps_in_time(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int:
 
 
 def fastest_threads(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int | None:
-    """Return how many CPU threads train fastest now; None on a GPU, where it is left to torch.
-
-    Candidates are 1, 8 and as many as torch would take, in turns, because other programs come and
-    go.
-    """
+    """Return how many CPU threads train fastest now; None on a GPU, where it is left to torch."""
     if ranks.device.type != "cpu":
         return None
     cores = torch.get_num_threads()
@@ -170,7 +163,8 @@ def fastest_threads(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int | No
     loaders.train.set_epoch(0)
     batches = (next(iter(loaders.train)),) * cfg.training.accumulate
     seconds: dict[int, list[float]] = {threads: [] for threads in choices}
-    # Ranks take their steps together, so it is their number that is fixed, not their time.
+    # Ranks take their steps together, so it is their number that is fixed, not their time. In
+    # turns, because other programs come and go.
     for threads in choices * (1 + _TRIED_STEPS):
         torch.set_num_threads(threads)
         start = time.perf_counter()

@@ -292,11 +292,7 @@ def _check_weights(norm: str, data: "DictConfig") -> None:
 def config_difference(
     saved: "Mapping[str, Any] | DictConfig", current: "Mapping[str, Any] | DictConfig"
 ) -> list[str]:
-    """List the values that would make a resumed run another run, one line each.
-
-    With the schedule ``wsd`` the length may differ: the run is prolonged, or cut. Where
-    the weights are chosen by their errors, ``evaluate_every`` may not: it says which can be chosen.
-    """
+    """List the values that would make a resumed run another run, one line each."""
     from omegaconf import DictConfig, OmegaConf
 
     def leaves(config: Any) -> dict[str, Any]:
@@ -305,6 +301,7 @@ def config_difference(
         return _leaves({name: config[name] for name in SECTIONS if name in config})
 
     before, now = leaves(saved), leaves(current)
+    # With the schedule ``wsd`` the length may differ: the run is prolonged, or cut.
     lengths = {f"training.{name}" for name in BUDGETS}
     free = FREE | lengths if now.get("training.schedule") == "wsd" else FREE
     if now.get("training.select", "last") != "last":  # among the epochs that are evaluated

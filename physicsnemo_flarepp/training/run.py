@@ -178,11 +178,9 @@ def _train_in(
 def _find_state(
     cfg: DictConfig, directory: RunDirectory, store: CheckpointStore, reporter: Reporter
 ) -> dict | None:
-    """Return the state to resume from, the same on all ranks; None begins a run.
-
-    The first rank looks for it, so that all agree even while a file system is slow to show the
-    same folder everywhere. A checkpoint of another config is refused before any data is read.
-    """
+    """Return the state to resume from, the same on all ranks; None begins a run."""
+    # The first rank looks, so that all agree even while a file system is slow to show the same
+    # folder everywhere. A checkpoint of another config is refused before any data is read.
 
     def find() -> Checkpoint | None:
         directory.lock()

@@ -31,10 +31,9 @@ FIELD = "class"
 
 
 class LabelLoss(Objective):
-    """Cross-entropy of the labels of a batch; the error of a case is 1 if its class is wrong.
+    """Cross-entropy of the labels of a batch; the error of a case is 1 if its class is wrong."""
 
-    `context_ranks` share each sequence and all compute its loss, so each counts its part.
-    """
+    # `context_ranks` share each sequence and all compute its loss, so each counts its part.
 
     def __init__(
         self, forward: Callable[..., Tensor], adapter: Adapter, precision: str, context_ranks: int

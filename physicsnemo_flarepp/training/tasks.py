@@ -208,19 +208,13 @@ def task_of(cfg: DictConfig) -> "FieldTask":
 
 
 class FieldTask:
-    """Fields at the tokens of meshes, by their relative L2 errors; other tasks override it all.
-
-    All ranks call its methods.
-    """
+    """Fields at the tokens of meshes, by their relative L2 errors; all ranks call its methods."""
 
     constant_name = "the training mean"
 
     def complete(self, cfg: DictConfig, data: MemoryCases | None) -> Sequence[str]:
-        """Settle what the config leaves open, in place; return what was guessed, in sentences.
-
-        What is guessed about own files is part of the config, so that it holds wherever the run is
-        opened.
-        """
+        """Settle what the config leaves open, in place; return what was guessed, in sentences."""
+        # Guesses are part of the config, so that they hold wherever the run is opened.
         cfg.data, guesses = complete_names(cfg.data, data=data)
         if cfg.training.norm == "auto":
             weighted = cfg.data.get("weights", NO_WEIGHTS) != NO_WEIGHTS

@@ -137,10 +137,8 @@ class Trainer:
             self.directory.forget_after(self.step, result=not self.is_complete)
 
     def save(self, metric: float | None = None, *, required: bool = False) -> None:
-        """Write a checkpoint; a full disk costs a warning unless it is `required`.
-
-        All ranks learn whether it was written, so that they agree on what is left to save.
-        """
+        """Write a checkpoint; a full disk costs a warning unless it is `required`."""
+        # All ranks learn whether it was written, so that they agree on what is left to save.
         self._flush()
         self._check_weights()
         state = {name: getattr(self.assembly.step, name).state_dict() for name in _PARTS}

@@ -238,10 +238,7 @@ def _inside(
 def check_values(
     name: str, values: np.ndarray, n_tokens: int, mask: Bool[np.ndarray, " N"] | None = None
 ) -> Float[np.ndarray, " N"]:
-    """Return one finite float per token, of shape (N,) or (N, 1), or raise with the array's name.
-
-    Where the mask is False the value may be anything.
-    """
+    """Return a finite float for each token with data, (N,), or raise with the array's name."""
     values = np.asarray(values)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]

@@ -154,10 +154,8 @@ def colors_by_name(names: Mapping[str, Any], theme: Theme) -> dict[str, str]:
 
 
 def log_numbers(axis: Axes) -> None:
-    """Make the y axis logarithmic with enough plain numbers to read values.
-
-    Draw curves and set limits before; an axis without a curve stays as it is.
-    """
+    """Make the y axis logarithmic with enough plain numbers to read values."""
+    # Draw curves and set limits before; an axis without a curve stays as it is.
     if not any(np.size(line.get_ydata()) for line in axis.lines):
         return
     axis.set_yscale("log")
