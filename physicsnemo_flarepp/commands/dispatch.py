@@ -41,11 +41,6 @@ def exit_code(error: Exception) -> int | None:
     Expected failures are the machine's (OSError: a full disk, no network, no permission) and every
     exception class of this package. Packages are recognised by name, so that none is imported just
     to report an error.
-
-    >>> exit_code(ValueError("epochs is 0")), exit_code(OSError(28, "No space left on device"))
-    (2, 1)
-    >>> exit_code(ZeroDivisionError()) is None
-    True
     """
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     if isinstance(error, _ABOUT_THE_REQUEST) or packages & _CONFIG_PACKAGES:
@@ -58,8 +53,6 @@ def exit_code(error: Exception) -> int | None:
 def one_line(error: Exception) -> str:
     r"""Return the message of an error on one line, or with a line for each item of a list.
 
-    >>> one_line(ValueError("seed is 'x',\n  expected a number"))
-    "seed is 'x', expected a number"
     >>> print(one_line(ValueError("two differ:\n - seed\n - epochs\nRestore\nthem")))
     two differ:
       - seed

@@ -416,7 +416,6 @@ def write_outcome(
 
 
 def _draw_history(outcome: Outcome, path: Path, theme: Theme) -> None:
-    """Draw objective, violation and distances over the shapes that were tried."""
     tried = {i: row for i, row in enumerate(outcome.rows) if "objective" in row}
     curves = {"objective": {i: row["objective"] for i, row in tried.items()}}
     curves["violation of limits"] = {i: violation(row) for i, row in tried.items()}

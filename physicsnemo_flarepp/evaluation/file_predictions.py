@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyvista as pv
@@ -44,13 +43,6 @@ _SAME_UNIT = 1.5
 _TOUCHING = 2e-3
 
 
-class SizeComparison(NamedTuple):
-    """What a comparison with the training set found: a sentence to print, and why in short."""
-
-    warning: str | None = None
-    doubt: str | None = None
-
-
 def training_ranges(run: Run) -> TrainingRanges | None:
     """Return the ranges of the training set of a run, None if nothing is known of them.
 
@@ -75,8 +67,8 @@ def training_ranges(run: Run) -> TrainingRanges | None:
 
 def compare_size(
     training: TrainingRanges, coordinates: np.ndarray, source: str | Path, *, scale: float = 1.0
-) -> SizeComparison:
-    """Compare the size and place of a surface with the surfaces of training."""
+) -> tuple[str, str] | None:
+    """Return a warning and, in short, why, if a surface has not the size or place of training."""
     low, high = coordinates.min(axis=0).astype(float), coordinates.max(axis=0).astype(float)
     smallest, largest, floor, ceiling = (
         np.asarray(training[what][end], float)
@@ -92,16 +84,16 @@ def compare_size(
     off = ~_fits(extent, smallest, largest)
     if off.any():
         lengths = listed(off, [f"{x:.4g}" for x in extent], smallest, largest)
-        return SizeComparison(
+        return (
             f"{source} is not of the size of the training surfaces: {lengths}. The prediction is "
             f"an extrapolation. {_advice(extent, smallest, largest, scale)}",
             "the surface does not have the size of the training surfaces",
         )
     outside = np.maximum(floor - low, high - ceiling) / np.maximum(ceiling - floor, 1e-12)
     if (outside <= _OUTSIDE).all():
-        return SizeComparison()
+        return None
     spans = [f"{a:.4g} to {b:.4g}" for a, b in zip(low, high, strict=True)]
-    return SizeComparison(
+    return (
         f"{source} reaches outside the coordinates of training: "
         f"{listed(outside > _OUTSIDE, spans, floor, ceiling)}. The prediction is an extrapolation. "
         "Move it to where the training surfaces are",
@@ -151,7 +143,7 @@ def surface_doubts(
     run: Run, mesh: PolygonMesh, association: str, sample: Mapping[str, Tensor], scale: float
 ) -> tuple[list[str], str | None]:
     """Return warnings about a surface, and how it differs from the training surfaces, if so."""
-    warnings, size = [], SizeComparison()
+    warnings: list[str] = []
     centres, vectors = polygon_geometry(mesh.points, mesh.connectivity, mesh.offsets)
     if flat := int(np.count_nonzero(~vectors.any(axis=1))):
         warnings.append(
@@ -167,9 +159,10 @@ def surface_doubts(
         )
     if "normals" in run.channels.features:
         warnings += _normals_warnings(run, mesh, facing(centres, vectors))
-    if (known := training_ranges(run)) is not None:
-        size = compare_size(known, sample["coordinates"].numpy(), mesh.source, scale=scale)
-    return warnings + ([size.warning] if size.warning else []), size.doubt
+    if (known := training_ranges(run)) is None:
+        return warnings, None
+    found = compare_size(known, sample["coordinates"].numpy(), mesh.source, scale=scale)
+    return (warnings, None) if found is None else ([*warnings, found[0]], found[1])
 
 
 def _normals_warnings(run: Run, mesh: PolygonMesh, direction: str | None) -> list[str]:

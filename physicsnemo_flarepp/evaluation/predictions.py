@@ -347,7 +347,6 @@ def predict_with_all(
 
 
 def _difference(one: Case, other: Case) -> str | None:
-    """Return what is not the same in two readings of a case."""
     if one.field_names != other.field_names:
         return f"list of fields ({', '.join(other.field_names)})"
     if one.association != other.association:

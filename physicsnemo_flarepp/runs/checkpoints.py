@@ -243,7 +243,6 @@ class CheckpointStore:
         return [path for _, path in sorted(found.items(), reverse=True)]
 
     def _publish(self, draft: Path, target: Path) -> None:
-        """Name a finished folder."""
         aside = target.with_name(_ASIDE + target.name)
         if target.exists():
             target.rename(aside)

@@ -373,7 +373,6 @@ def _read_config(path: Path) -> DictConfig:
 
 
 def _references(value: Any) -> Iterator[str]:
-    """Yield the interpolations in nested containers."""
     if isinstance(value, str) and "${" in value:
         yield value
     elif isinstance(value, Mapping | list):

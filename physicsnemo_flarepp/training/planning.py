@@ -255,7 +255,6 @@ def _seconds_per_token(model: MixerBackbone, batch: int, precision: str) -> floa
 def _make_step(
     model: MixerBackbone, batch: int, precision: str, way: str, n_tokens: int, chunk: int
 ) -> Callable[[], None]:
-    """Return a step of a model on a random cloud, without the optimiser."""
     generator = torch.Generator().manual_seed(0)
     parameter, half = next(model.parameters()), getattr(torch, PRECISIONS[precision])
 

@@ -24,8 +24,7 @@ from .planning import StreamChoice
 from .tasks import Adapter, Built, FieldTask, Objective, Weigh
 
 if TYPE_CHECKING:
-    from .assembly import Assembly
-    from .run import TrainingResult
+    from .run import Assembly, TrainingResult
 
 FIELD = "class"
 
@@ -104,7 +103,7 @@ class SequenceTask(FieldTask):
         def constant(batch: TensorDict) -> Tensor:
             return (batch["label"] != commonest)[:, None].float()
 
-        return Built(model, Channels(1, {FIELD: 1}, {}, {}, "point"), objective, constant)
+        return model, Channels(1, {FIELD: 1}, {}, {}, "point"), objective, constant
 
     def describe(
         self, cfg: DictConfig, ranks: Ranks, assembly: "Assembly", chosen_on_test: bool

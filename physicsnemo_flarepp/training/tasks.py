@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -41,8 +41,7 @@ from .reporting import SPLIT_NAMES
 from .streamed import streamed_step
 
 if TYPE_CHECKING:
-    from .assembly import Assembly
-    from .run import TrainingResult
+    from .run import Assembly, TrainingResult
 
 Adapter = Callable[[TensorDict], dict[str, Tensor]]
 Measure = Callable[[TensorDict], Float[Tensor, "B F"]]
@@ -189,13 +188,8 @@ class _BatchSquares(RelativeL2):
         return super().sums(physical, target, rows)
 
 
-class Built(NamedTuple):
-    """A new model, its channels, what makes its objective, and the measure of a constant guess."""
-
-    model: Module
-    channels: Channels
-    objective: Callable[..., Objective]
-    constant: Measure | None
+# A new model, its channels, what makes its objective, and the measure of a constant guess.
+Built = tuple[Module, Channels, Callable[..., Objective], Measure | None]
 
 
 def task_of(cfg: DictConfig) -> "FieldTask":
@@ -257,7 +251,7 @@ class FieldTask:
             group=ranks.context_group,
         )
         constant = objective(model).errors_of_mean if centres_fields(cfg.data) else None
-        return Built(model, channels, objective, constant)
+        return model, channels, objective, constant
 
     def describe(
         self, cfg: DictConfig, ranks: Ranks, assembly: "Assembly", chosen_on_test: bool

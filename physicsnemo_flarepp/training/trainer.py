@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -18,10 +19,12 @@ from ..parallel.ranks import Ranks, on_first_rank
 from ..runs import checkpoints
 from ..runs.checkpoints import Checkpoint, CheckpointStore
 from ..runs.directory import RunDirectory, read_metrics
-from .assembly import Assembly
 from .config import BUDGETS
 from .losses import case_errors
 from .reporting import SPLIT_NAMES, PeakMemory, Reporter, StopRequest
+
+if TYPE_CHECKING:
+    from .run import Assembly
 
 # What of a step has a state of its own, by its name in checkpoints.
 _PARTS = ("model", "average", "optimizer", "schedule", "scaler")
@@ -65,7 +68,7 @@ class Trainer:
         self,
         cfg: DictConfig,
         ranks: Ranks,
-        assembly: Assembly,
+        assembly: "Assembly",
         directory: RunDirectory,
         store: CheckpointStore,
         reporter: Reporter,
@@ -226,7 +229,6 @@ class Trainer:
         return False
 
     def _batches(self) -> Iterator[tuple[TensorDict, ...]]:
-        """Return the batches of the steps that are left in this epoch."""
         loader = self.assembly.loaders.train
         loader.set_epoch(self.epoch)
         loader.sampler.skip(self.step_in_epoch * self.settings.accumulate * loader.batch_size)
@@ -235,7 +237,6 @@ class Trainer:
             yield group
 
     def _end_epoch(self) -> None:
-        """Evaluate and save what is due after an epoch."""
         self._flush()
         if self.step_in_epoch == self.assembly.steps_per_epoch:  # else the last, of which a part
             self.epoch, self.step_in_epoch = self.epoch + 1, 0

@@ -141,7 +141,6 @@ def _series(
 
 
 def _thinned(series: np.ndarray) -> np.ndarray:
-    """Return means over consecutive steps, at most about 200 of them."""
     n = max(1, len(series) // _SMOOTHED_TO)
     means = [series[start : start + n].mean(0) for start in range(0, len(series), n)]
     return np.reshape(means, (-1, 2))
