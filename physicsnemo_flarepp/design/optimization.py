@@ -240,9 +240,8 @@ def optimize(
     path = Path(directory) / HISTORY
     rows = _read_history(path, problem.describe())
     known = {tuple(row["x"]): row for row in rows}
-    seen: dict[
-        tuple, dict
-    ] = {}  # a resumed run starts again from the best of these, as the first did
+    # A resumed run starts again from the best of these, as the first did.
+    seen: dict[tuple, dict] = {}
     n = int(problem.lattice.free.sum())
 
     def row_of(x: np.ndarray) -> dict:

@@ -137,11 +137,8 @@ class ShapeModel:
         state = encode_state(self.run.model, **arguments, **self._streaming)
         raw = self.raw_sample(points, slice(0, len(self.inside)))[0]
         sample = self.run.transform(raw)
-        moved, association = (
-            replace(self.mesh, points=points.numpy()),
-            self.run.channels.association,
-        )
-        doubt = surface_doubts(self.run, moved, association, sample, 1.0)[1]
+        moved = replace(self.mesh, points=points.numpy())
+        doubt = surface_doubts(self.run, moved, self.run.channels.association, sample, 1.0)[1]
         doubt = doubt or self.run.parameter_warning(sample)
         return Promise.of(self.bounds, state_features(state), sample, level, doubt)
 

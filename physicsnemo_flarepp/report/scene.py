@@ -50,10 +50,8 @@ def case_layers(found: Mapping[str, CasePrediction], preset: Preset) -> dict[str
         truth = one.scalars(field, one.target)
         predicted = {name: case.scalars(field, case.prediction) for name, case in found.items()}
         errors = {name: values - truth for name, values in predicted.items()}
-        label = with_units(preset.labels.get(field, field), preset.units.get(field)).replace(
-            "$", ""
-        )
-        label = f"|{label}|" if width > 1 else label
+        label = with_units(preset.labels.get(field, field), preset.units.get(field))
+        label = f"|{label}|".replace("$", "") if width > 1 else label.replace("$", "")
         scale = field_limits(truth)
         of = {name: f" of {name}" if len(found) > 1 else "" for name in found}
         layers[label] = [

@@ -109,13 +109,7 @@ def baseline_errors(
 
 
 def describe_baselines(errors: Mapping[str, float]) -> str:
-    """Return mean errors in percent as a line.
-
-    Examples
-    --------
-    >>> describe_baselines({"constant": 0.59, "mean field": 0.076})
-    'For comparison, in percent: constant 59.00, mean field 7.60.'
-    """
+    """Return mean errors in percent as a line."""
     texts = (f"{name} {100 * error:.2f}" for name, error in errors.items())
     return f"For comparison, in percent: {', '.join(texts)}."
 

@@ -104,11 +104,7 @@ def _run_jobs(trials: Sequence[ComparedRun], jobs: int) -> list[ComparedResult]:
 
 
 def idlest_gpu(gpus: int, taken: Iterable[int | None]) -> int | None:
-    """Return the GPU with the fewest trials, None without GPUs.
-
-    >>> idlest_gpu(3, [0, 2, 0]), idlest_gpu(2, [0, 1, 1]), idlest_gpu(0, [None])
-    (1, 0, None)
-    """
+    """Return the GPU with the fewest trials, None without GPUs."""
     loads = Counter(taken)
     return min(range(gpus), key=lambda gpu: loads[gpu], default=None)
 

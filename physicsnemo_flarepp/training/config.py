@@ -236,11 +236,7 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
 
 
 def folder_name(path: str) -> str:
-    """Return the name of a folder or of a file of data, for the names of run directories.
-
-    >>> folder_name("/data/My cars/"), folder_name("all.npz")
-    ('My_cars', 'all')
-    """
+    """Return the name of a folder or of a file of data, for the names of run directories."""
     return re.sub(r"[^\w.+=-]+", "_", Path(path).resolve().stem)
 
 

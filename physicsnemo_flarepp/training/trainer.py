@@ -41,11 +41,7 @@ class Selection:
     error: float | None
 
     def describe(self, epochs: int, measured_on: str) -> str:
-        """Return the choice in a sentence, for tables of errors on the split `measured_on`.
-
-        >>> Selection("best", "val", 40, 800, 0.1134).describe(60, "test")
-        'Weights: best on validation cases, epoch 40 of 60 (error there 11.34 %).'
-        """
+        """Return the choice in a sentence, for tables of errors on the split `measured_on`."""
         if self.split is None:
             return f"Weights: of the last epoch ({self.epoch})."
         text = (
