@@ -15,8 +15,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from physicsnemo_flarepp.mixers import Mixer
-from physicsnemo_flarepp.training.assembly import Assembly, assemble, load_data, start_ranks
 from physicsnemo_flarepp.training.config import check_config
+from physicsnemo_flarepp.training.run import Assembly, assemble, load_data, start_ranks
 
 MODELS = ("FLARE++", "FLARE")
 DEFAULTS = ("old", "new")

@@ -25,8 +25,8 @@ from tensordict import TensorDict
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from physicsnemo_flarepp.commands.configs import compose_config
-from physicsnemo_flarepp.training.assembly import Assembly, assemble, load_data, start_ranks
 from physicsnemo_flarepp.training.config import check_config
+from physicsnemo_flarepp.training.run import Assembly, assemble, load_data, start_ranks
 
 STEPS = 60
 PROFILED = 10

@@ -147,8 +147,8 @@ def step_seconds(
         return json.loads(path.read_text())
     import torch
 
-    from physicsnemo_flarepp.training.assembly import assemble, load_data, start_ranks
     from physicsnemo_flarepp.training.config import check_config
+    from physicsnemo_flarepp.training.run import assemble, load_data, start_ranks
 
     clock = time.perf_counter if torch.cuda.is_available() else time.process_time
     steps = {}

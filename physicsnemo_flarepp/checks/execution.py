@@ -184,10 +184,8 @@ def cost_findings(device: torch.device) -> Iterator[Finding]:
 
 
 def median_seconds(steps: Mapping[Any, Callable[[], None]], label: str) -> dict[Any, float]:
-    """Return the median time of each step; steps that run out of memory are left out.
-
-    They take turns, so that whatever else the machine does slows all of them equally.
-    """
+    """Return the median time of each step; steps that run out of memory are left out."""
+    # They take turns, so that whatever else the machine does slows all of them equally.
     times: dict[Any, list[float]] = {name: [] for name in steps}
     with progress_bar(label, len(steps) * (1 + _REPEATS), wanted=True) as advance:
         for repeat in range(-1, _REPEATS):  # one to warm up

@@ -99,10 +99,7 @@ class UnknownKey(ValueError):
 
 
 def config_directory() -> Path:
-    """Return the directory of the configs, which Hydra knows as ``pkg://physicsnemo_flarepp.conf``.
-
-    In a checkout it is a link to ``conf/`` at the top.
-    """
+    """Return ``pkg://physicsnemo_flarepp.conf``, in a checkout a link to ``conf/`` at the top."""
     return Path(__file__).parents[1] / "conf"
 
 
@@ -176,12 +173,7 @@ def _keys(values: Mapping, prefix: str = "") -> Iterator[str]:
 
 
 def nearest_key(wrong: str, keys: Iterable[str]) -> str | None:
-    """Return the key that was probably meant: by name, by initials, by its beginning, by spelling.
-
-    >>> keys = ["seed", "data.batch_size", "training.epochs", "training.learning_rate"]
-    >>> [nearest_key(wrong, keys) for wrong in ("training.lr", "epochs", "batch", "sede", "xyz")]
-    ['training.learning_rate', 'training.epochs', 'data.batch_size', 'seed', None]
-    """
+    """Return the key that was probably meant: by name, initials, beginning or spelling."""
     section, _, leaf = wrong.rpartition(".")
     # Keys of the section that was named come first.
     near = sorted(keys, key=lambda key: key.rpartition(".")[0] != section)

@@ -41,11 +41,6 @@ def exit_code(error: Exception) -> int | None:
     Expected failures are the machine's (OSError: a full disk, no network, no permission) and every
     exception class of this package. Packages are recognised by name, so that none is imported just
     to report an error.
-
-    >>> exit_code(ValueError("epochs is 0")), exit_code(OSError(28, "No space left on device"))
-    (2, 1)
-    >>> exit_code(ZeroDivisionError()) is None
-    True
     """
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     if isinstance(error, _ABOUT_THE_REQUEST) or packages & _CONFIG_PACKAGES:
@@ -58,8 +53,6 @@ def exit_code(error: Exception) -> int | None:
 def one_line(error: Exception) -> str:
     r"""Return the message of an error on one line, or with a line for each item of a list.
 
-    >>> one_line(ValueError("seed is 'x',\n  expected a number"))
-    "seed is 'x', expected a number"
     >>> print(one_line(ValueError("two differ:\n - seed\n - epochs\nRestore\nthem")))
     two differ:
       - seed
@@ -184,11 +177,9 @@ def _environment(**values: str) -> Iterator[None]:
 
 @contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """Raise KeyboardInterrupt for any error that follows Ctrl-C, and SystemExit on SIGTERM.
-
-    Extension modules turn an interrupt during their import into an ImportError. A process that
-    `kill` or `timeout` ends would leave drafts of files behind.
-    """
+    """Raise KeyboardInterrupt for any error that follows Ctrl-C, and SystemExit on SIGTERM."""
+    # Extension modules turn an interrupt during their import into an ImportError. A process that
+    # `kill` or `timeout` ends would leave drafts of files behind.
     interrupted, process = [], os.getpid()
 
     def interrupt(number: int, frame: object) -> None:
@@ -240,10 +231,8 @@ def _run(name: str, arguments: list[str]) -> None:
 
 
 def _silence_warp() -> None:
-    """Start Warp, which PhysicsNeMo needs, without its warning that the driver of a GPU is absent.
-
-    Its library writes straight to the terminal.
-    """
+    """Start Warp, which PhysicsNeMo needs, without its warning that a GPU's driver is absent."""
+    # Its library writes straight to the terminal.
     if find_library("cuda") is not None:
         return
     import warp

@@ -242,11 +242,7 @@ def delta(options: argparse.Namespace) -> Path:
 
 
 def plot(options: argparse.Namespace) -> list[Path]:
-    """Draw the figures that the options choose.
-
-    If OpenGL is unavailable, figures that do not need it are drawn, the case is exported, and the
-    process ends with code 1.
-    """
+    """Draw the figures that the options choose; without OpenGL those that do not need it."""
     from ..evaluation.figures import FigureSet
     from ..visualization import DARK, LIGHT
     from ..visualization.rendering import require_html
@@ -285,10 +281,8 @@ def usual_figures(runs: "Sequence[Run]", forces: bool) -> list[str]:
 def chosen_cameras(
     options: argparse.Namespace, usual: Sequence[str]
 ) -> "tuple[Camera, ...] | None":
-    """Return the chosen or usual views, turned as the axes of the options say; None if none is.
-
-    The flow is along the drag axis; what is up is given, or else the lift axis.
-    """
+    """Return the chosen or usual views, turned as the axes of the options say; None if none is."""
+    # The flow is along the drag axis; what is up is given, or else the lift axis.
     from ..visualization.views import oriented_cameras
 
     given = (options.views, options.up, options.drag_axis, options.lift_axis)

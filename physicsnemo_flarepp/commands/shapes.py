@@ -118,7 +118,6 @@ def optimize(options: argparse.Namespace) -> list[Path]:
 
 
 def _trust_line(problem: design.Problem) -> str:
-    """Say how far shapes may go from the training set."""
     if problem.farthest is None:
         return f"trust region by ranges of the inputs only: {problem.shape.bounds}"
     if problem.farthest == 1:

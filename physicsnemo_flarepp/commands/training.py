@@ -90,10 +90,8 @@ def compare(cfg: DictConfig) -> None:
 
 
 def equal_settings(cfg: DictConfig) -> list[comparison.ComparedRun]:
-    """Compose the config of every model and seed from the same overrides.
-
-    Complete architectures keep the recipes of their own, as far as the overrides leave them.
-    """
+    """Compose the config of every model and seed from the same overrides."""
+    # Complete architectures keep the recipes of their own, as far as the overrides leave them.
     settings = HydraConfig.get()
     own = ("compare.", "experiment=", "model=", "seed=", "run_dir=")
     shared = [text for text in settings.overrides.task if not text.startswith(own)]

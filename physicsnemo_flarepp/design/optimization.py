@@ -107,10 +107,7 @@ class Problem:
 
     @cached_property
     def farthest(self) -> float | None:
-        """Largest distance of a latent state, over that of the farthest held-out case.
-
-        That is 1, or where the given shape is; None where it is not asked.
-        """
+        """Latent distance that is allowed: 1, or the given shape's; None where it is not asked."""
         if self.trust is None or not self.gate or isinstance(self.shape.bounds, str):
             return None
         return max(1.0, self.latent_distance(self.shape.points))
@@ -243,9 +240,8 @@ def optimize(
     path = Path(directory) / HISTORY
     rows = _read_history(path, problem.describe())
     known = {tuple(row["x"]): row for row in rows}
-    seen: dict[
-        tuple, dict
-    ] = {}  # a resumed run starts again from the best of these, as the first did
+    # A resumed run starts again from the best of these, as the first did.
+    seen: dict[tuple, dict] = {}
     n = int(problem.lattice.free.sum())
 
     def row_of(x: np.ndarray) -> dict:
@@ -419,7 +415,6 @@ def write_outcome(
 
 
 def _draw_history(outcome: Outcome, path: Path, theme: Theme) -> None:
-    """Draw objective, violation and distances over the shapes that were tried."""
     tried = {i: row for i, row in enumerate(outcome.rows) if "objective" in row}
     curves = {"objective": {i: row["objective"] for i, row in tried.items()}}
     curves["violation of limits"] = {i: violation(row) for i, row in tried.items()}

@@ -73,11 +73,9 @@ def shape_sensitivity(
 def normal_part(
     shape: ShapeModel, vectors: Float[np.ndarray, "P 3"], smoothing: float = 0.0
 ) -> Float[np.ndarray, " P"]:
-    """Return the normal part of derivatives by vertices per area, (P,).
-
-    With a length l it solves (M + l^2 K) g = G: M has the areas of the vertices, K is the stiffness
-    of linear elements, G the normal part. That leaves integrals as they are.
-    """
+    """Return the normal part of derivatives by vertices per area, (P,)."""
+    # With a length l it solves (M + l^2 K) g = G: M has the areas of the vertices, K is the
+    # stiffness of linear elements, G the normal part. That leaves integrals as they are.
     area_vectors, areas = shape.mesh.vertex_areas
     along = np.einsum("ij,ij->i", vectors, shape.outward * unit_vectors(area_vectors))
     known = areas > 0  # a vertex of no cell has none

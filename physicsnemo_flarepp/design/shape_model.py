@@ -51,11 +51,7 @@ Box = tuple[float, float, float, float, float, float]
 
 @dataclass
 class Quantities:
-    """Quantities of a prediction, of which a weighted sum is differentiated.
-
-    An objective of :func:`~physicsnemo_flarepp.training.streamed_gradients`. After a pass, `found`
-    has every quantity by name.
-    """
+    """An objective of ``streamed_gradients``; after a pass, `found` has every quantity by name."""
 
     channels: Channels
     normalizer: Normalizer
@@ -134,21 +130,15 @@ class ShapeModel:
 
     @torch.no_grad()
     def promise(self, points: Float[Tensor, "P 3"], level: float | None = None) -> Promise:
-        """Return what the run's bounds promise of the shape with these vertices, and its distance.
-
-        As :func:`~physicsnemo_flarepp.evaluation.predict_file` does of a file.
-        """
+        """Return what bounds promise of the shape with these vertices, as of a file."""
         if isinstance(self.bounds, str):
             return Promise.of(self.bounds, None, {}, level)
         arguments, _ = self._gathered(points)
         state = encode_state(self.run.model, **arguments, **self._streaming)
         raw = self.raw_sample(points, slice(0, len(self.inside)))[0]
         sample = self.run.transform(raw)
-        moved, association = (
-            replace(self.mesh, points=points.numpy()),
-            self.run.channels.association,
-        )
-        doubt = surface_doubts(self.run, moved, association, sample, 1.0)[1]
+        moved = replace(self.mesh, points=points.numpy())
+        doubt = surface_doubts(self.run, moved, self.run.channels.association, sample, 1.0)[1]
         doubt = doubt or self.run.parameter_warning(sample)
         return Promise.of(self.bounds, state_features(state), sample, level, doubt)
 

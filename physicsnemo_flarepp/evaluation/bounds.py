@@ -130,10 +130,7 @@ def difficulty(
 
 
 def mesh_grain(sample: Mapping[str, torch.Tensor]) -> Float[np.ndarray, " 2"]:
-    """Return how fine and how graded a mesh is: mean and deviation of its tokens' log shares.
-
-    Both are averages over the area. Zeros where tokens have no weights.
-    """
+    """Return mean and deviation of tokens' log shares over the area; 0 without weights."""
     weights = sample.get("weights", None)
     if weights is None:
         return np.zeros(2)
@@ -199,10 +196,8 @@ class Bounds:
         return level
 
     def scale(self, distance: float | np.ndarray) -> np.ndarray:
-        """Return what scores are divided by: a distance, at least the smallest of a held-out case.
-
-        The nearest held-out case has its own distance, so this only widens bounds.
-        """
+        """Return what scores are divided by: a distance, at least the least of a held-out case."""
+        # The nearest held-out case has its own distance, so this only widens bounds.
         scale = np.maximum(distance, self.distances.min())
         return np.where(scale > 0, scale, 1.0)
 
@@ -219,10 +214,8 @@ class Bounds:
         return self._bound(np.abs(self.scores[COEFFICIENT][name]), level, distance)
 
     def difference(self, name: str, level: float, distances: tuple[float, float]) -> float:
-        """Return the bound of the error of the change of a coefficient between two cases.
-
-        Every held-out case is in one pair, so that pairs are exchangeable as cases are.
-        """
+        """Return the bound of the error of the change of a coefficient between two cases."""
+        # Every held-out case is in one pair, so that pairs are exchangeable as cases are.
         n = len(self.weights) // 2
         first, second = slice(0, n), slice(n, 2 * n)
         errors, weights = self.scores[COEFFICIENT][name], self.weights
@@ -252,11 +245,9 @@ class Bounds:
         return bands
 
     def _directions(self, features: np.ndarray) -> torch.Tensor:
-        """Return features as the guard compares them, by their directions.
-
-        The guard projects on a sphere. Features in deviations from training, beside a constant that
-        is large, keep their distances there up to about ten times the size of the training set.
-        """
+        """Return features as the guard compares them, by their directions."""
+        # The guard projects on a sphere. Features in deviations from training, beside a constant
+        # that is large, keep their distances there up to about ten times the size of the set.
         middle, spread = self.references.mean(axis=0), self.references.std(axis=0)
         varying = spread > 1e-6 * np.abs(middle).max()
         deviations = (features - middle)[:, varying] / spread[varying]

@@ -318,7 +318,6 @@ def draw_parity(
 
 
 def _case_inputs(run: Run, case: int | str) -> Mapping[str, Tensor]:
-    """Return what the model of a run is called with on a test case."""
     arguments = run.inputs(run.test_set[find_case(run, case)][0])
     taken = ("fx", "embedding", "time", "token_weights")
     return {key: arguments[key] for key in taken if key in arguments}

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyvista as pv
@@ -44,13 +43,6 @@ _SAME_UNIT = 1.5
 _TOUCHING = 2e-3
 
 
-class SizeComparison(NamedTuple):
-    """What a comparison with the training set found: a sentence to print, and why in short."""
-
-    warning: str | None = None
-    doubt: str | None = None
-
-
 def training_ranges(run: Run) -> TrainingRanges | None:
     """Return the ranges of the training set of a run, None if nothing is known of them.
 
@@ -75,16 +67,8 @@ def training_ranges(run: Run) -> TrainingRanges | None:
 
 def compare_size(
     training: TrainingRanges, coordinates: np.ndarray, source: str | Path, *, scale: float = 1.0
-) -> SizeComparison:
-    """Compare the size and place of a surface with the surfaces of training.
-
-    >>> training = {"coordinates": {"min": [0, 0, 0], "max": [4.8, 2, 1.5]},
-    ...             "extent": {"min": [4, 1.8, 1.3], "max": [4.8, 2, 1.5]}}
-    >>> compare_size(training, np.array([[0, 0, 0], [4500, 1900, 1400]]), "car.stl").warning
-    'car.stl is not of the size of the training surfaces: x 4500 (training 4 to 4.8);
-    y 1900 (training 1.8 to 2); z 1400 (training 1.3 to 1.5). The prediction is an extrapolation.
-    It looks like millimetres: give --scale 0.001'
-    """
+) -> tuple[str, str] | None:
+    """Return a warning and, in short, why, if a surface has not the size or place of training."""
     low, high = coordinates.min(axis=0).astype(float), coordinates.max(axis=0).astype(float)
     smallest, largest, floor, ceiling = (
         np.asarray(training[what][end], float)
@@ -100,16 +84,16 @@ def compare_size(
     off = ~_fits(extent, smallest, largest)
     if off.any():
         lengths = listed(off, [f"{x:.4g}" for x in extent], smallest, largest)
-        return SizeComparison(
+        return (
             f"{source} is not of the size of the training surfaces: {lengths}. The prediction is "
             f"an extrapolation. {_advice(extent, smallest, largest, scale)}",
             "the surface does not have the size of the training surfaces",
         )
     outside = np.maximum(floor - low, high - ceiling) / np.maximum(ceiling - floor, 1e-12)
     if (outside <= _OUTSIDE).all():
-        return SizeComparison()
+        return None
     spans = [f"{a:.4g} to {b:.4g}" for a, b in zip(low, high, strict=True)]
-    return SizeComparison(
+    return (
         f"{source} reaches outside the coordinates of training: "
         f"{listed(outside > _OUTSIDE, spans, floor, ceiling)}. The prediction is an extrapolation. "
         "Move it to where the training surfaces are",
@@ -159,7 +143,7 @@ def surface_doubts(
     run: Run, mesh: PolygonMesh, association: str, sample: Mapping[str, Tensor], scale: float
 ) -> tuple[list[str], str | None]:
     """Return warnings about a surface, and how it differs from the training surfaces, if so."""
-    warnings, size = [], SizeComparison()
+    warnings: list[str] = []
     centres, vectors = polygon_geometry(mesh.points, mesh.connectivity, mesh.offsets)
     if flat := int(np.count_nonzero(~vectors.any(axis=1))):
         warnings.append(
@@ -175,9 +159,10 @@ def surface_doubts(
         )
     if "normals" in run.channels.features:
         warnings += _normals_warnings(run, mesh, facing(centres, vectors))
-    if (known := training_ranges(run)) is not None:
-        size = compare_size(known, sample["coordinates"].numpy(), mesh.source, scale=scale)
-    return warnings + ([size.warning] if size.warning else []), size.doubt
+    if (known := training_ranges(run)) is None:
+        return warnings, None
+    found = compare_size(known, sample["coordinates"].numpy(), mesh.source, scale=scale)
+    return (warnings, None) if found is None else ([*warnings, found[0]], found[1])
 
 
 def _normals_warnings(run: Run, mesh: PolygonMesh, direction: str | None) -> list[str]:
@@ -594,10 +579,7 @@ def _coincide(other: PolygonMesh, points: np.ndarray) -> np.ndarray:
 def _field_changes(
     run: Run, one: FilePrediction, two: FilePrediction, bounds: Bounds | None
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float, float]], float]:
-    """Return the change of each field at the tokens, its size with a bound, and the common share.
-
-    The share is that of the second surface's area that coincides with the first.
-    """
+    """Return changes at the tokens, their sizes with bounds, and the common share of the area."""
     inputs = run.inputs(two.sample)
     queries = (inputs["fx"], inputs.get("embedding"))
     moved = decode_state(run.model, *queries, one.state, progress=False)

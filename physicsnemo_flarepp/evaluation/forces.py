@@ -181,7 +181,6 @@ def target_settings(
 
 
 def _declared(root: Path) -> ForceConvention | None:
-    """Return the convention in the manifest of a directory, None without one."""
     path = root / MANIFEST
     if not path.is_file():
         return None

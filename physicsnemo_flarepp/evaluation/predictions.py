@@ -292,10 +292,7 @@ def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePre
 
 
 class MemberPrediction(NamedTuple):
-    """Mean and spread (N, O) of the predictions of runs, and the latent state of the first.
-
-    One run has no spread, and some models have no latent state.
-    """
+    """Mean and spread (N, O) of the predictions of runs, and the latent state of the first."""
 
     values: np.ndarray
     spread: np.ndarray | None
@@ -350,7 +347,6 @@ def predict_with_all(
 
 
 def _difference(one: Case, other: Case) -> str | None:
-    """Return what is not the same in two readings of a case."""
     if one.field_names != other.field_names:
         return f"list of fields ({', '.join(other.field_names)})"
     if one.association != other.association:

@@ -30,7 +30,7 @@ from ..evaluation import (
 from ..evaluation.figures import file_name, preset_of
 from ..meshes import SUFFIXES, read_mesh, to_pyvista
 from ..texts import printable
-from ..visualization.canvases import error_limits, field_limits
+from ..visualization.canvases import data_of, error_limits, field_limits
 from .page import render_page
 from .scene import Layer, case_layers, make_scene
 
@@ -96,8 +96,8 @@ class Predictor:
             values = found.values[:, self.run.channels.columns(name)]
             scalars = values[:, 0] if values.shape[1] == 1 else np.linalg.norm(values, axis=1)
             layers[name] = [Layer("prediction", scalars, field_limits(scalars))]
-            arrays = found.mesh.cell_data if found.association == "cell" else found.mesh.point_data
-            if (band := arrays.get(f"{printable(name)}_band")) is not None:
+            band = data_of(found.mesh, found.association).get(f"{printable(name)}_band")
+            if band is not None:
                 limits = (0.0, error_limits({"": np.asarray(band)})[1])
                 layers[name].append(Layer(f"band, {100 * found.level:g} %", band, limits))
         return layers
@@ -105,19 +105,9 @@ class Predictor:
 
 @dataclass
 class LiveView:
-    """A server of the page; :attr:`url` holds the token without which it answers nothing.
+    """A server of the page; :attr:`url` holds the token without which it answers nothing."""
 
-    Parameters
-    ----------
-    title : str
-        Of the page.
-    first : tuple
-        The scene and lines to begin with.
-    predict : Callable, optional
-        Returns the scene and lines of a file that is dropped; None takes no files.
-    port : int
-        0 takes a free one.
-    """
+    # It begins with `first`, and takes no files where `predict` is None; port 0 is a free one.
 
     title: str
     first: Answer

@@ -215,7 +215,6 @@ class _Content:
         }
 
     def _scene(self) -> dict[str, Any]:
-        """Return the median case with all that is known at its tokens."""
         run, count = self.runs[0], self._comparable
         case_id = chosen_case(run, "median", self.reports[0].errors)
         found = predict_with_all(self.runs[:count], self.names[:count], case_id)
@@ -241,7 +240,6 @@ class _Content:
         return {"scene": scene}
 
     def _cases(self) -> dict[str, Any]:
-        """Return figures of the median, worst and best case of the first run."""
         require_rendering()
         run, count, shown = self.runs[0], self._comparable, {}
         errors = self.reports[0].errors
@@ -312,7 +310,6 @@ class _Content:
         return {"data": base64.b64encode(path.read_bytes()).decode(), "alt": printable(alt)}
 
     def _about(self, directory: Path, name: str) -> dict[str, Any]:
-        """Return config, data, versions, time and memory of a run."""
         config = load_yaml(directory / CONFIG)
         rows: list[list[object]] = [["what", "value"]]
         model = OmegaConf.select(config, "model._target_") or "?"
@@ -349,7 +346,6 @@ class _Content:
 
 
 def _costs(directory: Path) -> list[list[object]]:
-    """Return the length of a training, its speed and its memory."""
     try:
         rows = read_metrics(directory)
     except FileNotFoundError:

@@ -15,6 +15,7 @@ from scipy.spatial import KDTree
 from ..evaluation.predictions import CasePrediction
 from ..visualization import LIGHT, Preset, with_units
 from ..visualization.canvases import (
+    cut_volume,
     error_limits,
     field_limits,
     is_cloud,
@@ -49,10 +50,8 @@ def case_layers(found: Mapping[str, CasePrediction], preset: Preset) -> dict[str
         truth = one.scalars(field, one.target)
         predicted = {name: case.scalars(field, case.prediction) for name, case in found.items()}
         errors = {name: values - truth for name, values in predicted.items()}
-        label = with_units(preset.labels.get(field, field), preset.units.get(field)).replace(
-            "$", ""
-        )
-        label = f"|{label}|" if width > 1 else label
+        label = with_units(preset.labels.get(field, field), preset.units.get(field))
+        label = f"|{label}|".replace("$", "") if width > 1 else label.replace("$", "")
         scale = field_limits(truth)
         of = {name: f" of {name}" if len(found) > 1 else "" for name in found}
         layers[label] = [
@@ -141,21 +140,13 @@ def _triangles(faces: pv.PolyData, values: np.ndarray, association: str) -> Part
 
 
 def _cuts(mesh: pv.DataSet, columns: np.ndarray, association: str) -> dict[str, Part]:
-    """Return cuts of a volume across each axis, evenly spaced."""
-    bare = mesh.cast_to_unstructured_grid()
-    bare.clear_data()
-    (bare.cell_data if association == "cell" else bare.point_data)["values"] = columns
-    parts = {}
-    for axis, (low, high) in zip(_AXES, np.reshape(mesh.bounds, (3, 2)), strict=True):
-        for share in (np.arange(_CUTS) + 0.5003) / _CUTS:  # not between two layers of cells
-            place = low + share * (high - low)
-            origin = np.where(np.array(_AXES) == axis, place, mesh.center)
-            cut = bare.slice(normal=axis, origin=origin)
-            if cut.n_cells:  # not through a hole
-                data = cut.cell_data if association == "cell" else cut.point_data
-                values = np.asarray(data["values"]).reshape(-1, columns.shape[1])
-                parts[f"{axis} = {place:.3g}"] = _triangles(cut, values, association)
-    return parts
+    shares = (np.arange(_CUTS) + 0.5003) / _CUTS  # not between two layers of cells
+    return {
+        f"{name} = {place:.3g}": _triangles(cut, values, association)
+        for axis, name in enumerate(_AXES)
+        for place, cut, values in cut_volume(mesh, columns, association, axis, shares)
+        if cut.n_cells  # not through a hole
+    }
 
 
 def _slabs(cloud: pv.PolyData, columns: np.ndarray) -> dict[str, Part]:

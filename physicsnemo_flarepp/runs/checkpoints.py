@@ -232,10 +232,8 @@ class CheckpointStore:
             return None
 
     def _folders(self) -> list[Path]:
-        """List the checkpoint folders, newest first.
-
-        A folder that was moved aside counts where a kill kept its successor from taking its name.
-        """
+        """List the checkpoint folders, newest first."""
+        # A folder that was moved aside counts where a kill kept its successor from taking its name.
         found = {}
         for path in self.directory.iterdir() if self.directory.is_dir() else ():
             name = path.name.removeprefix(_ASIDE)
@@ -245,7 +243,6 @@ class CheckpointStore:
         return [path for _, path in sorted(found.items(), reverse=True)]
 
     def _publish(self, draft: Path, target: Path) -> None:
-        """Name a finished folder."""
         aside = target.with_name(_ASIDE + target.name)
         if target.exists():
             target.rename(aside)
@@ -285,11 +282,9 @@ class CheckpointStore:
                 path.rmdir()
 
     def _retain(self, saved: int) -> None:
-        """Keep the newest up to the step just saved, and the best.
-
-        Later ones are there only if they could not be resumed from; they are left until the run
-        passes them. Those found damaged take no place.
-        """
+        """Keep the newest up to the step just saved, and the best."""
+        # Later ones could not be resumed from; they are left until the run passes them. Those
+        # found damaged take no place.
         sound = [entry for entry in self.entries() if entry.path not in self._damaged]
         kept = {entry.path for entry in [e for e in sound if e.step <= saved][: self.keep]}
         if (best := _lowest(sound)) is not None:

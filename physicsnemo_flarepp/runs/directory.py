@@ -106,11 +106,9 @@ class MetricsLog:
             self._show(written)
 
     def _show(self, rows: Sequence[Row]) -> None:
-        """Hand TensorBoard the numbers of rows that are written.
-
-        The first failed write ends the thread of a SummaryWriter for good, and which of the rows
-        before it are in its file is not known: its successor gets all rows anew.
-        """
+        """Hand TensorBoard the numbers of rows that are written."""
+        # The first failed write ends the thread of a SummaryWriter for good, and which of the rows
+        # before it are in its file is not known: its successor gets all rows anew.
         try:
             if self._board is None:
                 folder, first = self.path.parent / BOARD, self._next_step
@@ -288,11 +286,9 @@ class RunDirectory:
             return self._new_manifest(saved=True)
 
     def check_free(self, restart: bool) -> None:
-        """Raise FileExistsError unless a run can begin here without a loss.
-
-        A run that was killed before its first checkpoint has nothing of value. Files of anybody
-        else are never touched, whatever `restart` says.
-        """
+        """Raise FileExistsError unless a run can begin here without a loss."""
+        # A run that was killed before its first checkpoint has nothing of value. Files of anybody
+        # else are never touched, whatever `restart` says.
         run = self._found_run()
         if run is None:
             foreign = [name for name in (*_FILES, *_FOLDERS) if (self.path / name).exists()]
@@ -326,11 +322,8 @@ class RunDirectory:
         self._manifest = manifest
 
     def clear(self) -> None:
-        """Delete the files of an earlier run, and only those: nothing where no run was begun.
-
-        The manifest stays until :meth:`begin` replaces it, so that after a kill in here the
-        directory is still known as that of a run.
-        """
+        """Delete the files of an earlier run, and only those: nothing where no run was begun."""
+        # The manifest stays until `begin` replaces it: after a kill in here it is still a run's.
         run = self._found_run()
         if run is None:
             return
@@ -355,11 +348,9 @@ class RunDirectory:
         channels: Channels,
         training_set: Mapping[str, Any],
     ) -> None:
-        """Record the settings of a run; the disk has all of them when this returns.
-
-        The manifest comes first, with the names of what follows: a run that is killed here can
-        be told from files of somebody else.
-        """
+        """Record the settings of a run; the disk has all of them when this returns."""
+        # The manifest comes first, with the names of what follows: a run that is killed here can
+        # be told from files of somebody else.
         make_folder(self.path)
         self._manifest = self._new_manifest().write()
         replace_text(self.path / "versions.json", _json(_package_versions()))
@@ -387,11 +378,8 @@ class RunDirectory:
     def write_results(
         self, model: Module, errors: Iterable[Sequence], table: str, selection: Mapping[str, Any]
     ) -> None:
-        """Write the model, how it was chosen, the rows of its errors, and their table.
-
-        The manifest loses the model before it is replaced: what is there is the model of the
-        manifest, or none.
-        """
+        """Write the model, how it was chosen, the rows of its errors, and their table."""
+        # The manifest loses the model first: what is there is the model of the manifest, or none.
         self.check_present()
         self._manifest = self._manifest.rewrite(drop=RESULT)
         written = save_module(model, self.path / MODEL)

@@ -237,11 +237,9 @@ def _check_extra_state(weights: dict[str, Any]) -> None:
 def load_plain(
     file: Path | BinaryIO, name: str, map_location: str | torch.device | None = None
 ) -> dict[str, Any]:
-    """Load a dict that ``torch.save`` wrote; anything but tensors and plain values is refused.
-
-    `name` is how messages call the file. Only torch's own list of harmless types holds: tensordict,
-    which PhysicsNeMo imports, adds functions that build objects from their arguments.
-    """
+    """Load a dict that ``torch.save`` wrote; anything but tensors and plain values is refused."""
+    # Only torch's own list of harmless types holds: tensordict, which PhysicsNeMo imports, adds
+    # functions that build objects from their arguments.
     added = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
     try:

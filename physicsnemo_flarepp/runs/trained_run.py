@@ -373,7 +373,6 @@ def _read_config(path: Path) -> DictConfig:
 
 
 def _references(value: Any) -> Iterator[str]:
-    """Yield the interpolations in nested containers."""
     if isinstance(value, str) and "${" in value:
         yield value
     elif isinstance(value, Mapping | list):
@@ -415,13 +414,7 @@ def _weights_file(directory: Path, checkpoint: str) -> Path:
 def distinct_names(
     directories: Sequence[str | os.PathLike], labels: Sequence[str] | None = None
 ) -> list[str]:
-    """Return a name of its own for each run directory.
-
-    Examples
-    --------
-    >>> distinct_names(["/a/first/flare", "/a/second/flare"])
-    ['first/flare', 'second/flare']
-    """
+    """Return a name of its own for each run directory, such as first/flare and second/flare."""
     if not directories:
         raise ValueError("runs is empty; give at least one run")
     found = [Path(directory).resolve() for directory in directories]

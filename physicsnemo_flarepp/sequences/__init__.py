@@ -1,22 +1,13 @@
-"""Classification of long sequences: Long Range Arena with the mixers of this package.
+"""Classification of long sequences: Long Range Arena with the mixers of this package."""
 
-Nothing heavy is imported until it is used: the help of the commands needs the settings only.
-"""
+from .. import lazy_names
 
-from importlib import import_module
-
-_HOMES = {
-    "READERS": "reading",
-    "SequenceClassifier": "classifier",
-    "SequenceConfig": "config",
-    "SequenceSplit": "reading",
-    "layout_of": "loading",
-    "sequence_loaders": "loading",
-}
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str):
-    if name in _HOMES:
-        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        ".classifier": "SequenceClassifier",
+        ".config": "SequenceConfig",
+        ".loading": "layout_of sequence_loaders",
+        ".reading": "READERS SequenceSplit",
+    },
+)

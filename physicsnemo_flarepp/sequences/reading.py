@@ -146,10 +146,8 @@ def encode_text(text: bytes, length: int) -> np.ndarray:
 
 
 def read_imdb(root: Path, length: int, downscale: int = 1) -> dict[str, SequenceSplit]:
-    """Read the reviews of IMDB, ``{train,test}/{neg,pos}/*.txt``, from a folder or a tar archive.
-
-    The test reviews are validation, too: the set has no other, and the benchmark uses them so.
-    """
+    """Read the reviews of IMDB, ``{train,test}/{neg,pos}/*.txt``, of a folder or a tar archive."""
+    # The test reviews are validation, too: the set has no other, and the benchmark uses them so.
     _existing(root, "give the folder aclImdb or its archive, such as aclImdb_v1.tar.gz")
     found: dict[str, list[tuple[str, int, np.ndarray]]] = {"train": [], "test": []}
     for name, read in _archive_members(root) if root.is_file() else _folder_members(root):
@@ -265,11 +263,9 @@ def _image_split(
 
 
 def read_pathfinder(root: Path, length: int, downscale: int = 1) -> dict[str, SequenceSplit]:
-    """Read Pathfinder: our arrays, or the published folders ``imgs`` and ``metadata``.
-
-    Of the published images, in the order of their numbers, the first 80 % are for training and 10 %
-    each for validation and test.
-    """
+    """Read Pathfinder: our arrays, or the published folders ``imgs`` and ``metadata``."""
+    # Of the published images, in the order of their numbers, the first 80 % are for training and
+    # 10 % each for validation and test.
     if not (root / "metadata").is_dir():
         return {split: _pathfinder_arrays(root, split, length, downscale) for split in SPLITS}
     files = tuple(sorted((root / "metadata").glob("*.npy"), key=lambda path: int(path.stem)))

@@ -1,22 +1,10 @@
-"""Training: losses, the loop, checkpoints and run directories."""
+"""Training: losses, the loop, checkpoints and run directories.
 
-from typing import Any
+The losses alone need neither data nor TensorBoard.
+"""
 
-__all__ = ["TrainingResult", "streamed_gradients", "streamed_step", "train"]
+from .. import lazy_names
 
-
-def __getattr__(name: str) -> Any:
-    """Import the loop when it is asked for: the losses alone need neither data nor TensorBoard."""
-    if name.startswith("streamed_"):
-        from . import streamed
-
-        return getattr(streamed, name)
-    if name in __all__:
-        from . import run
-
-        return getattr(run, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__, {".run": "TrainingResult train", ".streamed": "streamed_gradients streamed_step"}
+)

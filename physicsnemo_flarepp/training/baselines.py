@@ -90,11 +90,7 @@ def baseline_errors(
     widths: Sequence[int],
     norm: str = "tokens",
 ) -> dict[str, Float[Tensor, "cases F"]]:
-    """Return the errors of simple predictors on the cases of `test`, by name.
-
-    They are the mean; mean field and linear regression if the cases share a mesh; otherwise the
-    nearest case, by parameters or, without any, by shape.
-    """
+    """Return the errors of simple predictors on the cases of `test`, by name."""
     normalizer = Normalizer(normalizer.affine).to("cpu")
     predictors = _fit_predictors(train, normalizer, widths)
     found: dict[str, list[Tensor]] = {name: [] for name in predictors}
@@ -113,29 +109,13 @@ def baseline_errors(
 
 
 def describe_baselines(errors: Mapping[str, float]) -> str:
-    """Return mean errors in percent as a line.
-
-    Examples
-    --------
-    >>> describe_baselines({"constant": 0.59, "mean field": 0.076})
-    'For comparison, in percent: constant 59.00, mean field 7.60.'
-    """
+    """Return mean errors in percent as a line."""
     texts = (f"{name} {100 * error:.2f}" for name, error in errors.items())
     return f"For comparison, in percent: {', '.join(texts)}."
 
 
 def verdict(error: float, baselines: Mapping[str, float], used: str) -> str | None:
-    """Return what to try for a model that loses to the best baseline; None if it wins.
-
-    `used` is the ``data.baseline`` of the run.
-
-    Examples
-    --------
-    >>> verdict(0.061, {"constant": 0.59, "mean field": 0.054}, "none")
-    'The model LOSES to the mean field, 6.10 % against 5.40 %: train longer, or try \
-data.baseline=mean_field (for this mesh only).'
-    >>> verdict(0.05, {"constant": 0.59, "mean field": 0.054}, "none")
-    """
+    """Return what to try for a model that loses to the best baseline; None if it wins."""
     best = min(baselines, key=baselines.__getitem__, default=None)
     if best is None or error <= baselines[best]:
         return None

@@ -42,11 +42,7 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class ComparedResult:
-    """A row of the table: mean relative L2 error over cases and fields of `split`, and costs.
-
-    The step time is a median, the memory the peak of what training added. The split is ``test``, or
-    ``val`` of data without a test split.
-    """
+    """A row of the table: mean error on `split`, median step time, peak of added memory."""
 
     model: str
     seed: int
@@ -108,11 +104,7 @@ def _run_jobs(trials: Sequence[ComparedRun], jobs: int) -> list[ComparedResult]:
 
 
 def idlest_gpu(gpus: int, taken: Iterable[int | None]) -> int | None:
-    """Return the GPU with the fewest trials, None without GPUs.
-
-    >>> idlest_gpu(3, [0, 2, 0]), idlest_gpu(2, [0, 1, 1]), idlest_gpu(0, [None])
-    (1, 0, None)
-    """
+    """Return the GPU with the fewest trials, None without GPUs."""
     loads = Counter(taken)
     return min(range(gpus), key=lambda gpu: loads[gpu], default=None)
 
@@ -167,26 +159,7 @@ def _run_quietly(trial: ComparedRun) -> ComparedResult:
 
 
 def comparison_table(results: Sequence[ComparedResult]) -> str:
-    """Return the models as a Markdown table: errors, size, step time, memory, recipe.
-
-    >>> results = [
-    ...     ComparedResult("lno", seed, error, 1000, 0.1, 80, "", "batch 2")
-    ...     for seed, error in ((0, 0.2), (1, 0.22))
-    ... ]
-    >>> other = ComparedResult("gnot", 0, 0.1, 1500, 0.13, 60, "", "batch 4")
-    >>> print(comparison_table([*results, other]))
-    | model | test error, % | by seed | / lno | parameters | step, ms | / lno | peak, MB | recipe |
-    |---|---|---|---|---|---|---|---|---|
-    | lno | 21.00 ± 1.41 | 20.00, 22.00 | 1.00 | 1,000 | 100 | 1.00 | 80 | A |
-    | gnot | 10.00 | 10.00 | 0.48 | 1,500 | 130 | 1.30 | 60 | B |
-    <BLANKLINE>
-    Mean and standard deviation over seeds (0, 1) of the relative L2 error on the test set.
-    Peak: of the memory that training added.
-    <BLANKLINE>
-    - Recipe A: batch 2
-    - Recipe B: batch 4
-    <BLANKLINE>
-    """
+    """Return the models as a Markdown table: errors, size, step time, memory, recipe."""
     models = {result.model: [] for result in results}
     for result in results:
         models[result.model].append(result)

@@ -236,11 +236,7 @@ def check_config(cfg: "DictConfig") -> "DictConfig":
 
 
 def folder_name(path: str) -> str:
-    """Return the name of a folder or of a file of data, for the names of run directories.
-
-    >>> folder_name("/data/My cars/"), folder_name("all.npz")
-    ('My_cars', 'all')
-    """
+    """Return the name of a folder or of a file of data, for the names of run directories."""
     return re.sub(r"[^\w.+=-]+", "_", Path(path).resolve().stem)
 
 
@@ -292,11 +288,7 @@ def _check_weights(norm: str, data: "DictConfig") -> None:
 def config_difference(
     saved: "Mapping[str, Any] | DictConfig", current: "Mapping[str, Any] | DictConfig"
 ) -> list[str]:
-    """List the values that would make a resumed run another run, one line each.
-
-    With the schedule ``wsd`` the length may differ: the run is prolonged, or cut. Where
-    the weights are chosen by their errors, ``evaluate_every`` may not: it says which can be chosen.
-    """
+    """List the values that would make a resumed run another run, one line each."""
     from omegaconf import DictConfig, OmegaConf
 
     def leaves(config: Any) -> dict[str, Any]:
@@ -305,6 +297,7 @@ def config_difference(
         return _leaves({name: config[name] for name in SECTIONS if name in config})
 
     before, now = leaves(saved), leaves(current)
+    # With the schedule ``wsd`` the length may differ: the run is prolonged, or cut.
     lengths = {f"training.{name}" for name in BUDGETS}
     free = FREE | lengths if now.get("training.schedule") == "wsd" else FREE
     if now.get("training.select", "last") != "last":  # among the epochs that are evaluated

@@ -185,11 +185,7 @@ class GradientPasses:
                     self.of_inputs.add_to_weights(index, summed, found[-1])
 
     def _differentiate_entry(self, number: int, pair: Pair) -> list[Tensor]:
-        """Differentiate the first gather of a block and what made the tokens that enter it.
-
-        That is the update of the block before, the gradients of whose latents are returned, or the
-        embedding.
-        """
+        """Differentiate the first gather of a block, and the update or embedding before it."""
         block, gathered = self.model.blocks[number], self.gathered[number][0]
         latents = _leaves(self.latents[number - 1]) if number else ()
         total = _zeros(latents)
@@ -247,10 +243,8 @@ class GradientPasses:
     # Tools ---------------------------------------------------------------------------------
 
     def _autocast(self) -> torch.autocast:
-        """Run as the caller's autocast has it, without its cache.
-
-        A weight that was cast without a gradient would be found there by the passes with one.
-        """
+        """Run as the caller's autocast has it, without its cache."""
+        # A weight that was cast without a gradient would be found there by the passes with one.
         device, enabled = self.inputs.device.type, self.half is not None
         return torch.autocast(device, self.half, enabled=enabled, cache_enabled=False)
 

@@ -102,11 +102,7 @@ def case_errors(
     data_group: dist.ProcessGroup | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Float[Tensor, "cases F"]]:
-    """Return what each measure gives for all cases of a split, in its order, alike on all ranks.
-
-    A measure turns a batch into `columns` numbers per case, such as the errors of its fields. The
-    batches are read once for all measures; `advance` is called after each.
-    """
+    """Return the `columns` numbers of each measure for all cases of a split, alike on all ranks."""
     cases = [torch.empty(0, dtype=torch.int64)]
     errors = {name: [torch.empty(0, columns)] for name in measures}
     for batch in loader:

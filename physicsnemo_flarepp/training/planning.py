@@ -193,15 +193,9 @@ class StreamChoice:
 
 
 class OperatorCounter(TorchDispatchMode):
-    """Counts bytes of the tensors that operators make, the most at a time, and their operations.
+    """Counts bytes of the tensors that operators make, the most at a time, and their operations."""
 
-    With `width`, attention backwards has a workspace of fp32 rows of a multiple of that width.
-
-    >>> with OperatorCounter() as counter:
-    ...     x = torch.zeros(10, 100).add(1) @ torch.zeros(100, 10)
-    >>> counter.now, counter.peak, counter.operations
-    (400, 8400, 20000)
-    """
+    # With `width`, attention backwards has a workspace of fp32 rows of a multiple of that width.
 
     def __init__(self, width: int = 0) -> None:
         super().__init__()
@@ -261,7 +255,6 @@ def _seconds_per_token(model: MixerBackbone, batch: int, precision: str) -> floa
 def _make_step(
     model: MixerBackbone, batch: int, precision: str, way: str, n_tokens: int, chunk: int
 ) -> Callable[[], None]:
-    """Return a step of a model on a random cloud, without the optimiser."""
     generator = torch.Generator().manual_seed(0)
     parameter, half = next(model.parameters()), getattr(torch, PRECISIONS[precision])
 

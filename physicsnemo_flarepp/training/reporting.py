@@ -82,10 +82,7 @@ def duration(seconds: float) -> str:
 
 
 class Reporter:
-    """Shows a live bar on a terminal, sparse lines elsewhere; silent unless `enabled`.
-
-    `constant` names the prediction whose error is shown beside that of the model.
-    """
+    """Shows a live bar on a terminal, sparse lines elsewhere; silent unless `enabled`."""
 
     def __init__(
         self, enabled: bool, console: Console | None = None, constant: str = "the training mean"
@@ -171,10 +168,7 @@ class StopRequest:
         self._previous: dict[signal.Signals, Any] = {}
 
     def agree(self, device: str | torch.device) -> bool:
-        """Return whether any rank was asked to stop: the same answer on all, at the same step.
-
-        The flag is reduced on `device`, the rank's GPU with NCCL, and read on the host.
-        """
+        """Return whether any rank was asked to stop: the same answer on all, at the same step."""
         requested = self.signal_name is not None
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return requested

@@ -24,17 +24,15 @@ from .planning import StreamChoice
 from .tasks import Adapter, Built, FieldTask, Objective, Weigh
 
 if TYPE_CHECKING:
-    from .assembly import Assembly
-    from .run import TrainingResult
+    from .run import Assembly, TrainingResult
 
 FIELD = "class"
 
 
 class LabelLoss(Objective):
-    """Cross-entropy of the labels of a batch; the error of a case is 1 if its class is wrong.
+    """Cross-entropy of the labels of a batch; the error of a case is 1 if its class is wrong."""
 
-    `context_ranks` share each sequence and all compute its loss, so each counts its part.
-    """
+    # `context_ranks` share each sequence and all compute its loss, so each counts its part.
 
     def __init__(
         self, forward: Callable[..., Tensor], adapter: Adapter, precision: str, context_ranks: int
@@ -105,7 +103,7 @@ class SequenceTask(FieldTask):
         def constant(batch: TensorDict) -> Tensor:
             return (batch["label"] != commonest)[:, None].float()
 
-        return Built(model, Channels(1, {FIELD: 1}, {}, {}, "point"), objective, constant)
+        return model, Channels(1, {FIELD: 1}, {}, {}, "point"), objective, constant
 
     def describe(
         self, cfg: DictConfig, ranks: Ranks, assembly: "Assembly", chosen_on_test: bool

@@ -196,7 +196,6 @@ def _arrays_for(
     out: Mapping[str, ArrayLike],
     model: TokenModel,
 ) -> dict[str, ArrayLike]:
-    """Return the arrays that gradients are written to, by name."""
     replaced = "embedding" if model.unified_pos else None  # made from the grid, whatever is given
     known = [name for name, value in given.items() if value is not None and name != replaced]
     if wanted is None:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -41,8 +41,7 @@ from .reporting import SPLIT_NAMES
 from .streamed import streamed_step
 
 if TYPE_CHECKING:
-    from .assembly import Assembly
-    from .run import TrainingResult
+    from .run import Assembly, TrainingResult
 
 Adapter = Callable[[TensorDict], dict[str, Tensor]]
 Measure = Callable[[TensorDict], Float[Tensor, "B F"]]
@@ -189,13 +188,8 @@ class _BatchSquares(RelativeL2):
         return super().sums(physical, target, rows)
 
 
-class Built(NamedTuple):
-    """A new model, its channels, what makes its objective, and the measure of a constant guess."""
-
-    model: Module
-    channels: Channels
-    objective: Callable[..., Objective]
-    constant: Measure | None
+# A new model, its channels, what makes its objective, and the measure of a constant guess.
+Built = tuple[Module, Channels, Callable[..., Objective], Measure | None]
 
 
 def task_of(cfg: DictConfig) -> "FieldTask":
@@ -208,19 +202,13 @@ def task_of(cfg: DictConfig) -> "FieldTask":
 
 
 class FieldTask:
-    """Fields at the tokens of meshes, by their relative L2 errors; other tasks override it all.
-
-    All ranks call its methods.
-    """
+    """Fields at the tokens of meshes, by their relative L2 errors; all ranks call its methods."""
 
     constant_name = "the training mean"
 
     def complete(self, cfg: DictConfig, data: MemoryCases | None) -> Sequence[str]:
-        """Settle what the config leaves open, in place; return what was guessed, in sentences.
-
-        What is guessed about own files is part of the config, so that it holds wherever the run is
-        opened.
-        """
+        """Settle what the config leaves open, in place; return what was guessed, in sentences."""
+        # Guesses are part of the config, so that they hold wherever the run is opened.
         cfg.data, guesses = complete_names(cfg.data, data=data)
         if cfg.training.norm == "auto":
             weighted = cfg.data.get("weights", NO_WEIGHTS) != NO_WEIGHTS
@@ -263,7 +251,7 @@ class FieldTask:
             group=ranks.context_group,
         )
         constant = objective(model).errors_of_mean if centres_fields(cfg.data) else None
-        return Built(model, channels, objective, constant)
+        return model, channels, objective, constant
 
     def describe(
         self, cfg: DictConfig, ranks: Ranks, assembly: "Assembly", chosen_on_test: bool

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -18,10 +19,12 @@ from ..parallel.ranks import Ranks, on_first_rank
 from ..runs import checkpoints
 from ..runs.checkpoints import Checkpoint, CheckpointStore
 from ..runs.directory import RunDirectory, read_metrics
-from .assembly import Assembly
 from .config import BUDGETS
 from .losses import case_errors
 from .reporting import SPLIT_NAMES, PeakMemory, Reporter, StopRequest
+
+if TYPE_CHECKING:
+    from .run import Assembly
 
 # What of a step has a state of its own, by its name in checkpoints.
 _PARTS = ("model", "average", "optimizer", "schedule", "scaler")
@@ -38,11 +41,7 @@ class Selection:
     error: float | None
 
     def describe(self, epochs: int, measured_on: str) -> str:
-        """Return the choice in a sentence, for tables of errors on the split `measured_on`.
-
-        >>> Selection("best", "val", 40, 800, 0.1134).describe(60, "test")
-        'Weights: best on validation cases, epoch 40 of 60 (error there 11.34 %).'
-        """
+        """Return the choice in a sentence, for tables of errors on the split `measured_on`."""
         if self.split is None:
             return f"Weights: of the last epoch ({self.epoch})."
         text = (
@@ -65,7 +64,7 @@ class Trainer:
         self,
         cfg: DictConfig,
         ranks: Ranks,
-        assembly: Assembly,
+        assembly: "Assembly",
         directory: RunDirectory,
         store: CheckpointStore,
         reporter: Reporter,
@@ -137,10 +136,8 @@ class Trainer:
             self.directory.forget_after(self.step, result=not self.is_complete)
 
     def save(self, metric: float | None = None, *, required: bool = False) -> None:
-        """Write a checkpoint; a full disk costs a warning unless it is `required`.
-
-        All ranks learn whether it was written, so that they agree on what is left to save.
-        """
+        """Write a checkpoint; a full disk costs a warning unless it is `required`."""
+        # All ranks learn whether it was written, so that they agree on what is left to save.
         self._flush()
         self._check_weights()
         state = {name: getattr(self.assembly.step, name).state_dict() for name in _PARTS}
@@ -228,7 +225,6 @@ class Trainer:
         return False
 
     def _batches(self) -> Iterator[tuple[TensorDict, ...]]:
-        """Return the batches of the steps that are left in this epoch."""
         loader = self.assembly.loaders.train
         loader.set_epoch(self.epoch)
         loader.sampler.skip(self.step_in_epoch * self.settings.accumulate * loader.batch_size)
@@ -237,7 +233,6 @@ class Trainer:
             yield group
 
     def _end_epoch(self) -> None:
-        """Evaluate and save what is due after an epoch."""
         self._flush()
         if self.step_in_epoch == self.assembly.steps_per_epoch:  # else the last, of which a part
             self.epoch, self.step_in_epoch = self.epoch + 1, 0

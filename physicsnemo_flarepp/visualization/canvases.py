@@ -1,6 +1,6 @@
 """From the mesh or cloud of a case and its token values to faces to paint, and their limits."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,22 +120,36 @@ def slice_volume(
 
     Returns the cut with the values at its cells or, interpolated, at its points.
     """
-    low, high = np.reshape(mesh.bounds, (3, 2))[axis]
-    centre = np.array(mesh.center)
-    centre[axis] += _ASIDE * (high - low)
-    bare = mesh.cast_to_unstructured_grid()
-    bare.clear_data()
-    data_of(bare, association)["values"] = np.asarray(values)
-    cut = bare.slice(normal="xyz"[axis], origin=centre)
+    (place, cut, found) = next(cut_volume(mesh, values, association, axis, [0.5 + _ASIDE]))
     if cut.n_cells == 0:
+        low, high = np.reshape(mesh.bounds, (3, 2))[axis]
         raise ValueError(
-            f"the plane {'xyz'[axis]} = {centre[axis]:g} meets no cell of the volume, which spans "
+            f"the plane {'xyz'[axis]} = {place:g} meets no cell of the volume, which spans "
             f"{low:g} to {high:g}"
         )
     page = np.zeros_like(cut.points)
     page[:, :2] = np.delete(cut.points, axis, axis=1)
-    found = np.asarray(data_of(cut, association)["values"])
-    return pv.PolyData(page, faces=cut.faces), found.reshape(-1, np.shape(values)[1])
+    return pv.PolyData(page, faces=cut.faces), found
+
+
+def cut_volume(
+    mesh: pv.DataSet,
+    values: Float[np.ndarray, "N Q"],
+    association: str,
+    axis: int,
+    shares: Iterable[float],
+) -> Iterator[tuple[float, pv.PolyData, np.ndarray]]:
+    """Yield place, cut and its values, across an axis at shares of the extent."""
+    low, high = np.reshape(mesh.bounds, (3, 2))[axis]
+    bare = mesh.cast_to_unstructured_grid()
+    bare.clear_data()
+    data_of(bare, association)["values"] = np.asarray(values)
+    for share in shares:
+        centre = np.array(mesh.center)
+        centre[axis] = low + share * (high - low)
+        cut = bare.slice(normal="xyz"[axis], origin=centre)
+        found = np.asarray(data_of(cut, association)["values"]) if cut.n_cells else np.empty(0)
+        yield centre[axis], cut, found.reshape(-1, np.shape(values)[1])
 
 
 @dataclass(frozen=True)
@@ -238,10 +252,7 @@ def _inside(
 def check_values(
     name: str, values: np.ndarray, n_tokens: int, mask: Bool[np.ndarray, " N"] | None = None
 ) -> Float[np.ndarray, " N"]:
-    """Return one finite float per token, of shape (N,) or (N, 1), or raise with the array's name.
-
-    Where the mask is False the value may be anything.
-    """
+    """Return a finite float for each token with data, (N,), or raise with the array's name."""
     values = np.asarray(values)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]

@@ -203,7 +203,6 @@ def plot_comparison(
 
 
 def _panels(theme: Theme, n_columns: int, views: Sequence[View]) -> Page:
-    """Return a page with a row for each view."""
     heights = [max(view.size[1], LOWEST * theme.dpi) for view in views]
     return Page(theme, [theme.panel_width * theme.dpi] * n_columns, heights)
 

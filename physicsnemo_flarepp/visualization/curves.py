@@ -141,7 +141,6 @@ def _series(
 
 
 def _thinned(series: np.ndarray) -> np.ndarray:
-    """Return means over consecutive steps, at most about 200 of them."""
     n = max(1, len(series) // _SMOOTHED_TO)
     means = [series[start : start + n].mean(0) for start in range(0, len(series), n)]
     return np.reshape(means, (-1, 2))
@@ -154,10 +153,8 @@ def colors_by_name(names: Mapping[str, Any], theme: Theme) -> dict[str, str]:
 
 
 def log_numbers(axis: Axes) -> None:
-    """Make the y axis logarithmic with enough plain numbers to read values.
-
-    Draw curves and set limits before; an axis without a curve stays as it is.
-    """
+    """Make the y axis logarithmic with enough plain numbers to read values."""
+    # Draw curves and set limits before; an axis without a curve stays as it is.
     if not any(np.size(line.get_ydata()) for line in axis.lines):
         return
     axis.set_yscale("log")

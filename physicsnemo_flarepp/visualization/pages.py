@@ -223,10 +223,7 @@ def _corner(picture: Pixels, width: int, height: int, low: bool) -> tuple[int, i
 
 
 class Page:
-    """A grid of axes of given sizes in pixels; the page is as large as the words around them need.
-
-    Use within :func:`styled`.
-    """
+    """A grid of axes of given sizes in pixels, as large as its words need; within `styled`."""
 
     def __init__(self, theme: Theme, widths: Sequence[float], heights: Sequence[float]) -> None:
         self.theme = theme

@@ -138,10 +138,7 @@ def make_views(
     *,
     tallest: float = 1.6,
 ) -> list[View]:
-    """Return views of everything or of the crop, on one scale that fills the width of a panel.
-
-    No view is higher than `tallest` widths of a panel.
-    """
+    """Return views of everything or of the crop, on one scale, no higher than `tallest` panels."""
     if canvas.flat and cameras is not None:
         raise ValueError(f"cameras is {cameras}, but the mesh is planar and has one view")
     usual = (PLAN,) if canvas.flat else CAR_CAMERAS

@@ -43,10 +43,10 @@ def test_size_and_proportions_are_compared_with_the_training_set(extent, advice)
     corners = np.array([1.6, 0.0, 0.9]) + np.outer([-0.5, 0.5], extent)
     found = compare_size(CARS, corners, "car.stl")
     if advice is None:
-        assert found.warning is None and found.doubt is None
+        assert found is None
     else:
-        assert re.search(f"car.stl is not of the size of .*{advice}", found.warning)
-        assert found.doubt == "the surface does not have the size of the training surfaces"
+        assert re.search(f"car.stl is not of the size of .*{advice}", found[0])
+        assert found[1] == "the surface does not have the size of the training surfaces"
 
 
 def test_a_stored_training_set_goes_before_the_normaliser(loaded):

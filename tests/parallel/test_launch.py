@@ -11,8 +11,8 @@ from physicsnemo.distributed import DistributedManager
 
 from physicsnemo_flarepp.parallel import initialize, make_mesh, shard_bounds
 from physicsnemo_flarepp.parallel.launch import find_device, find_launcher
-from physicsnemo_flarepp.training.assembly import start_ranks
 from physicsnemo_flarepp.training.config import check_config
+from physicsnemo_flarepp.training.run import start_ranks
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch, fake_gpus):
 
 
 def test_a_run_on_the_second_gpu_touches_no_other(monkeypatch, fake_gpus):
-    monkeypatch.setattr("physicsnemo_flarepp.training.assembly.make_mesh", lambda size: None)
+    monkeypatch.setattr("physicsnemo_flarepp.training.run.make_mesh", lambda size: None)
     touched = fake_gpus(2)
     cfg = {"model": {}, "data": {"builtin": "darcy"}, "run_dir": "out", "device": "cuda:1"}
     assert str(start_ranks(check_config(OmegaConf.create(cfg))).device) == "cuda:1"
@@ -151,7 +151,7 @@ def test_a_run_on_the_second_gpu_touches_no_other(monkeypatch, fake_gpus):
 
 @pytest.mark.parametrize("variables", [{}, {**TORCHRUN, "MASTER_PORT": "29500"}])
 def test_a_run_on_the_cpu_touches_no_gpu(monkeypatch, fake_gpus, variables):
-    monkeypatch.setattr("physicsnemo_flarepp.training.assembly.make_mesh", lambda size: None)
+    monkeypatch.setattr("physicsnemo_flarepp.training.run.make_mesh", lambda size: None)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     touched = fake_gpus(2)

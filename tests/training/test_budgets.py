@@ -12,7 +12,8 @@ import physicsnemo_flarepp.training.run as run_module
 from physicsnemo_flarepp.commands.configs import compose_config
 from physicsnemo_flarepp.datapipes import from_arrays
 from physicsnemo_flarepp.runs.model_files import load_model
-from physicsnemo_flarepp.training import assembly, train
+from physicsnemo_flarepp.training import run as training_run
+from physicsnemo_flarepp.training import train
 from physicsnemo_flarepp.training.config import check_config
 from physicsnemo_flarepp.training.run import with_defaults
 
@@ -71,10 +72,10 @@ def test_the_fastest_number_of_threads_is_found(fastest, make_config, monkeypatc
 
     torch.set_num_threads(3)
     cfg = check_config(make_config(threads="auto"))
-    ranks = assembly.start_ranks(cfg)
-    loaders = assembly.load_data(cfg, ranks)
-    monkeypatch.setattr(assembly.time, "perf_counter", clock)
-    assert assembly.fastest_threads(cfg, ranks, loaders) == fastest
+    ranks = training_run.start_ranks(cfg)
+    loaders = training_run.load_data(cfg, ranks)
+    monkeypatch.setattr(training_run.time, "perf_counter", clock)
+    assert training_run.fastest_threads(cfg, ranks, loaders) == fastest
     assert tried == {1, 3}
 
 

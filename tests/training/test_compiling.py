@@ -11,13 +11,13 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
 from physicsnemo_flarepp.datapipes.sampling import TOKEN_KEYS
-from physicsnemo_flarepp.training.assembly import (
+from physicsnemo_flarepp.training.config import TrainingConfig, check_config
+from physicsnemo_flarepp.training.run import (
     assemble,
     is_compiled,
     load_data,
     start_ranks,
 )
-from physicsnemo_flarepp.training.config import TrainingConfig, check_config
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 

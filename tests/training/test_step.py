@@ -9,9 +9,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from physicsnemo_flarepp.training import planning
-from physicsnemo_flarepp.training.assembly import assemble, load_data, start_ranks
 from physicsnemo_flarepp.training.config import check_config
 from physicsnemo_flarepp.training.optimizers import make_average, parameter_groups
+from physicsnemo_flarepp.training.run import assemble, load_data, start_ranks
 
 
 @pytest.fixture
