@@ -52,13 +52,7 @@ _REFERENCE = "${"
 
 @dataclass(frozen=True)
 class Pick:
-    """An array, or some of its columns.
-
-    Examples
-    --------
-    >>> Pick.parse("surface_fields[1:4]")
-    Pick(array='surface_fields', columns=slice(1, 4, None))
-    """
+    """An array, or some of its columns."""
 
     array: str
     columns: slice | None = None
@@ -98,11 +92,7 @@ def distinct_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_names(argument: str, given: Any) -> dict[str, Pick] | None:
-    """Return {name: pick} of a name, a list of names, or {name: array with columns}; None of None.
-
-    >>> parse_names("fields", ["p", "f[0]"])
-    {'p': Pick(array='p', columns=None), 'f_0': Pick(array='f', columns=slice(0, 1, None))}
-    """
+    """Return {name: pick} of a name, of names, or of {name: array with columns}; None of None."""
     if given is None:
         return None
     if isinstance(given, Mapping):
