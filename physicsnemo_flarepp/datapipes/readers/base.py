@@ -245,16 +245,10 @@ class CaseReader(Reader):
     ``global_names`` (one name per channel, the same in all cases), ``association``, ``grid``
     (shape or None) and what the subclass adds for plotting.
 
-    Parameters
-    ----------
-    case_ids : Sequence[str]
-        One id per sample; an id appears once.
-    grid : tuple[int, ...] or None
-        Shape of the structured grid that the tokens of a whole case form in row-major order.
-    options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read. A subclass takes the same argument and hands it on, as in
-        ``DarcyReader(root, options=ReaderOptions(n_points=1024))`` or, in YAML,
-        ``{_target_: ${dp:DarcyReader}, root: ..., options: {n_points: 1024}}``.
+    There is one of `case_ids` per sample; `grid` is the shape of the structured grid that the
+    tokens of a whole case form in row-major order. A subclass takes `options` and hands it on:
+    ``DarcyReader(root, options=ReaderOptions(n_points=1024))`` or, in YAML,
+    ``{_target_: ${dp:DarcyReader}, root: ..., options: {n_points: 1024}}``.
     """
 
     def __init__(
