@@ -78,13 +78,7 @@ class Inspection:
 
 
 def as_override(value: Any) -> str:
-    """Return a value as Hydra reads it on a command line.
-
-    Examples
-    --------
-    >>> print(as_override(["p", "p (Pa)"]))
-    [p,"p (Pa)"]
-    """
+    """Return a value as Hydra reads it on a command line."""
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{k}:{as_override(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):

@@ -2,9 +2,11 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Int
@@ -13,12 +15,61 @@ from physicsnemo.datapipes import Collator, DataLoader, Dataset
 from tensordict import TensorDict
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Sampler
 
 from .normalization import Normalizer, fit_baseline, normalization_kinds, paper_normalizer
 from .readers import CaseReader, MemoryCases
-from .sampling import TOKEN_KEYS, CaseSampler
+from .readers.base import TOKEN_KEYS, check_shard
 from .sources import TEST_SEED, DataSource, checked_config, open_source
 from .statistics import fit_normalizer
+
+
+@dataclass(eq=False)
+class CaseSampler(Sampler[int]):
+    """Order of the cases that one data rank reads in an epoch.
+
+    `shard` is (rank, size) among data-parallel ranks. `shuffle` draws a new order each epoch from
+    (seed, epoch). `equal_counts` repeats the first cases so that every rank reads the same number,
+    which collectives in every training step need; without it each case is read exactly once over
+    all ranks, which a test metric needs.
+    """
+
+    n_cases: int
+    shard: tuple[int, int] = (0, 1)
+    _: KW_ONLY
+    shuffle: bool = False
+    seed: int = 0
+    equal_counts: bool = False
+
+    def __post_init__(self) -> None:
+        self.rank, self.size = check_shard("data", self.shard)
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of `epoch`, from its first case."""
+        self.epoch, self._skip = epoch, 0
+
+    def skip(self, n_cases: int) -> None:
+        """Leave out this rank's first `n_cases` of the current epoch, to resume inside it."""
+        count = len(self._order())
+        if not 0 <= n_cases <= count:
+            raise ValueError(f"cannot skip {n_cases} cases: this rank reads {count} in an epoch")
+        self._skip = n_cases
+
+    def _order(self) -> np.ndarray:
+        """Return all cases that this rank reads in the epoch."""
+        order = np.arange(self.n_cases)
+        if self.shuffle:
+            order = np.random.default_rng([self.seed, self.epoch]).permutation(self.n_cases)
+        if self.equal_counts:
+            order = np.resize(order, -(-self.n_cases // self.size) * self.size)
+        return order[self.rank :: self.size]
+
+    def __len__(self) -> int:
+        return len(self._order()) - self._skip
+
+    def __iter__(self) -> Iterator[int]:
+        yield from map(int, self._order()[self._skip :])
 
 
 class PadCollator(Collator):

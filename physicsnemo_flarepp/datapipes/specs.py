@@ -51,13 +51,7 @@ def builtin_name(root: str | Path | None, builtin: str | None) -> str | None:
 
 
 def force_convention(fields: Iterable[str], builtin: str | None = None) -> ForceConvention | None:
-    """Return the convention that the forces of a set follow, None where it is not known.
-
-    Examples
-    --------
-    >>> [force_convention(["pMeanTrim"], name).shear_sign for name in (None, "cars")]
-    [-1, 1]
-    """
+    """Return the convention that the forces of a set follow, None where it is not known."""
     known = next((FORCE_CONVENTIONS[name] for name in fields if name in FORCE_CONVENTIONS), None)
     if known is not None and builtin in ("cars", "cars_wake"):
         return replace(known, publisher="the built-in cars", shear_sign=1)

@@ -31,10 +31,6 @@ def prediction_arrays(
 
     `widths` gives the channels of each field, in the order of the O columns; `predictions` are by
     the name of the run. Without a target there are no errors.
-
-    >>> arrays = prediction_arrays({"p": 1}, {"a": np.ones((2, 1))}, np.zeros((2, 1)))
-    >>> {name: values.tolist() for name, values in arrays.items()}
-    {'p': [0.0, 0.0], 'p_predicted': [1.0, 1.0], 'p_error': [1.0, 1.0]}
     """
     arrays = {}
     if target is not None:

@@ -21,8 +21,8 @@ Rows = slice | np.ndarray
 # Where the values of a mesh live.
 ASSOCIATIONS = ("cell", "point")
 # VTK's numbers of the kinds of cells that are polygons.
-_TRIANGLE, _POLYGON, _PIXEL, _QUAD = 5, 7, 8, 9
-POLYGON_TYPES = (_TRIANGLE, _POLYGON, _PIXEL, _QUAD)
+_TRIANGLE, _POLYGON, PIXEL, _QUAD = 5, 7, 8, 9
+POLYGON_TYPES = (_TRIANGLE, _POLYGON, PIXEL, _QUAD)
 
 
 def check_vertices(connectivity: Int[np.ndarray, " L"], n_points: int) -> None:
@@ -46,18 +46,6 @@ def select_polygons(
     kept = np.concatenate([[0], np.cumsum(sizes)])
     within = np.arange(kept[-1]) - np.repeat(kept[:-1], sizes)
     return connectivity[np.repeat(starts, sizes) + within], kept
-
-
-def pixels_to_quads(
-    connectivity: Int[np.ndarray, " L"], offsets: Int[np.ndarray, " n1"], types: np.ndarray
-) -> Int[np.ndarray, " L"]:
-    """Return polygons with pixels, which VTK lists line by line, turned into closed loops."""
-    third = offsets[:-1][types == _PIXEL] + 2
-    if len(third) == 0:
-        return connectivity
-    turned = connectivity.copy()
-    turned[third], turned[third + 1] = connectivity[third + 1], connectivity[third]
-    return turned
 
 
 def fan_triangles(
@@ -117,8 +105,14 @@ def unit_vectors(vectors: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
     return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
 
 
+@dataclass(frozen=True)
 class Cells:
     """What meshes of polygons and of other cells share."""
+
+    source: Path | str
+    points: Float[np.ndarray, "P 3"]
+    connectivity: Int[np.ndarray, " L"]
+    offsets: Int[np.ndarray, " n1"]
 
     @property
     def n_cells(self) -> int:
@@ -161,10 +155,6 @@ class PolygonMesh(Cells):
     (1, array([[0., 0., 4.]]), array([1., 1., 1., 1.]))
     """
 
-    source: Path | str
-    points: np.ndarray
-    connectivity: np.ndarray
-    offsets: np.ndarray
     data: Mapping[str, Mapping[str, np.ndarray]] = field(
         default_factory=lambda: {place: {} for place in ASSOCIATIONS}
     )
@@ -198,10 +188,6 @@ class CellMesh(Cells):
         VTK's name of the data set in the file.
     """
 
-    source: Path | str
-    points: Float[np.ndarray, "P 3"]
-    connectivity: Int[np.ndarray, " L"]
-    offsets: Int[np.ndarray, " n1"]
     types: np.ndarray
     data: Mapping[str, Mapping[str, np.ndarray]]
     present: Mapping[str, Collection[str]] | None = None

@@ -34,11 +34,11 @@ import psutil
 from ..files import damaged
 from .polygons import (
     ASSOCIATIONS,
+    PIXEL,
     POLYGON_TYPES,
     CellMesh,
     PolygonMesh,
     check_vertices,
-    pixels_to_quads,
     to_pyvista,
 )
 
@@ -126,7 +126,12 @@ def read_mesh(
         found.get((None, name)) for name in ("points", "connectivity", "offsets", "types", "sizes")
     )
     if types is not None and len(types) and np.isin(types, POLYGON_TYPES).all():
-        connectivity, types = pixels_to_quads(connectivity, offsets, types), None
+        # VTK lists the corners of a pixel line by line, those of other polygons around it.
+        third = offsets[:-1][types == PIXEL] + 2
+        swapped, types = np.stack([third, third + 1]), None
+        if len(third):
+            connectivity = connectivity.copy()
+            connectivity[swapped] = connectivity[swapped[::-1]]
     if types is None:
         return PolygonMesh(path, points, connectivity, offsets, data, head["present"])
     cells = connectivity, offsets, types

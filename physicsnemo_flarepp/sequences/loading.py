@@ -12,9 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 
 from ..builtin import generate
-from ..datapipes.loaders import Loaders
+from ..datapipes.loaders import CaseSampler, Loaders
 from ..datapipes.normalization import Normalizer
-from ..datapipes.sampling import CaseSampler
 from .config import SequenceConfig
 from .reading import READERS, SPLITS, SequenceSplit
 

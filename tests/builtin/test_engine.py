@@ -12,7 +12,7 @@ import pytest
 from physicsnemo_flarepp import __version__
 from physicsnemo_flarepp.builtin import generate, sets
 from physicsnemo_flarepp.builtin.__main__ import main
-from physicsnemo_flarepp.builtin.workers import case_file
+from physicsnemo_flarepp.builtin.engine import case_file
 from physicsnemo_flarepp.files import exclusive
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from physicsnemo_flarepp.datapipes import (
     plot_mesh,
     prepare,
 )
-from physicsnemo_flarepp.datapipes.sampling import token_rows
+from physicsnemo_flarepp.datapipes.readers.base import token_rows
 from tests.datapipes.readers.layouts import FIELDS, write_case
 
 RAW = {"_target_": "DrivAerMLReader", "fields": FIELDS, "features": ["normals"],

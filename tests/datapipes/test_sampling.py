@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from physicsnemo_flarepp.datapipes.sampling import (
-    CaseSampler,
+from physicsnemo_flarepp.datapipes.loaders import CaseSampler
+from physicsnemo_flarepp.datapipes.readers.base import (
     inclusion_probabilities,
     token_rows,
     weighted_rows,

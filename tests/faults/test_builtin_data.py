@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from physicsnemo_flarepp.builtin import generate, sets
-from physicsnemo_flarepp.builtin.workers import solve_to_file
+from physicsnemo_flarepp.builtin.engine import solve_to_file
 from physicsnemo_flarepp.datapipes import build_dataloaders
 
 # What Python tells an audit hook before a file operation.

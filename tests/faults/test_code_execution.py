@@ -15,7 +15,7 @@ import zarr
 from physicsnemo.core import Module
 from physicsnemo.mesh import DomainMesh
 
-from physicsnemo_flarepp.builtin import workers
+from physicsnemo_flarepp.builtin import engine
 from physicsnemo_flarepp.commands.data import read_data_config
 from physicsnemo_flarepp.commands.parsers import add_run_options
 from physicsnemo_flarepp.commands.results import load_chosen_run
@@ -222,8 +222,8 @@ def test_pickles_are_refused_with_and_without_trust(tmp_path, trap, trust):
 
 
 def spawn_solver():
-    with workers._fresh_interpreters():
-        process = workers._SPAWN.Process(target=os.getpid)
+    with engine._fresh_interpreters():
+        process = engine._SPAWN.Process(target=os.getpid)
         process.start()
     process.join()
     assert process.exitcode == 0

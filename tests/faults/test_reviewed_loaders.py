@@ -41,8 +41,8 @@ REVIEWED = {
     "commands/dispatch.py import_module": 2,
     "models/layers.py import_module": 1,
     "meshes/vtk_process.py import_module": 1,
-    "builtin/sets/base.py import_module": 1,
-    "builtin/workers.py import_module": 1,
+    "builtin/sets/__init__.py import_module": 1,
+    "builtin/engine.py import_module": 1,
     "visualization/rendering.py import_module": 1,
     # Programs of this package, in a fresh interpreter.
     "meshes/reading.py Popen": 1,
@@ -72,7 +72,7 @@ REVIEWED = {
     # Arrays: allow_pickle is False, by argument or by default.
     "datapipes/channels.py load": 1,
     "datapipes/readers/array_files.py load": 2,
-    "builtin/workers.py load": 1,
+    "builtin/engine.py load": 1,
     "inference/arrays.py load": 1,
     "sequences/reading.py load": 1,
     "inference/arrays.py open_memmap": 1,

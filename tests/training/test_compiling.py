@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
-from physicsnemo_flarepp.datapipes.sampling import TOKEN_KEYS
+from physicsnemo_flarepp.datapipes.readers.base import TOKEN_KEYS
 from physicsnemo_flarepp.training.config import TrainingConfig, check_config
 from physicsnemo_flarepp.training.run import (
     assemble,

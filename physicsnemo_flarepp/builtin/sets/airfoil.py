@@ -21,7 +21,7 @@ from ..solvers.full_potential import (
     nodal_velocity,
     solve_potential,
 )
-from .base import BuiltinSet, Case, validation_apart, write_grid_files
+from . import BuiltinSet, Case, validation_apart, write_grid_files
 
 GRID_SHAPE = (221, 51)
 MACH = 0.75

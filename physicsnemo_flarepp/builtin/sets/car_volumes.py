@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from ..solvers.panel_method import Panels, solve_flow
-from .base import BuiltinSet, Case
+from . import BuiltinSet, Case
 from .car_body import GROUND, CarShape, half_surface, sample_shape, whole_surface
 from .cars import SPEED, write_body, write_runs
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..solvers.panel_method import Panels, solve_flow
 from ..solvers.separation import base_pressure, separated_share
-from .base import BuiltinSet, Case
+from . import BuiltinSet, Case
 from .car_body import GROUND, CarShape, half_surface, sample_shape, whole_surface
 
 if TYPE_CHECKING:

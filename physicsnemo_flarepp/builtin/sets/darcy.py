@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.io import savemat
 
 from ..solvers import factorise
-from .base import BuiltinSet, Case, validation_apart
+from . import BuiltinSet, Case, validation_apart
 
 RESOLUTION = 85
 # The published set draws its field on 421 x 421 points; with as many cosine modes the interfaces

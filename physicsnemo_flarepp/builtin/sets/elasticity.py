@@ -14,7 +14,7 @@ import numpy as np
 
 from ..solvers.hyperelastic import solve_cell, von_mises_stress
 from ..solvers.triangulate import triangulate_cell
-from .base import BuiltinSet, Case, validation_apart
+from . import BuiltinSet, Case, validation_apart
 
 N_NODES = 972
 TRACTION = 100.0  # kPa

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ...files import replace_file
-from .base import BuiltinSet, Case
+from . import BuiltinSet, Case
 
 SYMBOLS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
 BLOCK = 1000

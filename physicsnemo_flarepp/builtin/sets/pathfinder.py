@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .base import BuiltinSet, Case
+from . import BuiltinSet, Case
 
 Window = tuple[slice, ...]
 BLOCK = 250

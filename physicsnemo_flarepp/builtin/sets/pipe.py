@@ -16,7 +16,7 @@ import numpy as np
 from scipy.interpolate import CubicHermiteSpline
 
 from ..solvers.navier_stokes import FlowNotConverged, channel_elements, solve_channel
-from .base import BuiltinSet, Case, validation_apart, write_grid_files
+from . import BuiltinSet, Case, validation_apart, write_grid_files
 
 LENGTH, WIDTH, VISCOSITY = 10.0, 1.0, 0.005
 GRID_SHAPE = (129, 129)

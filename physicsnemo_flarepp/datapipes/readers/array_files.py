@@ -283,12 +283,18 @@ def _check_written(path: Path, dataset: h5py.Dataset, name: str) -> None:
         expected = math.prod(-(-n // k) for n, k in zip(dataset.shape, dataset.chunks, strict=True))
         present = dataset.id.get_num_chunks()
     if present < expected:
-        raise RefusedFile(
-            f"{path}: array {name} has {present} of {expected} parts, the others were never "
-            f"written and would be read as {dataset.fillvalue}. Whoever wrote the file was "
-            "stopped: write it again. Or, if that is meant, set data.reader.allow_missing_chunks="
-            f"[{name!r}]"
-        )
+        raise RefusedFile(_missing_parts(path, name, f"{present} of {expected} parts", dataset))
+
+
+def _missing_parts(path: Path, name: str, has: str, array: h5py.Dataset | zarr.Array) -> str:
+    """Return the error for parts that a file lacks, which would be read as the fill value."""
+    fill = array.fillvalue if isinstance(array, h5py.Dataset) else array.fill_value
+    return (
+        f"{path}: array {name} has {has}, the others were never written or are lost. Either the "
+        "file is incomplete: fetch or write it again. Or its writer left out parts that hold only "
+        f"the fill value {fill}, as zarr does by default: then write it again with "
+        f"write_empty_chunks, or set allow_missing_chunks=[{name!r}] in data.reader"
+    )
 
 
 def mat_shape(path: Path, variable: str) -> tuple[int, ...]:
@@ -421,9 +427,5 @@ def check_chunks(path: Path, array: zarr.Array, allowed: Container[str]) -> None
     if present >= expected:
         present = array.nchunks_initialized // per_object
     if present < expected and array.basename not in allowed:
-        raise ValueError(
-            f"{path}: array {array.basename} has {present} of {expected} chunks. Either the copy "
-            "is incomplete: fetch it again. Or its writer left out chunks that hold only the fill "
-            f"value {array.fill_value}, as zarr does by default: then write it again with "
-            f"write_empty_chunks, or set allow_missing_chunks=[{array.basename!r}]"
-        )
+        has = f"{present} of {expected} chunks"
+        raise ValueError(_missing_parts(path, array.basename, has, array))

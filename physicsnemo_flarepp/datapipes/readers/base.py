@@ -1,4 +1,8 @@
-"""What all readers share: a case is a table of tokens, of which a rank reads the rows it owns."""
+"""What all readers share: a case is a table of tokens, of which a rank reads the rows it owns.
+
+Draws depend only on (seed, epoch, case) and on the shard, never on history or on threads, so that a
+run can be resumed and the ranks of a context group agree without communication.
+"""
 
 import os
 import threading
@@ -12,16 +16,19 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from jaxtyping import Float
 from physicsnemo.datapipes import Reader, Transform
 from tensordict import TensorDict
 
 from ...files import reading
+from ...meshes.polygons import Rows
 from ...parallel.ranks import split_bounds
-from ..sampling import TOKEN_KEYS, Rows, check_shard, token_rows, weighted_rows
 from ..validation import check_finite, check_range, check_unique
 from .case_tables import COLUMN_GROUPS, TokenTable
 from .names import MEASURE, NO_WEIGHTS
 
+# Entries of a sample that have one row per token.
+TOKEN_KEYS = ("coordinates", "features", "fields", "tokens", "weights")
 SAMPLING_MODES = ("fixed", "epoch")
 DENSITIES = ("cells", "area")
 # Transforms of PhysicsNeMo that change a token by itself, whatever their arguments.
@@ -77,6 +84,92 @@ class KeptCases:
             self._bytes += size
 
 
+def check_shard(name: str, shard: tuple[int, int]) -> tuple[int, int]:
+    """Return `shard` as two ints, or say why it is not a (rank, size) pair."""
+    rank, size = (int(part) for part in shard)
+    if size < 1 or not 0 <= rank < size:
+        raise ValueError(
+            f"{name} shard is (rank, size) = ({rank}, {size}); expected size >= 1 and "
+            "0 <= rank < size"
+        )
+    return rank, size
+
+
+def token_rows(
+    n_tokens: int, n_points: int | None, shard: tuple[int, int], seed: int, shuffled: bool = False
+) -> Rows:
+    """Return the rows of one case that a shard reads, ascending; a slice if they are contiguous.
+
+    The draw of `n_points` rows without replacement (all if None) is the same on every rank; the
+    shard (rank, size) is a contiguous part of it, so the shards together are the draw. If the rows
+    are stored in `shuffled` order, a contiguous block is a random draw and cheap to read; it
+    starts anywhere and wraps around at the end of the case.
+    """
+    rank, size = shard
+    if n_points is None or n_points >= n_tokens:
+        return slice(*split_bounds(n_tokens, size, rank))
+    start, stop = split_bounds(n_points, size, rank)
+    rng = np.random.default_rng(seed)
+    if shuffled:
+        first = int(rng.integers(n_tokens))
+        if first + n_points <= n_tokens:
+            return slice(first + start, first + stop)
+        return np.sort(np.arange(first, first + n_points) % n_tokens)[start:stop]
+    drawn = rng.choice(n_tokens, n_points, replace=False, shuffle=False)
+    return np.sort(drawn)[start:stop]
+
+
+def inclusion_probabilities(
+    weights: Float[np.ndarray, " N"], n_points: int
+) -> Float[np.ndarray, " N"]:
+    """Return how likely each row is drawn among `n_points`: proportional to its weight, at most 1.
+
+    At least `n_points` weights must be positive.
+    """
+    certain = np.zeros(len(weights), dtype=bool)
+    while True:
+        rest = weights[~certain].sum()
+        likely = weights * ((n_points - certain.sum()) / rest if rest > 0 else 0.0)
+        likely[certain] = 1.0
+        # Each round finds the rows that the probability freed by the last one makes certain.
+        over = likely > 1.0
+        if not over.any():
+            return likely
+        certain |= over
+
+
+def weighted_rows(
+    weights: Float[np.ndarray, " N"], n_points: int | None, shard: tuple[int, int], seed: int
+) -> tuple[Rows, Float[np.ndarray, " n"]]:
+    """Return rows of one case drawn by weight, and weights that compensate for it, in O(N).
+
+    As :func:`token_rows`, with the `weights` of all tokens. The weight of a drawn row is divided by
+    the probability of drawing it, so that a weighted sum over the draw is on average the sum over
+    the case.
+    """
+    rank, size = shard
+    if n_points is None or n_points >= len(weights):
+        rows = token_rows(len(weights), n_points, shard, seed)
+        return rows, weights[rows]
+    positive = np.count_nonzero(weights)
+    if positive < n_points:
+        raise ValueError(
+            f"{n_points} tokens cannot be drawn by weight: {positive} of {len(weights)} have one. "
+            "Set data.n_points lower, or data.sampling_density to 'cells'"
+        )
+    likely = inclusion_probabilities(weights, n_points)
+    rng = np.random.default_rng(seed)
+    # Equally spaced marks on the probabilities laid end to end hit each row as often as it is
+    # likely; neighbours in the file would be drawn together or not at all, so they are shuffled.
+    order = rng.permutation(np.flatnonzero(likely))
+    ends = np.cumsum(likely[order])
+    # The last end is n_points up to rounding, and every mark must lie before it.
+    marks = (np.arange(n_points) + rng.random()) * (ends[-1] / n_points)
+    drawn = np.sort(order[np.minimum(np.searchsorted(ends, marks, "right"), len(order) - 1)])
+    rows = drawn[slice(*split_bounds(n_points, size, rank))]
+    return rows, weights[rows] / likely[rows]
+
+
 @dataclass(frozen=True)
 class ReaderOptions:
     """Which tokens of a case a reader gives, the same for all readers.
@@ -96,7 +189,7 @@ class ReaderOptions:
         Column of weights of the tokens: ``none``, ``measure`` or a stored array.
     density : str
         ``cells``: every token is as likely to be drawn. ``area``: as its weight says, which is
-        then divided by that; see :func:`~..sampling.weighted_rows`.
+        then divided by that; see :func:`weighted_rows`.
     pin_memory : bool
         Pin the tensors for asynchronous copies to a GPU.
     memory : float
@@ -152,16 +245,10 @@ class CaseReader(Reader):
     ``global_names`` (one name per channel, the same in all cases), ``association``, ``grid``
     (shape or None) and what the subclass adds for plotting.
 
-    Parameters
-    ----------
-    case_ids : Sequence[str]
-        One id per sample; an id appears once.
-    grid : tuple[int, ...] or None
-        Shape of the structured grid that the tokens of a whole case form in row-major order.
-    options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read. A subclass takes the same argument and hands it on, as in
-        ``DarcyReader(root, options=ReaderOptions(n_points=1024))`` or, in YAML,
-        ``{_target_: ${dp:DarcyReader}, root: ..., options: {n_points: 1024}}``.
+    There is one of `case_ids` per sample; `grid` is the shape of the structured grid that the
+    tokens of a whole case form in row-major order. A subclass takes `options` and hands it on:
+    ``DarcyReader(root, options=ReaderOptions(n_points=1024))`` or, in YAML,
+    ``{_target_: ${dp:DarcyReader}, root: ..., options: {n_points: 1024}}``.
     """
 
     def __init__(

@@ -37,14 +37,7 @@ _GEO_FNO = ("airfoil", "elasticity", "pipe", "plasticity")
 
 
 def _case_id(root: Path, path: Path) -> str:
-    """Return the id of a case: ``run_<i>`` of the file or its directory, else the file's stem.
-
-    >>> root = Path("data")
-    >>> _case_id(root, root / "run_7" / "boundary_7.vtp"), _case_id(root, root / "train/run_7.npz")
-    ('run_7', 'run_7')
-    >>> _case_id(root, root / "boundary_1_mapped.vtp")
-    'boundary_1_mapped'
-    """
+    """Return the id of a case: ``run_<i>`` of the file or its directory, else the file's stem."""
     parent = path.parent
     if path.stem.startswith("run_") or parent == root or parent.name in SPLIT_DIRECTORIES:
         return path.stem
@@ -460,25 +453,16 @@ class DarcyReader(_SetReader):
 
     def _place(self, split: str, present: int, counts: Mapping[str, int | None]) -> slice:
         """Return which cases of the file are those of the split."""
-        published = {"train": self.spec.n_train, "val": self.spec.n_val, "test": self.spec.n_test}
-        alone, wanted, start, left = counts["train"] == 0, counts[split], 0, present
-        if split == "val":
-            start = published["train"] if counts["train"] is None else counts["train"]
-            left = present - start
-        if wanted is None:
-            wanted = published[split]
-            if split == "val":
-                wanted = min(wanted, left)
-            elif alone:
-                wanted = present
-        if split == "val" and (alone or counts["val"] is None and wanted < 1):
+        n_train = self.spec.n_train if counts["train"] is None else counts["train"]
+        unasked = {
+            "train": n_train,
+            "val": min(self.spec.n_val, present - n_train),
+            "test": self.spec.n_test if n_train else present,
+        }
+        wanted = unasked[split] if counts[split] is None else counts[split]
+        if split == "val" and (n_train == 0 or counts["val"] is None and wanted < 1):
             raise SplitMissing(f"{self.path} has no cases left for validation; lower n_train")
-        if not 1 <= wanted <= left:
-            raise ValueError(
-                f"{self.path}: n_{split}={wanted} cases were asked for, the file has {left}"
-                f"{' behind those of training' if start else ''}; choose between 1 and {left}"
-            )
-        return slice(start, start + wanted)
+        return apart_split(present, wanted, self.path, split, n_train if split == "val" else 0)
 
     def _stride(self, side: int, stride: int | None) -> int:
         if stride is not None:

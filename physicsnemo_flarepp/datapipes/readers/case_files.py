@@ -72,14 +72,7 @@ def find_files(root: Path, patterns: Sequence[str] | None, layout: str = "auto")
 
 
 def _pattern_expression(pattern: str) -> re.Pattern:
-    """Return the regular expression of a glob with ``{case}``.
-
-    >>> expression = _pattern_expression("run_{case}/boundary_{case}.vtp")
-    >>> expression.fullmatch("run_7/boundary_7.vtp")["case"]
-    '7'
-    >>> expression.fullmatch("run_7/boundary_8.vtp") is None
-    True
-    """
+    """Return the regular expression of a glob with ``{case}``, which is the same each time."""
     known = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
     expression, case = "", "(?P<case>[^/]+?)"
     for part in re.split(r"(\{case\}|\*\*/|\*|\?)", pattern):
@@ -216,12 +209,7 @@ def _ids(root: Path, paths: Sequence[Path]) -> dict[Path, str]:
 
 
 def _array_names(paths: Iterable[Path], ids: Mapping[Path, str]) -> dict[Path, str]:
-    """Return the names of the arrays of .npy files: of the file, without the id of the case.
-
-    >>> path = Path("fields/run_7_pressure.npy")
-    >>> list(_array_names([path], {path: "run_7"}).values())
-    ['pressure']
-    """
+    """Return the names of the arrays of .npy files: of the file, without the id of the case."""
     names = {path: path.stem for path in paths if path.suffix == ".npy"}
     for path, name in names.items():
         if path in ids and ids[path] in name:
@@ -230,11 +218,7 @@ def _array_names(paths: Iterable[Path], ids: Mapping[Path, str]) -> dict[Path, s
 
 
 def in_order(ids: Iterable[str]) -> list[str]:
-    """Return ids in the order of the numbers in them.
-
-    >>> in_order(["run_10", "run_9"])
-    ['run_9', 'run_10']
-    """
+    """Return ids in the order of the numbers in them."""
 
     def key(text: str) -> list[tuple[bool, int | str]]:
         parts = [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", text)]

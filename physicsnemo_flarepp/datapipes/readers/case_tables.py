@@ -47,11 +47,7 @@ _MOST_VALUES = 4096
 
 
 def channel_names(widths: Mapping[str, int]) -> list[str]:
-    """Return one name per channel of named arrays; the parts of a vector are told apart.
-
-    >>> channel_names({"p": 1, "shear": 3, "y": 4})
-    ['p', 'shear_x', 'shear_y', 'shear_z', 'y_0', 'y_1', 'y_2', 'y_3']
-    """
+    """Return one name per channel of named arrays; the parts of a vector are told apart."""
     channels = []
     for name, width in widths.items():
         parts = "xyz"[:width] if width <= 3 else range(width)
@@ -60,11 +56,7 @@ def channel_names(widths: Mapping[str, int]) -> list[str]:
 
 
 def parameter_names(widths: Mapping[str, int]) -> list[str]:
-    """Return one name per number of the values of a case, which need not be vectors in space.
-
-    >>> parameter_names({"speed": 1, "mu": 2})
-    ['speed', 'mu_1', 'mu_2']
-    """
+    """Return one name per number of the values of a case, which need not be vectors in space."""
     return [
         name if width == 1 else f"{name}_{i}"
         for name, width in widths.items()

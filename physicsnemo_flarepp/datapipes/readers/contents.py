@@ -219,14 +219,6 @@ def open_files(
     return replace(contents, checked=checked, decoded=True, held=held)
 
 
-def file_state(path: Path) -> tuple:
-    """Return what changes when a file does."""
-    if not path.exists():
-        return path, None
-    found = path.stat()
-    return path, found.st_mtime_ns, found.st_size, found.st_ino
-
-
 def open_file(path: Path, wanted: Wanted, name: str | None = None) -> Contents:
     """Return the contents of one file or store; the format is told by its suffix."""
     suffix = path.suffix.lower()

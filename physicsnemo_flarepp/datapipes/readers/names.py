@@ -52,13 +52,7 @@ _REFERENCE = "${"
 
 @dataclass(frozen=True)
 class Pick:
-    """An array, or some of its columns.
-
-    Examples
-    --------
-    >>> Pick.parse("surface_fields[1:4]")
-    Pick(array='surface_fields', columns=slice(1, 4, None))
-    """
+    """An array, or some of its columns."""
 
     array: str
     columns: slice | None = None
@@ -98,11 +92,7 @@ def distinct_names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_names(argument: str, given: Any) -> dict[str, Pick] | None:
-    """Return {name: pick} of a name, a list of names, or {name: array with columns}; None of None.
-
-    >>> parse_names("fields", ["p", "f[0]"])
-    {'p': Pick(array='p', columns=None), 'f_0': Pick(array='f', columns=slice(0, 1, None))}
-    """
+    """Return {name: pick} of a name, of names, or of {name: array with columns}; None of None."""
     if given is None:
         return None
     if isinstance(given, Mapping):
@@ -317,8 +307,12 @@ def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]
     """Return the names with guesses for those that were not given, and what was guessed."""
     first, told = cases[0], []
     if first.mesh is not None:
-        place = names.association or _guess_place(first, names)
-        if names.association is None:
+        place = names.association
+        if place is None:
+            # Where the named arrays are, or else where most results are.
+            results = {p: sum(_is_result(n, first) for n in first.columns(p)) for p in ASSOCIATIONS}
+            known = names.fields is not None
+            place = find_place(first, names) if known else max(results, key=results.get)
             told.append(f"tokens are the {place}s of the mesh")
         names = replace(names, association=place)
         columns = token_columns(first.columns(place), first.count(place), None)
@@ -393,15 +387,6 @@ def _is_result(name: str, contents: Contents) -> bool:
     return any(p[name].dtype.kind == "f" for p in places if name in p)
 
 
-def _guess_place(contents: Contents, names: Names) -> str:
-    """Return where the named arrays are, or else where most results are."""
-    if names.fields is not None:
-        return find_place(contents, names)
-    return max(
-        ASSOCIATIONS, key=lambda p: sum(_is_result(n, contents) for n in contents.columns(p))
-    )
-
-
 def _guess_coordinates(contents: Contents, names: Names) -> dict[str, Pick]:
     """Return the first arrays with usual names that fit the others, or none for a grid."""
     candidates = [{n: Pick(n) for n in found} for found in _coordinate_candidates(contents)]
@@ -448,20 +433,16 @@ def _fits(contents: Contents, names: Names) -> bool:
 
 def _case_values(contents: Contents, names: Names) -> dict[str, Rowwise]:
     """Return what is of the whole case: its values, and small arrays that are not of tokens."""
-    small = {
-        name: array
-        for name, array in contents.arrays.items()
-        if math.prod(array.shape) <= _MOST_VALUES and not _is_of_tokens(contents, names, array)
-    }
+    small = {n: a for n, a in contents.arrays.items() if math.prod(a.shape) <= _MOST_VALUES}
+    if small and contents.mesh is not None:
+        of_tokens = [(contents.count(place),) for place in ASSOCIATIONS]
+    elif small:
+        n_tokens, grid = token_shape(contents, names)
+        of_tokens = [(n_tokens,), *([] if grid is None else [grid])]
     values = {n: v for n, v in contents.values.items() if v.size <= _MOST_VALUES}
-    return {**small, **values}
-
-
-def _is_of_tokens(contents: Contents, names: Names, array: Rowwise) -> bool:
-    if contents.mesh is not None:
-        return array.shape[:1] in [(contents.count(place),) for place in ASSOCIATIONS]
-    n, grid = token_shape(contents, names)
-    return array.shape[:1] == (n,) or (grid is not None and array.shape[: len(grid)] == grid)
+    return {
+        n: a for n, a in small.items() if not any(a.shape[: len(s)] == s for s in of_tokens)
+    } | values
 
 
 def _is_parameter(name: str, cases: Sequence[Mapping[str, Rowwise]]) -> bool:

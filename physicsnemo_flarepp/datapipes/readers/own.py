@@ -18,7 +18,7 @@ from .array_files import LazyArray, Rowwise
 from .base import CaseReader, ReaderOptions
 from .case_files import CaseFiles, find_files, read_parameters, some
 from .case_tables import TokenTable, make_table
-from .contents import Contents, Wanted, file_state, is_connectivity, open_body, open_files
+from .contents import Contents, Wanted, is_connectivity, open_body, open_files
 from .names import MEASURE, RESULT, TO_BODY, Names, complete, is_coordinates, token_shape
 from .splits import named_split
 
@@ -29,19 +29,9 @@ _PROBED = 4
 class NamedReader(CaseReader):
     """Base of the readers whose arrays are given a meaning by names.
 
-    A subclass gives :meth:`open_contents`.
-
-    Parameters
-    ----------
-    found : Mapping[str, Path]
-        Where each case is, by its id.
-    root, split, cases, manifest, n_cases, by_share
-        Which of them are read; see
-        :func:`~physicsnemo_flarepp.datapipes.readers.splits.named_split`.
-    names : Mapping[str, Any]
-        What the arrays are taken for; what is not given is guessed from the first cases.
-    options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read; see :class:`ReaderOptions`.
+    A subclass gives :meth:`open_contents`. `found` says where each case is, by its id; `root`,
+    `split` and `choice` are those of :func:`.splits.named_split`. What is not in `names` is guessed
+    from the first cases.
     """
 
     def __init__(
@@ -279,7 +269,9 @@ class OwnReader(NamedReader):
 
     def case_state(self, index: int) -> Hashable:
         """Return the state of the files of case `index`."""
-        return tuple(map(file_state, self._files.cases.get(self.case_ids[index], ())))
+        paths = self._files.cases.get(self.case_ids[index], ())
+        found = [path.stat() if path.exists() else None for path in paths]
+        return tuple(s and (s.st_mtime_ns, s.st_size, s.st_ino) for s in found)
 
     def _case_values(self, case: str) -> Mapping[str, np.ndarray]:
         """Return the values of a case in CSV files, if they are used."""

@@ -38,10 +38,6 @@ class SplitFraction:
     Cases are ordered by a hash of seed and id, so that a case that is added later moves no other
     between splits but those at a boundary. Of n cases a split has its fraction of n, rounded, and
     at least 1.
-
-    >>> ids, parts = [f"run_{i}" for i in range(10)], {"train": 0.7, "val": 0.1, "test": 0.2}
-    >>> [len(SplitFraction(split, parts, 0).choose(ids)) for split in parts]
-    [7, 1, 2]
     """
 
     split: str
@@ -95,14 +91,6 @@ def positional_split(
     array holds test cases only, by default all of them. Validation takes cases that are in neither:
     those between the two, or else those behind the pool, by default ``spec.n_val`` or all there
     are.
-
-    >>> from physicsnemo_flarepp.datapipes.specs import benchmark
-    >>> [positional_split(benchmark("pipe"), split, 2310) for split in ("test", "val")]
-    [slice(1000, 1200, None), slice(1200, 1400, None)]
-    >>> [positional_split(benchmark("elasticity"), split, 2000) for split in ("test", "val")]
-    [slice(1800, 2000, None), slice(1000, 1200, None)]
-    >>> positional_split(benchmark("elasticity"), "test", 30, n_train=0)
-    slice(0, 30, None)
     """
     check_split(split)
     pool = min(n_cases, spec.pool or n_cases)
@@ -136,14 +124,17 @@ def positional_split(
     return slice(start, start + wanted)
 
 
-def apart_split(n_cases: int, wanted: int | None, path: Path) -> slice:
-    """Return the first `wanted` of the `n_cases` in a file of one split, by default all."""
-    if wanted is not None and not 1 <= wanted <= n_cases:
+def apart_split(
+    n_cases: int, wanted: int | None, path: Path, split: str = "val", start: int = 0
+) -> slice:
+    """Return `wanted` of the `n_cases` in a file from `start` on, by default all."""
+    left = n_cases - start
+    if wanted is not None and not 1 <= wanted <= left:
         raise ValueError(
-            f"{path}: {wanted} cases were asked for, the file has {n_cases}; choose between 1 and "
-            f"{n_cases}"
+            f"{path}: n_{split}={wanted} cases were asked for, the file has {left}"
+            f"{' behind those of training' if start else ''}; choose between 1 and {left}"
         )
-    return slice(0, n_cases if wanted is None else wanted)
+    return slice(start, start + (left if wanted is None else wanted))
 
 
 def check_split(split: str) -> None:

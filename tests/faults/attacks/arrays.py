@@ -10,8 +10,8 @@ import h5py
 import numpy as np
 from scipy.io import savemat
 
+from physicsnemo_flarepp.builtin.engine import case_file, unsolved_cases
 from physicsnemo_flarepp.builtin.sets import CaseId
-from physicsnemo_flarepp.builtin.workers import case_file, unsolved_cases
 from physicsnemo_flarepp.datapipes import GeoFNOReader
 from physicsnemo_flarepp.datapipes.channels import Channels
 from physicsnemo_flarepp.datapipes.readers.array_files import load_mat
