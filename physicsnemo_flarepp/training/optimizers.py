@@ -86,6 +86,10 @@ def _residual_weights(model: nn.Module) -> list[Tensor]:
     ]
 
 
+# Of matrices that are iterated together on a CPU: half of a common second-level cache.
+CACHED_BYTES = 2**19
+
+
 class ResidualMuon(torch.optim.Muon):
     r"""Muon for matrices, some of which stack several maps, whose decay leaves the identity.
 
@@ -155,10 +159,17 @@ def orthogonal_factors(
     """Return about the factor U V^T of each matrix U S V^T, by Newton and Schulz's iteration."""
     a, b, c = coefficients
     wide = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
-    x = wide / torch.linalg.matrix_norm(wide, keepdim=True).clamp(min=eps)
-    for _ in range(steps):
-        gram = torch.bmm(x, x.mT)
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    at_once = len(wide)
+    if wide.device.type == "cpu":  # in groups that stay in the cache during the iteration
+        at_once = max(1, CACHED_BYTES // (wide[0].numel() * wide.element_size()))
+    factors = []
+    for x in wide.split(at_once):
+        x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=eps)
+        for _ in range(steps):
+            gram = torch.bmm(x, x.mT)
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        factors.append(x)
+    x = torch.cat(factors)
     return x.mT if matrices.shape[1] > matrices.shape[2] else x
 
 

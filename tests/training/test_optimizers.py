@@ -121,6 +121,14 @@ def test_muon_steps_every_projection_as_torchs_does_on_its_own():
     assert (stored - moved).norm() < 0.02 * (stored - torch.eye(16).repeat(4, 1)).norm()
 
 
+@pytest.mark.parametrize("shape", [(10, 128, 128), (3, 400, 384)])  # two groups, one map each
+def test_orthogonal_factors_of_many_maps_are_those_of_each(shape):
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    options = ((3.4445, -4.7750, 2.0315), 5, 1e-7)
+    each = torch.cat([orthogonal_factors(matrix[None], *options) for matrix in matrices])
+    torch.testing.assert_close(orthogonal_factors(matrices, *options), each, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("shape", [(5, 5), (3, 7), (7, 3)])
 def test_orthogonal_factors_bring_singular_values_near_one_and_keep_their_directions(shape):
     matrix = torch.randn(2, *shape, dtype=torch.float64)
