@@ -13,7 +13,11 @@ from ..files import pretrained_runs
 
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _BOX = "X0,X1,Y0,Y1,Z0,Z1"
-_LEVEL = {"type": float, "metavar": "SHARE", "help": "of bounds: 0.8, 0.9 (default) or 0.95"}
+_LEVEL = {
+    "type": float,
+    "metavar": "SHARE",
+    "help": "level of the bounds: 0.8, 0.9 (default) or 0.95",
+}
 FIGURE_NAMES = ("comparison", "gallery", "parity", "routing", "spectrum", "training")
 
 
@@ -58,7 +62,11 @@ def add_force_options(parser: argparse.ArgumentParser) -> None:
     add("--reference-area", type=float, help="default: aRef, else the frontal area")
     add("--drag-axis", type=float, nargs=3, metavar=("X", "Y", "Z"))
     add("--lift-axis", type=float, nargs=3, metavar=("X", "Y", "Z"))
-    add("--orientation", metavar="SIDE", help="where cells face: auto (default), outward or inward")
+    add(
+        "--orientation",
+        metavar="SIDE",
+        help="side that cells face: auto (default), outward or inward",
+    )
 
 
 def _add_run_and_forces(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +79,7 @@ def _add_surface_options(parser: argparse.ArgumentParser, held: str = "") -> Non
     add("--scale", type=float, default=1.0, help="0.001 for millimetres")
     add("--flip", action="store_true", help="reverse the normals of the cells")
     add("--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-        help=f"values of the whole case that the model takes{held}")  # fmt: skip
+        help=f"inputs of the whole case{held}")  # fmt: skip
 
 
 def _add_views(parser: argparse.ArgumentParser, usual: str) -> None:
@@ -79,7 +87,7 @@ def _add_views(parser: argparse.ArgumentParser, usual: str) -> None:
     add("--views", type=lambda text: text.split(","), metavar="VIEW,...",
         help="of surfaces: three-quarter, side, top, front, rear, bottom, underside; default: "
         + usual)  # fmt: skip
-    add("--up", choices=("x", "y", "z"), help="what is up in the data; default: the lift axis, z")
+    add("--up", choices=("x", "y", "z"), help="upward axis of the data; default: the lift axis, z")
 
 
 def _add_shape_options(parser: argparse.ArgumentParser) -> None:
@@ -90,10 +98,14 @@ def _add_shape_options(parser: argparse.ArgumentParser) -> None:
     add("--lattice", type=_numbers(3, int), default=(5, 3, 3), metavar="NX,NY,NZ",
         help="control points along x, y and z (default: 5,3,3)")  # fmt: skip
     add("--moving-area", action="store_true",
-        help="refer coefficients to the frontal area of the changed shape")  # fmt: skip
-    _add_surface_options(parser, "; they are held")
-    add("--allow-open", action="store_true", help="take a surface with openings")
-    add("--scratch", type=Path, help="folder for what large meshes need; default: memory")
+        help="use the frontal area of the changed shape as reference area")  # fmt: skip
+    _add_surface_options(parser, "; held fixed")
+    add("--allow-open", action="store_true", help="accept a surface with openings")
+    add(
+        "--scratch",
+        type=Path,
+        help="folder for intermediate arrays of large meshes; default: memory",
+    )
     _add_views(parser, "three-quarter,side,top,underside")
 
 
@@ -125,8 +137,8 @@ def predict(parser: argparse.ArgumentParser) -> None:
     Surfaces (.vtp, .stl, .ply, .obj, .vtk, .vtu) are predicted at every cell by exact streaming.
     The current folder gets the same mesh, with its data and <field>_predicted, cells in their
     original order. Forces are printed, with the bounds of all errors if the run was calibrated and
-    the surface is like those of training; <field>_band are bounds at each cell. Of several runs on
-    the same data the mean is given, and <field>_spread.
+    the surface is like those of training; <field>_band are bounds at each cell. Several runs
+    on the same data give their mean and <field>_spread.
 
     A model trained on your own files takes any file that training reads, under the same names, with
     or without the fields. Other models take points: .npz files with coordinates (N, d) and, as in
@@ -139,7 +151,11 @@ def predict(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", nargs="?", type=Path, help="run directory")
     add("files", nargs="*", type=Path, help="more runs; meshes, or arrays of points")
-    add("--pretrained", metavar="NAME", help=f"one of the package: {', '.join(pretrained_runs())}")
+    add(
+        "--pretrained",
+        metavar="NAME",
+        help=f"run that comes with the package: {', '.join(pretrained_runs())}",
+    )
     add("--level", **_LEVEL)
     add("--figure", action="store_true", help="draw the bounds at each cell of surfaces")
     add("--cases", nargs="+", default=[], help="ids or positions of test cases")
@@ -150,7 +166,7 @@ def predict(parser: argparse.ArgumentParser) -> None:
 
 
 def calibrate(parser: argparse.ArgumentParser) -> None:
-    """Bounds of the errors of a run, from cases that it was not trained on.
+    """Error bounds of a run, from cases it was not trained on.
 
         flarepp calibrate outputs/cars-flarepp-seed0
         flarepp calibrate outputs/cars-flarepp-seed0 data/more_cars
@@ -163,12 +179,12 @@ def calibrate(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="run directories, then a data folder")
     add("--weights", type=Path, metavar="CSV",
-        help="columns case, weight: how much likelier a case is where bounds are used")  # fmt: skip
+        help="columns case, weight: relative frequency of each case in use")  # fmt: skip
     add_run_options(parser)
 
 
 def delta(parser: argparse.ArgumentParser) -> None:
-    """What changes from one surface to another, and whether the model can tell.
+    """Predicted change between two surfaces, and whether its sign is certain.
 
         flarepp delta outputs/cars-flarepp-seed0 before.stl after.stl
 
@@ -227,7 +243,7 @@ def report(parser: argparse.ArgumentParser) -> None:
 
 
 def view(parser: argparse.ArgumentParser) -> None:
-    """Look at a run or a mesh file in a browser, and predict surfaces that are dropped there.
+    """Look at a run or a mesh file in a browser, and predict surfaces dropped into it.
 
         flarepp view outputs/cars-flarepp-seed0
         flarepp view --pretrained cars car.stl
@@ -240,7 +256,11 @@ def view(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("path", nargs="?", type=Path, help="run directory, or mesh file")
     add("file", nargs="?", type=Path, help="surface to predict first")
-    add("--pretrained", metavar="NAME", help=f"one of the package: {', '.join(pretrained_runs())}")
+    add(
+        "--pretrained",
+        metavar="NAME",
+        help=f"run that comes with the package: {', '.join(pretrained_runs())}",
+    )
     add("--port", type=int, default=0, help="default: a free one")
     add("--no-browser", action="store_true", help="only print the address")
     _add_run_and_forces(parser)
@@ -253,8 +273,8 @@ def export(parser: argparse.ArgumentParser) -> None:
         flarepp export outputs/cars-flarepp-seed0 --format onnx --output car.onnx
 
     The file takes coordinates, features and weights of any number of points, as the run was
-    trained with them, and returns fields, all in physical units. It is compared with the run on
-    three sizes before it is kept. See docs/export.md for how to load it.
+    trained with them, and returns fields, all in physical units. It is kept only if it agrees with
+    the run at three sizes. See docs/export.md for how to load it.
     """
     add = parser.add_argument
     add("run", type=Path, help="run directory")
@@ -299,8 +319,8 @@ def optimize(parser: argparse.ArgumentParser) -> None:
     lattice, on exact gradients. By default inputs stay within the ranges of the training set,
     latent states as near to it as held-out cases, and the shape symmetric about y. Writes the best
     shape as .stl and .vtp, every shape that was tried, curves, and a picture of before and after.
-    Ctrl-C keeps the best; the same command resumes. The change is that of the surrogate: confirm it
-    with the solver.
+    Ctrl-C keeps the best; the same command resumes. The surrogate predicts the change: confirm
+    it with the solver.
 
     Limits are LOW,HIGH, either may be left out: volume, length, width and height over those of the
     given shape; clearance, how much higher its lowest point is; drag, lift, side, channels.
@@ -318,10 +338,10 @@ def optimize(parser: argparse.ArgumentParser) -> None:
     add("--freeze", nargs="+", default=[], metavar="PLANE",
         help="planes of control points that stay: xmin, xmax, ymin, ymax, zmin, zmax")  # fmt: skip
     add("--along", default="xyz", metavar="AXES", help="directions of movement (default: xyz)")
-    add("--asymmetric", action="store_true", help="let the halves with y differ")
+    add("--asymmetric", action="store_true", help="do not mirror the shape about y = 0")
     add("--outside", type=float, default=0.05, metavar="SHARE",
-        help="how far inputs may leave the ranges of training (default: 0.05 of them)")  # fmt: skip
-    add("--anywhere", action="store_true", help="no trust region, neither by ranges nor by latents")
+        help="how far beyond the training ranges, as a share of them (default: 0.05)")  # fmt: skip
+    add("--anywhere", action="store_true", help="no trust region")
     add("--evaluations", type=int, default=40, help="shapes to try (default: 40)")
     add("--output", type=Path, help="folder; default: <surface>_optimized")
     _add_run_and_forces(parser)
@@ -394,7 +414,7 @@ def inspect(parser: argparse.ArgumentParser) -> None:
 
 
 def check(parser: argparse.ArgumentParser) -> None:
-    """Find out whether everything works on this machine.
+    """Check that everything works on this machine.
 
         flarepp check
         flarepp check --ranks 2 --json > report.json

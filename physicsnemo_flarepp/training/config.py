@@ -61,7 +61,7 @@ class TrainingConfig:
     """Optimisation, evaluation and checkpointing of a run. See ``flarepp train --help``."""
 
     epochs: int | None = setting(
-        500, "Passes over the training cases. Give epochs, steps or minutes; the others are null."
+        500, "Passes over the training cases. Set one of epochs, steps and minutes."
     )
     steps: int | None = setting(None, "Optimisation steps of the run, instead of epochs.")
     minutes: float | None = setting(
@@ -70,13 +70,13 @@ class TrainingConfig:
         "begins, from the time of its first steps; a resumed run keeps that number.",
     )
     start_from: str | None = setting(
-        None, "Run directory whose final weights this new run begins with; null: random weights."
+        None, "Run directory whose final weights start this run; null: random weights."
     )
     optimizer: str = setting(
         "adamw", "adamw, or muon: Muon for the matrices of the blocks, AdamW for all else."
     )
-    learning_rate: float = setting(1e-3, "Peak of the schedule of AdamW.")
-    muon_learning_rate: float = setting(1e-2, "Peak of the schedule of Muon.")
+    learning_rate: float = setting(1e-3, "Peak learning rate of AdamW.")
+    muon_learning_rate: float = setting(1e-2, "Peak learning rate of Muon.")
     lora_rank: int | None = setting(
         None,
         "With start_from: train only matrices of this rank beside the blocks' own (LoRA, by "
@@ -143,19 +143,19 @@ class TrainingConfig:
     )
     watch_test: bool = setting(
         False,
-        "Evaluate the test set as often, to draw its curve. By default no test case is read before "
-        "the end of training.",
+        "Evaluate the test set as often as the validation split, to draw its curve. By default "
+        "no test case is read before the end of training.",
     )
     select: str = setting(
         "last",
         "Which weights are the result: last, of the last epoch; best, of the evaluated epoch with "
         "the lowest validation error; best_on_test, with the lowest test error, which is then "
-        "optimistic: only for comparison with results that were chosen so.",
+        "optimistic: only for comparison with results selected the same way.",
     )
     checkpoint_every: int | None = setting(
         None, "Steps between checkpoints; null saves after every epoch."
     )
-    keep_checkpoints: int = setting(3, "Newest checkpoints that are kept, besides the best.")
+    keep_checkpoints: int = setting(3, "Number of newest checkpoints to keep, besides the best.")
     log_every: int = setting(
         10,
         "Steps between reads of the loss, the only moments at which a step waits for the device.",
