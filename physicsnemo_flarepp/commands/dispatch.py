@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Examples
     --------
     >>> main(["--version"])
-    0.6.0
+    0.6.1
     0
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)

@@ -66,7 +66,7 @@ def test_another_run_is_kept_by_a_script_and_found_by_its_name(
     monkeypatch.setattr(files, "PRETRAINED", tmp_path / "pretrained")
     with pytest.raises(SystemExit):
         verb("predict")(["--help"])
-    assert f"one of the package: {folder.name}" in capsys.readouterr().out
+    assert f"run that comes with the package: {folder.name}" in capsys.readouterr().out
     surface = next(surfaces.rglob("*.vtp"))
     (written,) = verb("predict")(["--pretrained", folder.name, str(surface), "--output",
                                   str(tmp_path / "out.vtp")])  # fmt: skip

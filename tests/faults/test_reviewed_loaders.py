@@ -35,9 +35,6 @@ HARMLESS = {("json", "load"), ("json", "loads"), ("torch", "compile"), ("re", "c
 REVIEWED = {
     # Names of this package or of its own table.
     "__init__.py import_module": 1,
-    "datapipes/__init__.py import_module": 1,
-    "evaluation/__init__.py import_module": 1,
-    "sequences/__init__.py import_module": 1,
     "commands/dispatch.py import_module": 2,
     "models/layers.py import_module": 1,
     "meshes/vtk_process.py import_module": 1,
