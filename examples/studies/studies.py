@@ -19,15 +19,25 @@ DARCY = _CPU | {
     "training.steps": 1000,
     "training.evaluate_every": "null",  # about 20 times, at most once an epoch
 }
-ELASTICITY = DARCY | {"experiment": "quick/elasticity"}
+# As many tokens, of one case: its 972 points are too few to draw from.
+ELASTICITY = DARCY | {
+    "experiment": "quick/elasticity",
+    "data.batch_size": 1,
+    "data.n_points": "null",
+}
 CARS = _CPU | {
     "experiment": "quick/cars",
     "training.steps": 1000,
     "training.evaluate_every": "null",
 }
 SMALL = {"darcy": DARCY}
+TWO = SMALL | {"elasticity": ELASTICITY}
 FEW = {"data.n_train": 200, "data.n_test": 50}
-LONG = {"training.steps": 3000}
+LONG = {
+    f"{name}, {steps:,} steps": own | {"training.steps": steps}
+    for steps in (3000, 20_000)
+    for name, own in TWO.items()
+}
 # 500 epochs of 1,000 cases, two at a time.
 PAPER: Overrides = {"training.evaluate_every": 50}
 
@@ -143,7 +153,15 @@ LRA_PUBLISHED = {
         ("listops", "text", "retrieval", "image", "pathfinder"), values, strict=True
     )
 }
+# The rest of their recipes is in conf/baselines.yaml.
+COMPLETE = {
+    name: {"model": name, "training.optimizer": "adamw"}
+    for name in ("perceiver_io", "set_transformer", "gnot", "lno")
+}
 HALF = models("attention", "flare", "flarepp", "flarepp_gated")
+PRECISIONS = {"fp32": {}} | {
+    half: {"training.precision": half, "model.norm": "rms"} for half in ("bf16", "fp16")
+}
 WEIGHTS = {"none": {}, "measure": {"data.weights": "measure", "training.norm": "measure"}}
 MIXERS = {"mixer": named("--mixer", "flare", "flarepp"), "M": named("--latents", 64, 128)}
 COST = {"--models": "flare flarepp transolver3", "--mlp-ratio": 4, "--norm": "rms"}
@@ -157,7 +175,7 @@ STUDIES = {
     "start": Study(
         "How much of FLARE++'s gain is the start: first weights and optimiser?",
         "Published weights and AdamW everywhere; FLARE++ is 38 % better at B=2 on Darcy.",
-        Grid({}, {"set": SMALL, **STARTS}, seeds=3),
+        Grid({}, {"set": TWO, **STARTS}, seeds=3),
         Grid(PAPER, {"set": BOTH, **STARTS}, seeds=3),
     ),
     "equal_cost": Study(
@@ -219,7 +237,7 @@ STUDIES = {
         Grid(
             {},
             {
-                "set": {"darcy": DARCY | LONG, "elasticity": ELASTICITY | LONG},
+                "set": LONG,
                 "model": models("flare", "flarepp"),
                 "M": named("model.slice_num", 16, 64),
                 "B": named("model.n_layers", 2, 4),
@@ -242,17 +260,18 @@ STUDIES = {
         Grid(
             {},
             {
-                "set": {"elasticity": ELASTICITY | {"data.n_points": 64, "data.batch_size": 1}},
+                "set": {"elasticity": ELASTICITY | {"data.n_points": 64}},
                 "model": HALF,
-                "precision": named("training.precision", "fp32", "bf16"),
+                "precision": PRECISIONS,
             },
+            seeds=3,
         ),
         Grid(
             PAPER,
             {
                 "set": BOTH,
                 "model": HALF,
-                "precision": named("training.precision", "fp32", "bf16", "fp16"),
+                "precision": PRECISIONS,
             },
             seeds=3,
         ),
@@ -269,7 +288,7 @@ STUDIES = {
                     "airfoil": FEW | {"experiment": "quick/airfoil"},
                     "pipe": FEW | {"experiment": "quick/pipe"},
                 },
-                "model": models("flare", "flarepp", "transolver", "flare_first"),
+                "model": models(*_TABLE1, "flare_first") | COMPLETE,
             },
         ),
         Grid(PAPER, {"set": experiments(*SETS), "model": models(*_TABLE1, "flare_first")}),
