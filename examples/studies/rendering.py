@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from engine import Grid, Labels, Study, read_ledger
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
@@ -63,7 +64,7 @@ def cell_row(
 
 
 def training_table(study: Study, lines: Sequence[dict]) -> str:
-    """Return every cell of the paper and of both grids, run or not."""
+    """Return every cell that was run or published, and how many others there are."""
     grids: Sequence[Grid] = (study.reduced, study.paper)
     cells = itertools.chain(study.published, *(grid.cells() for grid in grids))
     found: dict[Labels, dict[str, list[dict]]] = {labels: {} for labels in sorted(set(cells))}
@@ -75,6 +76,12 @@ def training_table(study: Study, lines: Sequence[dict]) -> str:
     rows = [
         cell_row(labels, study.published.get(labels), sizes, study.classes)
         for labels, sizes in order
+        if sizes or labels in study.published
+    ]
+    missing = [
+        f"{sum(size not in found[labels] for labels in grid.cells())} of {len(grid.cells())} "
+        f"{'reduced cells' if size == 'reduced' else 'cells at the size of the paper'}"
+        for size, grid in zip(("reduced", "paper"), grids, strict=True)
     ]
     columns = (
         "published",
@@ -86,7 +93,8 @@ def training_table(study: Study, lines: Sequence[dict]) -> str:
         "CPU, s",
     )
     head = [*study.reduced.axes, *columns]
-    return format_table([head, *rows], markdown=True)
+    table = [format_table([head, *rows], markdown=True)] if rows else []
+    return "\n\n".join([*table, f"Not run: {' and '.join(missing)}."])
 
 
 def measured_table(lines: Sequence[dict]) -> str:
@@ -126,34 +134,49 @@ def section(name: str, study: Study, lines: Sequence[dict]) -> str:
 
 
 def draw(lines: Sequence[dict], path: Path) -> None:
-    """Draw the mean test error over CPU seconds, one line per cell, ends with their spread."""
-    cells: dict[str, list[dict]] = {}
+    """Draw the mean test error over CPU seconds, one line per cell, ends with their spread.
+
+    Cells that differ in their first label, such as the set, have panels of their own.
+    """
+    panels: dict[str, dict[str, list[dict]]] = {}
     for line in lines:
+        first, *rest = line["cell"].values()
         if line["cpu_seconds"]:
-            cells.setdefault("/".join(line["cell"].values()), []).append(line)
-    figure = Figure(figsize=(8, 4.2), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
-    markers = itertools.cycle("os^Dv")
-    for number, (name, runs) in enumerate(cells.items()):
-        seconds = statistics.mean(run["cpu_seconds"] for run in runs)
-        points = list(zip(*(run["curve"] for run in runs), strict=False))
-        times = [seconds * point[0][0] / runs[0]["steps"] for point in points]
-        errors = [[error for _, error in point] for point in points]
-        middle = [statistics.mean(at) for at in errors]
-        style = {"color": f"C{number % 10}", "lw": 1.2}
-        style["ls"] = ("-", "--", ":")[number // 10 % 3]
-        axes.plot(times, middle, label=name, **style)
-        low, high = min(errors[-1]), max(errors[-1])
-        axes.errorbar(times[-1], middle[-1], [[middle[-1] - low], [high - middle[-1]]],
-                      fmt=next(markers), ms=4, capsize=3, color=style["color"])  # fmt: skip
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(ScalarFormatter())
-    axes.yaxis.set_minor_formatter(ScalarFormatter())
-    axes.set(xlabel="CPU seconds", ylabel="test error, %")
-    axes.grid(alpha=0.3, which="both")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right upper", frameon=False, fontsize="small")
+            cells = panels.setdefault(first if rest else "", {})
+            cells.setdefault("/".join(rest or [first]), []).append(line)
+    styles = {
+        name: number for number, name in enumerate(dict.fromkeys(itertools.chain(*panels.values())))
+    }
+    figure = Figure(figsize=(4 + 4 * len(panels), 4.2), dpi=150, layout="constrained")
+    every = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, cells) in zip(every, panels.items(), strict=True):
+        for name, runs in cells.items():
+            _draw_cell(axes, name, runs, styles[name])
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(ScalarFormatter())
+        axes.set(title=title, xlabel="CPU seconds", ylabel="test error, %")
+        axes.grid(alpha=0.3, which="both")
+        axes.spines[["top", "right"]].set_visible(False)
+    handles = {
+        h.get_label(): h for axes in every for h in axes.get_lines() if h.get_label()[0] != "_"
+    }
+    figure.legend(handles=[handles[name] for name in styles], loc="outside right upper",
+                  frameon=False, fontsize="small")  # fmt: skip
     figure.savefig(path)
+
+
+def _draw_cell(axes: Axes, name: str, runs: Sequence[dict], number: int) -> None:
+    seconds = statistics.mean(run["cpu_seconds"] for run in runs)
+    points = list(zip(*(run["curve"] for run in runs), strict=False))
+    times = [seconds * point[0][0] / runs[0]["steps"] for point in points]
+    errors = [[error for _, error in point] for point in points]
+    middle = [statistics.mean(at) for at in errors]
+    color = f"C{number % 10}"
+    axes.plot(times, middle, label=name, color=color, lw=1.2, ls=("-", "--", ":")[number // 10 % 3])
+    low, high = min(errors[-1]), max(errors[-1])
+    axes.errorbar(times[-1], middle[-1], [[middle[-1] - low], [high - middle[-1]]],
+                  fmt="os^Dv"[number % 5], ms=4, capsize=3, color=color)  # fmt: skip
 
 
 def render(studies: Mapping[str, Study], ledger: Path, figures: bool = True) -> None:
