@@ -26,6 +26,11 @@ def pytest_addoption(parser):
     parser.addoption("--one-of-each", action="store_true", help="one set of parameters per test")
 
 
+def pytest_xdist_auto_num_workers():
+    """One more than there are cores: tests that start ranks or wait for a limit leave some idle."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Count exhaustive and distributed tests as slow, and skip those of a GPU without one."""
