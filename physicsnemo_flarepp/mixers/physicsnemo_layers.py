@@ -129,7 +129,7 @@ class TransolverStages(LayerStages, PhysicsAttentionStages):
 
     temperature_range = (0.5, 5.0)
     epsilon = 1e-2
-    mix = PhysicsAttentionStages.mix
+    mix = PhysicsAttentionStages.forward
 
 
 class TransolverPlusStages(TransolverStages, PhysicsAttentionPlusStages):

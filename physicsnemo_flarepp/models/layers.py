@@ -27,12 +27,9 @@ _FIRST_PREDICTION = 0.1
 class InProjection(nn.Module):
     """Lift per-token inputs to the hidden width (Linear, act, residual layers, Linear)."""
 
-    def __init__(
-        self, embedding_dim: int, functional_dim: int, dim: int, n_layers: int, act: str
-    ) -> None:
+    def __init__(self, in_dim: int, dim: int, n_layers: int, act: str) -> None:
         super().__init__()
-        self.embedding_dim = embedding_dim
-        self.first = nn.Linear(embedding_dim + functional_dim, dim)
+        self.first = nn.Linear(in_dim, dim)
         self.act = make_activation(act)
         self.layers = nn.Sequential(*(ResidualLayer(dim, act) for _ in range(n_layers)))
         self.last = nn.Linear(dim, dim)
@@ -44,7 +41,7 @@ class InProjection(nn.Module):
         elif fx.shape[1] == embedding.shape[1] or not is_bare(self.first):
             x = self.first(join_inputs(fx, embedding))
         else:
-            of_embedding, of_fx = self.first.weight.tensor_split([self.embedding_dim], 1)
+            of_embedding, of_fx = self.first.weight.tensor_split([embedding.shape[-1]], 1)
             x = F.linear(embedding, of_embedding) + F.linear(fx, of_fx, self.first.bias)
         x = self.layers(self.act(x))
         return x + self.last(x)

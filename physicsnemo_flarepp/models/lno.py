@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..mixers.base import AttentionInputs, Latents, OneGatherMixer
 from ..mixers.layers import ResidualLayer, affine_map, make_activation
 from .layers import BareBlock, Embedding, Function, LatentBlock, join_inputs, stack_blocks
-from .token_model import TokenModel, check_integers, check_sizes
+from .token_model import TokenModel, check_sizes
 
 
 def residual_layers(
@@ -122,8 +122,7 @@ class LNO(TokenModel):
         ref: int = 8,
         checkpoint_blocks: bool = False,
     ) -> None:
-        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio)
-        check_integers(0, {"io_layers": io_layers})
+        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio, io_layers)
         inputs = (functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
         super().__init__(*inputs, checkpoint_blocks=checkpoint_blocks)
         self.in_projection = TrunkAndBranch(self.token_width, n_hidden, io_layers, act)

@@ -10,7 +10,7 @@ from ..mixers import make_norm
 from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, keys_and_values
 from ..ops import decode
 from .layers import BareBlock, InProjection, LatentBlock, OutProjection, stack_blocks
-from .token_model import TokenModel, check_integers, check_sizes
+from .token_model import TokenModel, check_sizes
 
 
 class PerceiverMixer(OneGatherMixer):
@@ -107,13 +107,10 @@ class PerceiverIO(TokenModel):
         io_layers: int = 2,
         checkpoint_blocks: bool = False,
     ) -> None:
-        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio)
-        check_integers(0, {"io_layers": io_layers})
+        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio, io_layers)
         inputs = (functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
         super().__init__(*inputs, checkpoint_blocks=checkpoint_blocks)
-        self.in_projection = InProjection(
-            self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
-        )
+        self.in_projection = InProjection(self.token_width, n_hidden, io_layers, act)
         mixer = PerceiverMixer(n_hidden, n_head, slice_num, n_layers, mlp_ratio, act)
         self.blocks = stack_blocks([BareBlock(mixer)])
         self.out_projection = OutProjection(n_hidden, out_dim, io_layers, act, "layer")

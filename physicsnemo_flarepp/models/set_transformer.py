@@ -11,7 +11,7 @@ from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, Tokens, keys
 from ..mixers.layers import make_activation
 from ..ops import decode
 from .layers import InProjection, OutProjection, make_block, stack_blocks
-from .token_model import TokenModel, check_integers, check_sizes
+from .token_model import TokenModel, check_sizes
 
 
 class AttentionRest(nn.Module):
@@ -127,13 +127,10 @@ class SetTransformer(TokenModel):
         io_layers: int = 2,
         checkpoint_blocks: bool = False,
     ) -> None:
-        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio)
-        check_integers(0, {"io_layers": io_layers})
+        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio, io_layers)
         inputs = (functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
         super().__init__(*inputs, checkpoint_blocks=checkpoint_blocks)
-        self.in_projection = InProjection(
-            self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
-        )
+        self.in_projection = InProjection(self.token_width, n_hidden, io_layers, act)
         sizes = (n_hidden, n_head, slice_num)
         mixers = (InducedSetMixer(*sizes, attention_act) for _ in range(n_layers))
         self.blocks = stack_blocks(make_block(mixer, mlp_ratio, act, "layer") for mixer in mixers)

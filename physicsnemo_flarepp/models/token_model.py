@@ -312,9 +312,11 @@ def check_sizes(
     n_head: int,
     others: Mapping[str, int | None],
     mlp_ratio: float,
+    io_layers: int = 0,
     dropout: float = 0.0,
 ) -> None:
     """Raise unless sizes are positive integers, heads divide the width, and ratios are ratios."""
+    check_integers(0, {"io_layers": io_layers})
     check_integers(1, {"n_layers": n_layers, "n_hidden": n_hidden, "n_head": n_head, **others})
     if n_hidden % n_head:
         raise ValueError(

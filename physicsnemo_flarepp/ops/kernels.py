@@ -22,13 +22,7 @@ _REMOVED = -(2.0**15)
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which normalisers live and partial results are merged.
-
-    Examples
-    --------
-    >>> accumulation_dtype(torch.bfloat16), accumulation_dtype(torch.float64)
-    (torch.float32, torch.float64)
-    """
+    """Return the dtype in which normalisers live and partial results are merged."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 

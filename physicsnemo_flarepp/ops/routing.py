@@ -99,7 +99,7 @@ def decode(
     splits: int | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H N D"]:
-    r"""Return M latents to N tokens: softmax over the routes.
+    """Return M latents to N tokens: softmax over the routes.
 
     Parameters
     ----------
@@ -107,21 +107,13 @@ def decode(
         Keys of the tokens, shape :math:`(B, H, N, D)`: the queries of this call.
     q, z : torch.Tensor
         Routing queries and latents, shape :math:`(B, H, M, D)`.
-    scale : float, optional
-        Factor on the scores. Default :math:`D^{-1/2}`.
-    splits, dropout : optional
+    scale, splits, dropout : optional
         As in :func:`encode`; dropout is possible on shards, too.
 
     Returns
     -------
     torch.Tensor
         Shape :math:`(B, H, N, D)`. Each row depends on its own key only.
-
-    Examples
-    --------
-    >>> z = torch.tensor([[[[1.0, 1.0], [3.0, 3.0]]]])
-    >>> decode(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 2, 2), z)
-    tensor([[[[2., 2.]]]])
     """
     if not torch.compiler.is_compiling():
         check_attention(k, q, z, scale, names=("k", "q", "z"))
