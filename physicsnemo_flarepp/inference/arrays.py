@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -136,7 +136,7 @@ class TokenInputs:
         self._check(model, any_points)
         self.token_mask: TokenArray | None = None
         self.token_weights: TokenArray | None = None
-        self.total_weight: Float[Tensor, " B"] | None = None
+        self.total_weight = torch.empty(0)  # of each sample, set before weights are loaded
         shape = (self.batch, self.n_tokens)
         if token_mask is not None:
             self.token_mask = TokenArray("token_mask", token_mask)
@@ -190,10 +190,7 @@ class TokenInputs:
         """
         total = torch.zeros(self.batch, dtype=torch.float64)
         for start, stop in ranges:
-            weights = self.read_weights(start, stop)
-            if weights is None:
-                raise ValueError("token_weights are not among the inputs; pass them to TokenInputs")
-            weights = weights.cpu()
+            weights = cast(Tensor, self.read_weights(start, stop)).cpu()
             check_weights("token_weights", weights, (self.batch, stop - start), first=start)
             total += weights.sum(-1, dtype=torch.float64)
         return total.to(self.device)
@@ -212,8 +209,6 @@ class TokenInputs:
         weights = self.to_device(weights)
         if self.token_weights is None:
             return weights
-        if self.total_weight is None:
-            raise RuntimeError("total_weight is not set; set it to add_up_weights of all tokens")
         return scale_weights(weights, self.total_weight, self.dtype)
 
     def to_device(self, rows: Tensor) -> Tensor:

@@ -84,12 +84,6 @@ def predict(
         Shape :math:`(B, N, \mathrm{out\_dim})`, or on the grid as the plain forward; the array
         ``out`` itself; for a path a read-only memory map. With `return_state` a pair.
 
-    Raises
-    ------
-    ValueError
-        If an input does not fit the model, holds NaN or infinity (with its row), a weight is
-        negative, all weights of a sample are 0, the mixer cannot be streamed, or dropout is on.
-
     Examples
     --------
     >>> from physicsnemo_flarepp import MixerBackbone
@@ -130,17 +124,8 @@ def encode_state(
 ) -> LatentState:
     """Gather a cloud into the latents of every block, with which any point can be evaluated.
 
-    Parameters
-    ----------
-    model, fx, embedding, chunk_size, offload, progress
-        As in :func:`predict`.
-    time, token_mask, token_weights, stream_dtype
-        As in :func:`predict`.
-
-    Returns
-    -------
-    LatentState
-        On the model's device; its size does not depend on N.
+    Arguments are as in :func:`predict`. The state is on the model's device, and its size does not
+    depend on N.
 
     Examples
     --------
@@ -190,22 +175,13 @@ def decode_state(
 
     Parameters
     ----------
-    model : TokenModel
-        The model that made ``state``.
+    model, state
+        The state of :func:`encode_state`, whose time is used, and the model that made it.
     fx, embedding : ArrayLike
         Inputs at the points, as in :func:`predict`. A model with ``unified_pos`` evaluates its
         grid if ``embedding`` is None, else takes the distances to the reference points.
-    state : LatentState
-        From :func:`encode_state`; its time is used.
-    chunk_size : int or "auto", optional
-        Points per chunk. None is "auto".
-    out, progress
-        As in :func:`predict`.
-
-    Returns
-    -------
-    torch.Tensor or ArrayLike
-        As :func:`predict`; a new tensor is made on the model's device.
+    chunk_size, out, progress
+        As in :func:`predict`. A new tensor is made on the model's device.
 
     Examples
     --------

@@ -36,24 +36,8 @@ _KNOWN: WeakKeyDictionary[nn.Module, tuple[object, str]] = WeakKeyDictionary()
 def model_fingerprint(model: TokenModel) -> str:
     """Hash of all that determines what a model computes: its settings and weights.
 
-    Weights are read on the host once, and again after they changed.
-
-    Parameters
-    ----------
-    model : TokenModel
-        On any device.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits; equal for equal models, whatever the device.
-
-    Examples
-    --------
-    >>> from physicsnemo_flarepp import MixerBackbone
-    >>> model = MixerBackbone(3, 1, n_layers=1, n_hidden=32, n_head=4)
-    >>> model_fingerprint(model) == model_fingerprint(model.eval())
-    True
+    64 hexadecimal digits, equal for equal models, whatever the device. Weights are read on the
+    host once, and again after they changed.
     """
     settings = {k: v for k, v in model.settings.items() if k not in _NOT_IN_FINGERPRINT}
     settings["revision"] = _REVISION
@@ -84,7 +68,7 @@ def _looks(tensors: Mapping[str, Tensor]) -> object:
 
 @dataclass(frozen=True)
 class LatentState:
-    r"""What a model has gathered from a cloud: with it any point can be evaluated alone.
+    """What a model has gathered from a cloud: with it any point can be evaluated alone.
 
     Parameters
     ----------
@@ -95,12 +79,6 @@ class LatentState:
         :func:`model_fingerprint` of the model that made it.
     time : torch.Tensor, optional
         The time :math:`(B,)` it was encoded at; further points are evaluated at the same.
-
-    Examples
-    --------
-    >>> state = LatentState(((torch.zeros(1, 2, 4, 8),) * 2,), "0" * 64)
-    >>> state.batch, state.dtype, state.shapes
-    (1, torch.float32, (((1, 2, 4, 8), (1, 2, 4, 8)),))
     """
 
     latents: tuple[tuple[Tensor, ...], ...]

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import psutil
 import torch
@@ -55,11 +55,7 @@ Tensors = TypeVar("Tensors", bound=tuple[Tensor | None, ...])
 
 
 def token_ranges(n_tokens: int, chunk_size: int) -> list[Range]:
-    """Cut ``n_tokens`` into consecutive ranges; without tokens there is one empty range.
-
-    >>> token_ranges(5, 2)
-    [(0, 2), (2, 4), (4, 5)]
-    """
+    """Cut ``n_tokens`` into consecutive ranges; without tokens there is one empty range."""
     starts = range(0, max(n_tokens, 1), chunk_size)
     return [(start, min(start + chunk_size, n_tokens)) for start in starts]
 
@@ -102,11 +98,7 @@ def auto_chunk_size(device: torch.device, bytes_per_token: int, reserved: int = 
 
 
 def limit_chunk(tokens: float, kind: str) -> int:
-    """Return a power of two at or below, of at least 256 tokens and at most what serves a device.
-
-    >>> limit_chunk(1e9, "cuda"), limit_chunk(1e9, "cpu"), limit_chunk(1000, "cpu")
-    (262144, 4096, 512)
-    """
+    """Return a power of two at or below, from 256 tokens up to what serves a device."""
     tokens = min(_MOST_TOKENS.get(kind, _MOST_TOKENS_ELSEWHERE), max(_FEWEST_TOKENS, int(tokens)))
     return 2 ** (tokens.bit_length() - 1)
 
@@ -310,9 +302,8 @@ class RunningGather:
 
     def result(self) -> Gathered:
         """Return the gather over all tokens seen, in fp32, or fp64 for fp64 models."""
-        if self._total is None:
-            raise RuntimeError("nothing was gathered; add a partial gather first")
-        return self._total[0].to(self._dtype), self._total[1].to(self._dtype)
+        gathered, weight = cast(Gathered, self._total)
+        return gathered.to(self._dtype), weight.to(self._dtype)
 
 
 class TokenPasses:

@@ -32,13 +32,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 def make_norm(kind: str, width: int) -> nn.Module:
-    """Build "layer" (LayerNorm, for fp32 runs) or "rms" (RMSNorm, for mixed precision).
-
-    Examples
-    --------
-    >>> make_norm("rms", 16)
-    RMSNorm((16,), eps=1e-06, elementwise_affine=True)
-    """
+    """Build "layer" (LayerNorm, for fp32 runs) or "rms" (RMSNorm, for mixed precision)."""
     if kind not in EPSILON:
         raise ValueError(f"norm must be one of {sorted(EPSILON)}, got {kind!r}")
     cls = nn.LayerNorm if kind == "layer" else RMSNorm

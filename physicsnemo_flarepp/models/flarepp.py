@@ -109,7 +109,7 @@ class FlarePP(MixerBackbone):
     token_weights : torch.Tensor, optional
         Floating :math:`(B, N)`, at least 0: the length, area or volume a token stands for. With
         them the prediction does not depend on how the mesh is refined. Only ratios within a sample
-        matter; 0 is a masked token. No gradient flows to them. Negative, NaN or infinite weights
+        matter; 0 is a masked token. Negative, NaN or infinite weights
         and a sample of zeros raise on the host; on CUDA, where reading them would wait for the
         device, they fail an assertion there. Compiled models check nothing: all but zeros gives
         NaN.

@@ -34,21 +34,15 @@ class MetaData(ModelMetaData):
 
 
 class TokenModel(Module):
-    r"""A model of tokens that meet only in the mixers of its blocks.
+    """A model of tokens that meet only in the mixers of its blocks.
 
     Subclasses set ``in_projection``, ``blocks`` and ``out_projection``, and ``time_embedding`` and
     ``time_projection`` with ``time_input``. Masks, weights, grids, checkpointing, context
     parallelism, streaming and ShardTensors then work alike for all:
     :class:`~physicsnemo_flarepp.models.MixerBackbone` and FlarePP, the complete architectures
-    PerceiverIO, SetTransformer, GNOT and LNO, and views of PhysicsNeMo's models. ``forward`` is
-    described in :class:`~physicsnemo_flarepp.models.FlarePP`, as is what is not listed here.
-
-    Parameters
-    ----------
-    positions : torch.Tensor, optional
-        Embedding of every token of the grid, shape :math:`(N, E)`, in place of the unified one.
-    meta : physicsnemo.core.ModelMetaData, optional
-        What PhysicsNeMo may do with the model.
+    PerceiverIO, SetTransformer, GNOT and LNO, and views of PhysicsNeMo's models.
+    :class:`~physicsnemo_flarepp.models.FlarePP` describes ``forward`` and the arguments;
+    ``positions`` embed every token of the grid, (N, E), in place of the unified ones.
     """
 
     in_projection: nn.Module

@@ -325,13 +325,7 @@ def load_run(
 
 
 def pretrained_run(name: str) -> Path:
-    """Return the directory of a run that comes with the package; its model card is in it.
-
-    Examples
-    --------
-    >>> load_run(pretrained_run("cars"), device="cpu").channels.field_names[0]
-    'pMeanTrim'
-    """
+    """Return the directory of a run that comes with the package; its model card is in it."""
     if name not in (known := pretrained_runs()):
         raise ValueError(f"there is no pretrained {name!r}; choose one of {', '.join(known)}")
     return known[name]

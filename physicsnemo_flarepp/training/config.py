@@ -241,11 +241,7 @@ def folder_name(path: str) -> str:
 
 
 def one_budget(given: "Mapping[str, Any]") -> dict[str, None]:
-    """Return which lengths a run does not have, because `given` settings name another.
-
-    >>> one_budget({"minutes": 10, "optimizer": "muon"}), one_budget({"optimizer": "muon"})
-    ({'epochs': None, 'steps': None}, {})
-    """
+    """Return which lengths a run does not have, because `given` settings name another."""
     named = [name for name in BUDGETS if given.get(name) is not None]
     return {name: None for name in BUDGETS if named and name not in given}
 
