@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A function that yields findings for a device; its advice is for failures without their own."""
+    """Yields findings for a device; its advice is for failures that have none of their own."""
 
     name: str
     find: Callable[[torch.device], Iterator[Finding]]

@@ -231,8 +231,7 @@ class TokenInputs:
             sample, row, channel = (~finite).nonzero()[0].tolist()
             raise ValueError(
                 f"{array.name} holds {rows[sample, row, channel].item()} at row {start + row} "
-                f"(sample {sample}, channel {channel}); repair the row, or exclude it with "
-                "token_mask"
+                f"(sample {sample}, channel {channel}); repair it, or exclude it with token_mask"
             )
         return self.to_device(rows)
 

@@ -111,9 +111,8 @@ class LatentState:
         found = model_fingerprint(model)
         if found != self.fingerprint:
             raise ValueError(
-                f"the state was made by another model (fingerprint {self.fingerprint[:12]}, this "
-                f"model has {found[:12]}): settings or weights differ; load that model, or make a "
-                "new state with encode_state"
+                f"the state was made by another model (fingerprint {self.fingerprint[:12]}, not "
+                f"{found[:12]}); load that model, or make a new state with encode_state"
             )
 
     def save(self, path: str | os.PathLike) -> None:

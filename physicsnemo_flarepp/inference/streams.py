@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import psutil
 import torch
@@ -21,7 +21,6 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..mixers import Mixer
 from ..mixers.base import Gathered, Latents
 from ..models import TokenModel
 from ..models.layers import AnyBlock
@@ -282,30 +281,6 @@ def fail_together(group: str | None, device: torch.device) -> Iterator[None]:
         raise error
 
 
-class RunningGather:
-    """Merges partial gathers one by one.
-
-    In fp64, whatever the model's dtype: thousands of merges of M rows then cost neither time nor
-    digits.
-    """
-
-    def __init__(self, mixer: Mixer) -> None:
-        self._mixer = mixer
-        self._total: Gathered | None = None
-        self._dtype = torch.float32
-
-    def add(self, partial: Gathered) -> None:
-        """Merge in the gather over further tokens."""
-        self._dtype = accumulation_dtype(partial[0].dtype)
-        wide = partial[0].double(), partial[1].double()
-        self._total = wide if self._total is None else self._mixer.merge([self._total, wide])
-
-    def result(self) -> Gathered:
-        """Return the gather over all tokens seen, in fp32, or fp64 for fp64 models."""
-        gathered, weight = cast(Gathered, self._total)
-        return gathered.to(self._dtype), weight.to(self._dtype)
-
-
 class TokenPasses:
     """Runs a model over its tokens chunk by chunk, and calls ``advance`` after each one.
 
@@ -361,16 +336,20 @@ class TokenPasses:
         self, block: AnyBlock, finished: Latents, number: int, latents: list[Latents]
     ) -> Gathered:
         """Return the next gather of a block, over the tokens of all chunks and ranks."""
-        mixer, total = block.mixer, RunningGather(block.mixer)
+        mixer, parts, dtype = block.mixer, [], torch.float32
         first = number == 0 and not finished
         states = self.stored(number) if finished else self._entering(number, latents)
         # Only the first pass reads the caller's rows and makes room for the hidden states, so only
         # there can a rank fail alone.
         with fail_together(mixer.context_group if first else None, self.inputs.device):
             for _, x, weights in states:
-                total.add(mixer.gather(block.norm_mixer(x), finished, weights))
+                partial = mixer.gather(block.norm_mixer(x), finished, weights)
+                dtype = accumulation_dtype(partial[0].dtype)
+                # In fp64: thousands of merges of M rows then cost neither time nor digits.
+                parts.append((partial[0].double(), partial[1].double()))
+                parts = [mixer.merge(parts)] if len(parts) > 1 else parts
                 self.advance()
-        gathered = mixer.merge_ranks(total.result())
+        gathered = mixer.merge_ranks((parts[0][0].to(dtype), parts[0][1].to(dtype)))
         if first:
             _check_every_sample_has_tokens(gathered[1] == mixer.weight_of_nothing)
         return gathered

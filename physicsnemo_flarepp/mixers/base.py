@@ -46,15 +46,10 @@ class Mixer(nn.Module, ABC):
     mixers take them as they are, and the model scales them
     (:func:`~physicsnemo_flarepp.models.token_model.weigh_tokens`).
 
-    Parameters
-    ----------
-    dim : int
-        Channels C.
-    heads : int
-        Heads H; must divide ``dim``.
-
     Attributes
     ----------
+    dim, heads : int
+        Channels C, and heads H, which divide them.
     context_group : str or None
         Name of the process group whose ranks own disjoint tokens of the same samples; None
         (default) when ``x`` holds them all. Set by ``parallel.enable_context_parallel``.

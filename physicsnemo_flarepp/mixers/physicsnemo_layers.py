@@ -13,7 +13,7 @@ from physicsnemo.nn.module.physics_attention import PhysicsAttentionIrregularMes
 from torch import Tensor, nn
 
 from ..ops import decode, encode
-from ..ops.plain import is_plain
+from ..ops.kernels import is_plain
 from .base import AttentionInputs, Latents, Mixer, SoftmaxMixer, Tokens, TokenWeights
 from .transolver import PhysicsAttentionPlusStages, PhysicsAttentionStages
 
@@ -158,18 +158,16 @@ def add_stages(layer: Any) -> LayerStages:
     cls: Any = type(layer)
     if "StructuredMesh" in cls.__name__:
         raise ValueError(
-            f"{cls.__name__} runs convolutions over the grid, so tokens meet outside of its gather "
-            "and it cannot be sharded, streamed or weighted; build the model with "
-            "structured_shape=None"
+            f"{cls.__name__} runs convolutions over the grid, so it cannot be sharded, streamed or "
+            "weighted; build the model with structured_shape=None"
         )
     if cls not in STAGES:
         known = ", ".join(known.__name__ for known in STAGES)
         raise TypeError(f"{cls.__name__} is not an attention layer with stages; known are {known}")
     if layer.use_te:
         raise ValueError(
-            f"{cls.__name__} was built with use_te=True: Transformer Engine does not return the "
-            "log-normaliser that sharding and streaming need; build the model with use_te=False "
-            "and load its weights"
+            f"{cls.__name__} has use_te=True: Transformer Engine returns no log-normaliser, which "
+            "sharding and streaming need; build it with use_te=False and load its weights"
         )
     return TransolverPlusStages(layer) if getattr(layer, "plus", False) else STAGES[cls](layer)
 

@@ -33,18 +33,8 @@ def from_physicsnemo(model: nn.Module) -> MixerBackbone:
 
     Use :func:`~physicsnemo_flarepp.models.view_physicsnemo` for masks, weights, shards and
     streaming on the model as it is; convert it to use ours in configs, checkpoints and routing
-    figures.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        ``physicsnemo.models.flare.FLARE``, or FLAREPlusPlus where PhysicsNeMo has it, with
-        ``dropout=0``.
-
-    Returns
-    -------
-    MixerBackbone
-        With ``plain_projections``, of the mixer "flare", or a FlarePP without ``seed_norm``.
+    figures. The model has ``dropout=0``; ours has ``plain_projections``, and is a MixerBackbone of
+    the mixer "flare", or a FlarePP without ``seed_norm``.
 
     Examples
     --------

@@ -74,7 +74,7 @@ class ModesMixer(OneGatherMixer):
 
 
 class LNO(TokenModel):
-    r"""Latent Neural Operator as configured in the FLARE study (Wang and Wang, 2024).
+    """Latent Neural Operator as configured in the FLARE study (Wang and Wang, 2024).
 
     Trunk and branch MLPs on the tokens, one gather into modes, ``n_layers`` transformer blocks on
     the modes, one read, an MLP. The gather is a softmax over tokens, so masks, token shards,
@@ -85,14 +85,8 @@ class LNO(TokenModel):
 
     Parameters
     ----------
-    n_layers : int, optional, default=4
-        Blocks on the modes.
-    n_hidden, n_head : int, optional
-        Channels C and heads H. Defaults 128 and 8.
-    slice_num : int, optional, default=256
-        Modes M.
-    mlp_ratio : float, optional, default=2.0
-        Hidden width of the feed-forwards over C.
+    n_layers, slice_num : int, optional
+        Blocks on the modes, and modes M. Defaults 4 and 256.
     act : str, optional, default="gelu_exact"
         Activation.
     io_layers : int, optional, default=2

@@ -61,7 +61,7 @@ class PerceiverMixer(OneGatherMixer):
 
 
 class PerceiverIO(TokenModel):
-    r"""PerceiverIO as configured in the FLARE study (Jaegle et al., 2021).
+    """PerceiverIO as configured in the FLARE study (Jaegle et al., 2021).
 
     In-projection, cross-attention of learned latents to the tokens, ``n_layers`` self-attention
     blocks on the latents, cross-attention of the tokens to the latents, out-projection. The only
@@ -72,16 +72,10 @@ class PerceiverIO(TokenModel):
 
     Parameters
     ----------
-    n_layers : int, optional, default=8
-        Self-attention blocks on the latents.
-    n_hidden, n_head : int, optional
-        Channels C and heads H. Defaults 128 and 8.
-    slice_num : int, optional, default=512
-        Latents M.
+    n_layers, slice_num : int, optional
+        Self-attention blocks on the latents, and latents M. Defaults 8 and 512.
     mlp_ratio : float, optional, default=4.0
         Hidden width of the feed-forwards over C.
-    act : str, optional, default="gelu"
-        Activation; "gelu" is the tanh approximation.
 
     Examples
     --------

@@ -16,20 +16,16 @@ def view_physicsnemo(model: nn.Module) -> TokenModel:
     :class:`~physicsnemo_flarepp.models.FlarePP` takes: ``token_mask``, ``token_weights``, one row
     of ``fx`` for all tokens, and ShardTensors. ``parallel.enable_context_parallel`` and the
     functions of ``inference`` call it by themselves. Nothing is copied and nothing about the model
-    changes: training one trains the other.
+    changes: training one trains the other. Save and load the model itself, and make a new view
+    after moving it.
 
     Parameters
     ----------
     model : torch.nn.Module
         ``physicsnemo.models``'s FLARE, FLAREPlusPlus (which no release up to 2.2 has) or
         Transolver, without Transformer Engine; Transolver without ``structured_shape``, for which
-        it runs convolutions over the grid. A model of ours is returned as it is.
-
-    Returns
-    -------
-    TokenModel
-        A view of ``model``: save and load that one, and make a new view after moving it. Other
-        models raise TypeError, options under which tokens meet in other ways ValueError.
+        it runs convolutions over the grid. A model of ours is returned as it is. Other models
+        raise TypeError, options under which tokens meet in other ways ValueError.
 
     Examples
     --------

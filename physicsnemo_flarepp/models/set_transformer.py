@@ -80,7 +80,7 @@ class InducedSetMixer(OneGatherMixer):
 
 
 class SetTransformer(TokenModel):
-    r"""Set Transformer as configured in the FLARE study (Lee et al., 2019).
+    """Set Transformer as configured in the FLARE study (Lee et al., 2019).
 
     In-projection, ``n_layers`` blocks ``x + ISAB(norm x)``, ``x + ffn(norm x)``, out-projection.
     Each block gathers by one softmax over tokens, so masks, token shards, streaming and latent
@@ -91,16 +91,10 @@ class SetTransformer(TokenModel):
 
     Parameters
     ----------
-    n_layers, n_hidden, n_head : int, optional
-        Blocks, channels C and heads H. Defaults 8, 128 and 8.
     slice_num : int, optional, default=64
         Inducing points M of each block.
-    mlp_ratio : float, optional, default=2.0
-        Hidden width of the feed-forwards over C.
-    act : str, optional, default="gelu"
-        Activation of the projections and feed-forwards; "gelu" is the tanh approximation.
     attention_act : str, optional, default="gelu_exact"
-        Activation inside the attention blocks.
+        Activation inside the attention blocks; ``act`` is that of projections and feed-forwards.
 
     Examples
     --------

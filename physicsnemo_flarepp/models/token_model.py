@@ -16,8 +16,7 @@ from ..ops import sum_over_group
 from ..ops.attention import join_weights
 from ..ops.checks import check_devices, check_mask, check_weights
 from ..ops.collectives import sum_shared_gradients
-from ..ops.kernels import accumulation_dtype
-from ..ops.plain import is_plain, plain_operators
+from ..ops.kernels import accumulation_dtype, is_plain, plain_operators
 from .layers import AnyBlock, balance_outputs
 
 _DEFAULT_REF = 8
@@ -189,9 +188,8 @@ class TokenModel(Module):
         grid = tuple(self.structured_shape or ())
         if shape[0] != batch or shape[1:-1] not in (grid, (torch.Size(grid).numel(),)):
             raise ValueError(
-                "with unified_pos=True the embedding is made from the grid and one that is given "
-                f"is not used; this one does not even fit it: expected a batch of {batch} "
-                f"and the grid {grid}, got the shape {shape}; leave it out"
+                "with unified_pos=True the grid makes the embedding; leave it out. This one does not "
+                f"even fit: expected a batch of {batch} and the grid {grid}, got {shape}"
             )
 
     def check_inputs(
@@ -272,9 +270,8 @@ def grid_positions(
     width = ref ** len(shape)
     if embedding_dim not in (None, width):
         raise ValueError(
-            f"embedding_dim={embedding_dim} has no effect with unified_pos=True, where the "
-            f"embedding is made from the grid with ref**{len(shape)} = {width} channels; leave it "
-            "out"
+            f"embedding_dim={embedding_dim} has no effect with unified_pos=True, which makes "
+            f"ref**{len(shape)} = {width} channels from the grid; leave it out"
         )
     return unified_positions(shape, ref)
 

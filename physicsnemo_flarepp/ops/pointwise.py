@@ -4,8 +4,6 @@ All are once differentiable, unless inside
 :func:`~physicsnemo_flarepp.ops.plain_operators`.
 """
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -13,15 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .plain import use_plain
-
-
-def without_autocast(x: Tensor) -> AbstractContextManager:
-    """Return a context in which operations on the device of ``x`` keep the dtypes given."""
-    kind = x.device.type
-    if not torch.amp.is_autocast_available(kind):
-        return nullcontext()
-    return torch.autocast(kind, enabled=False)
+from .kernels import use_plain, without_autocast
 
 
 def split_linear(
@@ -190,12 +180,6 @@ def rotate_rows(x: Float[Tensor, "B H N D"], base: float = 1e4) -> Float[Tensor,
     r"""Rotate row n by rotary positions: pair d turns by :math:`n\, b^{-2d/D}`.
 
     Pairs are channels d and d + D/2. The angles are computed in fp32, or fp64 for fp64 inputs.
-
-    Examples
-    --------
-    >>> rotate_rows(torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]])).squeeze()
-    tensor([[1.0000, 0.0000],
-            [0.5403, 0.8415]])
     """
     half = x.shape[-1] // 2
     dtype = torch.promote_types(x.dtype, torch.float32)

@@ -69,9 +69,8 @@ def enable_context_parallel(
     ]
     if not mixers and not geotransolvers:
         raise ValueError(
-            f"{type(model).__name__} has no token mixer that is known here, so nothing can be "
-            "sharded over tokens; use FlarePP, MixerBackbone, or PhysicsNeMo's FLARE, "
-            "FLAREPlusPlus or Transolver"
+            f"{type(model).__name__} has no known token mixer to shard; use FlarePP, "
+            "MixerBackbone, or PhysicsNeMo's FLARE, FLAREPlusPlus or Transolver"
         )
     for mixer in mixers:
         if group is not None and mixer.n_gathers == 0:
@@ -81,9 +80,8 @@ def enable_context_parallel(
             )
     if group is not None and any(getattr(part, "unified_pos", False) for part in model.modules()):
         raise ValueError(
-            "unified_pos=True makes positions for the whole grid, but a rank owns some of its "
-            "tokens; build the model with embedding_dim and pass each rank its rows of "
-            "models.token_model.unified_positions"
+            "unified_pos=True makes positions for the whole grid; build the model with "
+            "embedding_dim and pass each rank its rows of models.token_model.unified_positions"
         )
     for mixer in mixers:
         mixer.set_context_group(name)
@@ -91,9 +89,7 @@ def enable_context_parallel(
         shard_geotransolver(part, name)
     for part in filter(is_known_model, model.modules()):
         _sum_time_gradients(part, group)
-    _remove_hook(
-        model, _PENDING
-    )  # of a comparison that has not run: another rank may never join it
+    _remove_hook(model, _PENDING)  # a comparison that has not run: another rank may never join it
     if debug is None:
         debug = os.environ.get(DEBUG_VARIABLE, "0") != "0"
     if debug and group is not None:

@@ -20,7 +20,7 @@ _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 def initialize(
     timeout: timedelta | float | None = None, device: torch.device | str | None = None
 ) -> DistributedManager:
-    """Start PhysicsNeMo's ``DistributedManager`` for any launcher and any device.
+    """Start PhysicsNeMo's ``DistributedManager`` for any launcher and any device, and return it.
 
     Reads the environment of torchrun, ``srun`` or ``mpirun``, or makes a group of one rank when
     there is none, so that the same script runs everywhere. NCCL is used with CUDA, else gloo. A
@@ -35,11 +35,6 @@ def initialize(
     device : torch.device or str, optional
         "cpu" touches no GPU. The GPU of a process without a launcher, such as "cuda:1"; no other
         one is touched. Ranks of a launcher have theirs by their local rank.
-
-    Returns
-    -------
-    physicsnemo.distributed.DistributedManager
-        With ``rank``, ``world_size``, ``local_rank`` and ``device`` of this process.
 
     Examples
     --------

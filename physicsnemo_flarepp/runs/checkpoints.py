@@ -364,8 +364,7 @@ def restore_own_random_state(states: list[dict[str, Any]]) -> None:
     if len(states) != _size():
         raise ValueError(
             f"the checkpoint holds the random states of {len(states)} ranks, but {_size()} are "
-            "running; a run resumes bit for bit only with as many ranks as before. Start "
-            f"{len(states)} ranks, or a new run in another run_dir"
+            f"running; start {len(states)} ranks, or a new run in another run_dir"
         )
     restore_random_state(states[dist.get_rank() if _size() > 1 else 0])
 

@@ -246,10 +246,9 @@ class Run:
         far = ((points - middle).abs() > reach).any(-1)
         if far.any():
             raise ValueError(
-                f"row {int(far.nonzero()[0])} is not where that row of the training meshes is: run "
-                f"{self.name} adds a baseline that was fitted row by row (data.baseline="
-                f"{self.config.data.get('baseline')}). Give the points of the training mesh in its "
-                "order, or train with data.baseline=none for other meshes"
+                f"row {int(far.nonzero()[0])} is not where that row of the training meshes is, but "
+                f"data.baseline={self.config.data.get('baseline')} of run {self.name} was fitted by "
+                "row. Give the points of the training mesh in its order, or train without baseline"
             )
 
 

@@ -109,9 +109,8 @@ class GradientPasses:
         if empty.shape != sums.shape or bool((empty != 0).any()):
             raise TypeError(
                 f"{type(self.loss).__name__}.sums must add up over tokens, but over none it gives "
-                f"{empty.flatten().tolist()[:3]} of shape {tuple(empty.shape)} and over "
-                f"{last - first} the shape {tuple(sums.shape)}; return sums, not means or rows, "
-                "and divide in value"
+                f"{empty.flatten().tolist()[:3]} of shape {tuple(empty.shape)}, over {last - first} "
+                f"{tuple(sums.shape)}; return sums, not means or rows, and divide in value"
             )
 
     def _read_out(self, x: Tensor, latents: Latents, weights: Tensor | None) -> Tensor:

@@ -281,8 +281,7 @@ def _take_weights(assembly: Assembly, directory: str) -> None:
     if differing:
         raise ValueError(
             f"training.start_from is {directory}, whose model is another: {len(differing)} weights "
-            f"differ, such as {min(differing)}. Choose its model, inputs and fields, or start "
-            "without it"
+            f"differ, such as {min(differing)}. Take its model, inputs and fields, or leave it out"
         )
     state |= {names[plain]: weight for plain, weight in weights.items()}
     assembly.model.load_state_dict(state)

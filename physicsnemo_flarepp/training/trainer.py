@@ -78,8 +78,7 @@ class Trainer:
         if select == "best" and loaders.val is None:
             raise ValueError(
                 "training.select is 'best', but the data has no validation split to choose on: set "
-                "data.n_val, or data.splits with an entry val, or choose training.select=last "
-                "('best_on_test' chooses on the test set, which makes its errors optimistic)"
+                "data.n_val, or data.splits with val, or training.select=last or best_on_test"
             )
         if watches_test and loaders.test is None:
             raise ValueError(
