@@ -14,10 +14,11 @@ from ..ops import (
     merge_over_group,
     merge_partials,
     rotate_rows,
+    split_linear,
     sum_over_group,
 )
 from ..ops.attention import TokenWeights, attention_of_part
-from .layers import ResidualMLP, apply_in_parts
+from .layers import ResidualMLP, is_bare
 
 # Of the first weights: ours, and the published runs'.
 INITS = ("balanced", "paper")
@@ -185,8 +186,23 @@ class Mixer(nn.Module, ABC):
         start: int = 0,
         stop: int | None = None,
     ) -> list[Float[Tensor, "B H N D"]]:
-        """Return some of the ``parts`` projections that one Linear holds, each in heads."""
-        return [self.split_heads(y) for y in apply_in_parts(layer, x, parts, start, stop)]
+        """Return parts ``start:stop`` of ``layer(x).chunk(parts, -1)`` in heads, at their cost.
+
+        Of a list of layers, each makes one part.
+        """
+        stop = parts if stop is None else stop
+        if isinstance(layer, nn.ModuleList):
+            projected = tuple(part(x) for part in layer[start:stop])
+        elif is_bare(layer):
+            weight, bias = layer.weight, layer.bias
+            if (start, stop) != (0, parts):
+                width = len(bias) // parts
+                rows = slice(start * width, stop * width)
+                weight, bias = weight[rows], bias[rows]
+            projected = split_linear(x, weight, bias, stop - start)
+        else:
+            projected = layer(x).chunk(parts, -1)[start:stop]
+        return [self.split_heads(y) for y in projected]
 
 
 class SoftmaxMixer(Mixer):
@@ -336,10 +352,3 @@ class OneGatherMixer(SoftmaxMixer):
     def finish(self, gathered: Gathered, latents: Latents) -> Float[Tensor, "B H M E"]:
         """Work on the gathered latents."""
         return self.transform(gathered[0])
-
-
-def keys_and_values(
-    mixer: Mixer, z: Float[Tensor, "B M C"], layer: nn.Module
-) -> Float[Tensor, "B H M E"]:
-    """Project latents to the keys and values that tokens read, side by side: E = 2 D."""
-    return torch.cat(mixer.project_heads(z, layer, 2), -1)

@@ -39,15 +39,6 @@ class InputLayout:
     fields: int
     grid: tuple[int, ...] | None = None
 
-    @classmethod
-    def of_batch(
-        cls, batch: TensorDict | Mapping[str, Tensor], grid: tuple[int, ...] | None = None
-    ) -> "InputLayout":
-        """Return the layout of a batch of the loaders; see :class:`PadCollator`."""
-        entries, present = ("coordinates", "features", "globals", "fields"), batch.keys()
-        widths = {key: batch[key].shape[-1] if key in present else 0 for key in entries}
-        return cls(**widths, grid=None if grid is None else tuple(grid))
-
 
 @dataclass(frozen=True)
 class InputRule:
@@ -227,7 +218,7 @@ def _check_tokens(model: Module, batch: TensorDict) -> None:
     if "token_mask" in batch.keys():
         raise ValueError(
             f"{type(model).__name__} takes no token_mask, but cases of different length were "
-            "padded; set data.batch_size and data.batch_size_test to 1, draw equally many tokens with "
+            "padded; set data.batch_size and data.batch_size_test to 1, draw as many tokens with "
             "data.n_points and data.n_points_test, or use physicsnemo_flarepp.MixerBackbone"
         )
     n_tokens = batch["coordinates"].shape[1]

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..mixers import make_norm
-from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, keys_and_values
+from ..mixers.base import AttentionInputs, Latents, OneGatherMixer
 from ..ops import decode
 from .layers import BareBlock, InProjection, LatentBlock, OutProjection, stack_blocks
 from .token_model import TokenModel, check_sizes
@@ -51,7 +51,8 @@ class PerceiverMixer(OneGatherMixer):
     def transform(self, z: Float[Tensor, "B H M D"]) -> Float[Tensor, "B H M E"]:
         """Run the self-attention blocks; give keys and values of the latents side by side."""
         latents = self.blocks(self.gathered(self.merge_heads(z).to(self.dtype)))
-        return keys_and_values(self, self.norm_latents(latents), self.project_latents).to(z.dtype)
+        pair = self.project_heads(self.norm_latents(latents), self.project_latents, 2)
+        return torch.cat(pair, -1).to(z.dtype)
 
     def scatter(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Let each token attend to the latents."""

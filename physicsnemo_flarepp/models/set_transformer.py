@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..mixers import make_norm
-from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, Tokens, keys_and_values
+from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, Tokens
 from ..mixers.layers import make_activation
 from ..ops import decode
 from .layers import InProjection, OutProjection, make_block, stack_blocks
@@ -69,7 +69,7 @@ class InducedSetMixer(OneGatherMixer):
         """Finish the first block; give keys and values of its result side by side."""
         gathered = self.merge_heads(z).to(self.dtype)
         latents = self.rest_inducing(self.query_inducing(self.inducing), gathered)
-        return keys_and_values(self, latents, self.project_latents).to(z.dtype)
+        return torch.cat(self.project_heads(latents, self.project_latents, 2), -1).to(z.dtype)
 
     def scatter(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Run the second block, with the tokens for queries."""

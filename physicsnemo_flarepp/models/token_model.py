@@ -188,7 +188,7 @@ class TokenModel(Module):
         grid = tuple(self.structured_shape or ())
         if shape[0] != batch or shape[1:-1] not in (grid, (torch.Size(grid).numel(),)):
             raise ValueError(
-                "with unified_pos=True the grid makes the embedding; leave it out. This one does not "
+                "with unified_pos=True the grid makes the embedding; leave it out. Yours does not "
                 f"even fit: expected a batch of {batch} and the grid {grid}, got {shape}"
             )
 
