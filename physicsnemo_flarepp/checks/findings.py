@@ -21,12 +21,7 @@ class Finding:
     advice: str = ""
 
     def line(self) -> str:
-        """Return the finding for a terminal, with its advice below.
-
-        >>> print(Finding("cache", FAILED, "read-only", "choose another").line())
-        FAIL  cache                             read-only
-                                                -> choose another
-        """
+        """Return the finding for a terminal, with its advice below."""
         text = f"{self.status:5} {self.name:33} {self.figures}".rstrip()
         return text + (f"\n{'':40}-> {self.advice}" if self.advice else "")
 

@@ -258,8 +258,8 @@ def unwrap(model: nn.Module) -> TokenModel:
             )
         if block.mixer.is_random:
             raise ValueError(
-                f"{name} draws noise, which differs from pass to pass (PhysicsNeMo's always); call "
-                "model.eval() and leave noise_at_evaluation off, or train it with the plain step"
+                f"{name} draws noise, which differs from pass to pass (PhysicsNeMo's plus=True "
+                "always does); call model.eval() with noise_at_evaluation off, or train it plainly"
             )
     if any(type(m).__module__.startswith("torch.ao.nn.quantized") for m in model.modules()):
         raise ValueError(

@@ -194,7 +194,8 @@ class Mixer(nn.Module, ABC):
         if isinstance(layer, nn.ModuleList):
             projected = tuple(part(x) for part in layer[start:stop])
         elif is_bare(layer):
-            weight, bias = layer.weight, layer.bias
+            weight: Tensor = layer.weight
+            bias: Tensor = layer.bias
             if (start, stop) != (0, parts):
                 width = len(bias) // parts
                 rows = slice(start * width, stop * width)

@@ -48,16 +48,8 @@ class FlareMixer(RoutingMixer):
     Parameters
     ----------
     dim, heads, slice_num : int
-        Channels C, heads H and latents M per head.
-    residual_projections : bool, optional, default=True
-        Start key and value projections at the identity.
-    projection_layers : int, optional, default=0
-        Residual layers :math:`x + \mathrm{act}(W x)` in the key and in the value map, before the
-        linear one; 4 in FLARE's first paper.
-    unit_scale : bool, optional, default=False
-        Use the scale 1, as FLARE's first paper does.
-    act, norm : str, optional
-        Activation of the residual layers ("gelu"); norms inside the mixer, "layer" or "rms".
+        Channels C, heads H and latents M per head; options that are not listed are as in
+        :class:`~physicsnemo_flarepp.models.MixerBackbone`.
     query_key_norm : bool, optional, default=False
         Normalise queries and keys per head, as in the authors' runs on sequences.
     attention_dropout : float, optional, default=0.0

@@ -41,23 +41,15 @@ class FlarePPMixer(RoutingMixer):
 
     Parameters
     ----------
-    dim, heads, slice_num, act, norm, attention_dropout
-        As in :class:`FlareMixer`.
-    seed_norm : bool, optional, default=True
-        Normalise seeds and :math:`\tilde k` per head, as in the authors' runs.
-    residual_projections : bool, optional, default=True
-        Start every token projection at the identity.
-    shared_projections : bool, optional, default=False
-        Tie :math:`\tilde k, \tilde v` to :math:`k, v` and drop their projections.
     anchored_queries : bool, optional, default=False
         The authors' later variant: :math:`q = \mathrm{norm}(q_\mathrm{fixed}) + \sigma(g_h)\,
         q_\mathrm{dynamic}`, with :math:`\tilde k = \tilde v` one projection, and :math:`k`
         normalised. Only the norms of seeds and :math:`k` have affine weights.
-    projection_layers, synthesis_layers : int, optional, default=0
-        Residual layers :math:`x + \mathrm{act}(W x)` in the maps to :math:`k` and :math:`v`, and
-        in those to :math:`\tilde k` and :math:`\tilde v`, before the linear one.
-    rotary : bool, optional, default=False
-        Rotate :math:`\tilde k` and :math:`k` by the position of their token.
+    attention_dropout, rotary
+        As in :class:`FlareMixer`; rotary positions rotate :math:`\tilde k` and :math:`k`.
+    dim, heads, slice_num
+        Channels C, heads H and latents M per head; the other options are as in
+        :class:`~physicsnemo_flarepp.models.FlarePP`.
     """
 
     n_gathers = 2

@@ -144,7 +144,7 @@ class TransolverMixer(PhysicsAttentionStages):
     orthogonal_slices : bool, optional, default=False
         Start the slice weights orthogonal, as the original papers do, instead of N(0, 0.02).
     attention_dropout : float, optional, default=0.0
-        Probability with which softmax weights between slices are dropped in training.
+        Of the attention between slices.
     """
 
     plus = False

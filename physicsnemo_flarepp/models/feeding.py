@@ -42,9 +42,9 @@ class InputLayout:
 
 @dataclass(frozen=True)
 class InputRule:
-    """Arguments of ``forward`` from a batch, and those of the constructor that are their widths.
+    """Arguments of ``forward`` from a batch, and those of the constructor that are widths.
 
-    A layout of another kind holds the sizes by name, and its rule none.
+    `widths` names the input, or "fields", of each; a layout of another kind holds sizes by name.
     """
 
     inputs: Callable[[Any, TensorDict], dict[str, Tensor]]
@@ -60,10 +60,9 @@ class InputRule:
         batch = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
         given = {"unified_pos": False, **arguments, "structured_shape": None}
         inputs = self.inputs(SimpleNamespace(**given), cast(TensorDict, batch))
-        found = {
-            key: inputs[n].shape[-1] if n in inputs else None for key, n in self.widths.items()
-        }
-        return {**found, "out_dim": layout.fields}
+        found = {name: tensor.shape[-1] for name, tensor in inputs.items()}
+        found["fields"] = layout.fields
+        return {size: found.get(name) for size, name in self.widths.items()}
 
 
 def build_model(
@@ -162,7 +161,7 @@ def _sequence_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
     return {key: batch[key] for key in ("tokens", "token_mask") if key in batch.keys()}
 
 
-_SIZES = {"functional_dim": "fx", "embedding_dim": "embedding"}
+_SIZES = {"functional_dim": "fx", "embedding_dim": "embedding", "out_dim": "fields"}
 _BACKBONE = InputRule(_backbone_inputs, _SIZES)
 _TRANSOLVER = InputRule(_transolver_inputs, _SIZES)
 _OURS, _THEIRS = "physicsnemo_flarepp.models", "physicsnemo.models"
@@ -185,6 +184,7 @@ INPUT_RULES: dict[str, InputRule] = {
             "functional_dim": "local_embedding",
             "geometry_dim": "geometry",
             "global_dim": "global_embedding",
+            "out_dim": "fields",
         },
     ),
 }

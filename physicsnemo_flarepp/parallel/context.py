@@ -69,7 +69,7 @@ def enable_context_parallel(
     ]
     if not mixers and not geotransolvers:
         raise ValueError(
-            f"{type(model).__name__} has no known token mixer to shard; use FlarePP, "
+            f"{type(model).__name__} has no token mixer that is known here; use FlarePP, "
             "MixerBackbone, or PhysicsNeMo's FLARE, FLAREPlusPlus or Transolver"
         )
     for mixer in mixers:

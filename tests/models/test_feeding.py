@@ -260,10 +260,8 @@ def test_unknown_models_are_refused_with_the_known_ones(cfg, message):
 
 
 def test_an_entry_makes_another_model_known(monkeypatch):
-    feed = InputRule(
-        lambda layout, _: {"in_features": layout.coordinates, "out_features": layout.fields},
-        lambda model, batch: {"x": batch["coordinates"]},
-    )
+    widths = {"in_features": "x", "out_features": "fields"}
+    feed = InputRule(lambda model, batch: {"x": batch["coordinates"]}, widths)
     with pytest.raises(ValueError, match="INPUT_RULES an entry"):
         input_adapter(FullyConnected())
     monkeypatch.setitem(INPUT_RULES, f"{FullyConnected.__module__}.FullyConnected", feed)
