@@ -181,4 +181,9 @@ def find_mixers(model: nn.Module) -> list[Mixer]:
 
 def is_known_model(model: nn.Module) -> bool:
     """Return whether a model is one of PhysicsNeMo's in which tokens meet in known layers only."""
-    return f"{type(model).__module__}.{type(model).__qualname__}" in KNOWN_MODELS
+    return class_path(type(model)) in KNOWN_MODELS
+
+
+def class_path(cls: type) -> str:
+    """Return the path by which a class is imported."""
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -14,6 +14,7 @@ from ..ops import encode
 from .base import Gathered, Latents, SumMixer, Tokens, TokenWeights
 from .layers import affine_map, sum_tokens
 
+InHeads = Float[Tensor, "B N H D"]
 SliceWeights = Float[Tensor, "B N H G"]
 Slices = Float[Tensor, "B H G D"]
 
@@ -74,18 +75,16 @@ class PhysicsAttentionStages(SliceMixer):
     temperature_range: tuple[float, float]
     layer: Any
 
-    def project_tokens(
-        self, x: Float[Tensor, "B N C"]
-    ) -> tuple[Float[Tensor, "B N H D"], Float[Tensor, "B N H D"]]:
+    def project_tokens(self, x: Tokens) -> tuple[InHeads, InHeads]:
         """Project the tokens twice."""
         return self.layer.project_input_onto_slices(x)
 
-    def logits(self, address: Float[Tensor, "B N H D"]) -> SliceWeights:
+    def logits(self, address: InHeads) -> SliceWeights:
         """Return the scores of the slices in fp32 or better."""
         logits = self.layer.in_project_slice(address)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
-    def slice_weights(self, address: Float[Tensor, "B N H D"]) -> SliceWeights:
+    def slice_weights(self, address: InHeads) -> SliceWeights:
         """Return each token's distribution over the slices."""
         temperature = self.layer.temperature.clamp(*self.temperature_range)
         return F.softmax(self.logits(address) / temperature, -1)
@@ -114,14 +113,12 @@ class PhysicsAttentionPlusStages(PhysicsAttentionStages):
         """Whether Gumbel noise is drawn."""
         return self.training or self.noise_at_evaluation
 
-    def project_tokens(
-        self, x: Float[Tensor, "B N C"]
-    ) -> tuple[Float[Tensor, "B N H D"], Float[Tensor, "B N H D"]]:
+    def project_tokens(self, x: Tokens) -> tuple[InHeads, InHeads]:
         """Return one projection, twice."""
         projected = self.layer.project_input_onto_slices(x)
         return projected, projected
 
-    def slice_weights(self, address: Float[Tensor, "B N H D"]) -> SliceWeights:
+    def slice_weights(self, address: InHeads) -> SliceWeights:
         """Return each token's distribution over the slices, sharpened by its own temperature."""
         logits = self.logits(address)
         tau = (self.layer.temperature + self.layer.proj_temperature(address)).clamp(min=0.01)

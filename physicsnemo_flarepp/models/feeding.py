@@ -22,6 +22,8 @@ from physicsnemo.core import Module
 from tensordict import TensorDict
 from torch import Tensor
 
+from ..mixers.physicsnemo_layers import class_path
+
 GRID = "grid"
 
 
@@ -247,11 +249,11 @@ def _model_class(target: str | None) -> type[Module]:
 
 def _rule(cls: type[Module]) -> InputRule:
     """Return the entry of the class or of its nearest ancestor."""
-    paths = (f"{ancestor.__module__}.{ancestor.__qualname__}" for ancestor in cls.__mro__)
+    paths = map(class_path, cls.__mro__)
     if rule := next((INPUT_RULES[path] for path in paths if path in INPUT_RULES), None):
         return rule
     raise ValueError(
-        f"how to feed {cls.__module__}.{cls.__qualname__} is not known; {_KNOWN}. To add a class, "
+        f"how to feed {class_path(cls)} is not known; {_KNOWN}. To add a class, "
         "give physicsnemo_flarepp.models.feeding.INPUT_RULES an entry: its path -> "
         "InputRule(inputs, widths). A wrapped model (DDP, torch.compile) must be unwrapped first"
     )

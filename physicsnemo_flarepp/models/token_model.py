@@ -207,20 +207,13 @@ class TokenModel(Module):
                 raise TypeError(f"{name} must be a floating tensor, got {value.dtype}")
         check_tokens("fx", fx, self.functional_dim, batch, ())
         n_tokens = fx.shape[1]
-        if width is not None and embedding is None:
-            raise ValueError(
-                f"embedding is missing: the model was built with embedding_dim={width}; "
-                f"pass a tensor of shape (B, N, {width})"
-            )
+        if (embedding is None) != (width is None):
+            given = "is missing" if embedding is None else f"has shape {tuple(embedding.shape)}"
+            raise ValueError(f"embedding {given}: the model was built with embedding_dim={width}")
         rows: tuple[int, ...] = ()
         if self.structured_shape is not None and self.context_group is None:
             rows = (torch.Size(self.structured_shape).numel(),)
-        if embedding is not None:
-            if width is None:
-                raise ValueError(
-                    "the model takes no embedding (embedding_dim=None), "
-                    f"got one of shape {tuple(embedding.shape)}; build it with embedding_dim"
-                )
+        if embedding is not None and width is not None:
             check_tokens("embedding", embedding, width, batch, rows)
             n_tokens = embedding.shape[1]
             rows = (n_tokens, 1)

@@ -84,7 +84,7 @@ def test_missing_and_misshapen_time():
 
 
 def test_embedding_for_a_model_without_one():
-    with pytest.raises(ValueError, match="takes no embedding"):
+    with pytest.raises(ValueError, match="embedding has shape .*embedding_dim=None"):
         FlarePP(3, 1, **SMALL)(FX, EMBEDDING)
 
 
