@@ -118,7 +118,7 @@ class TokenInputs:
         token_weights: ArrayLike | None = None,
         any_points: bool = False,
     ) -> None:
-        grid = model.structured_shape
+        self.model, grid = model, model.structured_shape
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
         self.fx = TokenArray("fx", fx, grid)
@@ -251,22 +251,22 @@ class Output:
     interrupted prediction did not reach are NaN. A file is written as ``<path>.partial`` and
     renamed when the block ends without an exception; an earlier one stays whole until then.
 
-    `shape` is (B, N, out_dim) in rows, `grid` that of the result if the rows are its points. A file
-    has the `dtype` of the model; a new tensor is made on `device`.
+    It has the layout of the inputs. A file has the dtype of the model; a new tensor is made on
+    `device`.
     """
 
     def __init__(
         self,
         out: ArrayLike | str | os.PathLike | None,
-        shape: tuple[int, int, int],
-        grid: tuple[int, ...] | None,
-        dtype: torch.dtype,
+        inputs: TokenInputs,
         device: torch.device,
         transfers: Transfers,
     ) -> None:
-        self.rows_shape = shape
-        self.full_shape = shape if grid is None else (shape[0], *grid, shape[2])
-        self.dtype, self.device, self.transfers = dtype, device, transfers
+        width, grid = inputs.model.out_dim, inputs.model.structured_shape
+        tokens = grid if inputs.on_grid and grid is not None else (inputs.n_tokens,)
+        self.rows_shape = (inputs.batch, inputs.n_tokens, width)
+        self.full_shape = (inputs.batch, *tokens, width)
+        self.dtype, self.device, self.transfers = inputs.dtype, device, transfers
         self.path: Path | None = None
         self.array: ArrayLike | None = None
         # Rows of a tensor or of an array of any library.

@@ -1,7 +1,6 @@
 """Predict, encode once, query anywhere."""
 
 import os
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -17,7 +16,7 @@ from ..models import TokenModel, view_physicsnemo
 from ..progress import progress_bar
 from .arrays import ArrayLike, Output, TokenInputs
 from .state import LatentState, model_fingerprint
-from .streams import ResidualStream, TokenPasses, Transfers, resolve_chunk_size, token_ranges
+from .streams import TokenPasses, Transfers, resolve_chunk_size, token_ranges
 
 # What computes the function of the model inside; of any other wrapper that is not known.
 _WRAPPERS = (OptimizedModule, DistributedDataParallel, FullyShardedDataParallel)
@@ -94,18 +93,16 @@ def predict(
     """
     model = unwrap(model)
     inputs = TokenInputs(model, fx, embedding, time, token_mask, token_weights)
-    place = storage_place(offload)
-    passes, total = plan_passes(model, inputs, chunk_size, place, stream_dtype)
-    shape = (inputs.batch, inputs.n_tokens, model.out_dim)
-    grid = model.structured_shape if inputs.on_grid else None
-    device = inputs.device if place == "device" else torch.device("cpu")
-    output = Output(out, shape, grid, inputs.dtype, device, passes.transfers)
-    with output, progress_bar("predict", total + len(passes.ranges), progress) as passes.advance:
+    passes = TokenPasses(inputs, chunk_size, offload, stream_dtype)
+    device = inputs.device if passes.place == "device" else torch.device("cpu")
+    output = Output(out, inputs, device, passes.transfers)
+    visits = passes.visits + len(passes.ranges)
+    with output, progress_bar("predict", visits, progress) as passes.advance:
         latents = passes.gather()
         for rows, y in passes.read_out(latents):
             output.write(rows, y)
         output.finish()
-    return (output.result(), _state(model, inputs, latents)) if return_state else output.result()
+    return (output.result(), _state(inputs, latents)) if return_state else output.result()
 
 
 @torch.no_grad()
@@ -136,17 +133,15 @@ def encode_state(
     """
     model = unwrap(model)
     inputs = TokenInputs(model, fx, embedding, time, token_mask, token_weights)
-    passes, total = plan_passes(model, inputs, chunk_size, storage_place(offload), stream_dtype)
-    with progress_bar("encode", total, progress) as passes.advance:
+    passes = TokenPasses(inputs, chunk_size, offload, stream_dtype)
+    with progress_bar("encode", passes.visits, progress) as passes.advance:
         latents = passes.gather()
-    return _state(model, inputs, latents)
+    return _state(inputs, latents)
 
 
-def _state(
-    model: TokenModel, inputs: TokenInputs, latents: tuple[tuple[Tensor, ...], ...]
-) -> LatentState:
+def _state(inputs: TokenInputs, latents: tuple[tuple[Tensor, ...], ...]) -> LatentState:
     """Return the state of a cloud from the latents that were gathered."""
-    fingerprint = model_fingerprint(model)
+    fingerprint = model_fingerprint(inputs.model)
     # Copies: the caller's time may change, and what inference_mode makes has no derivatives.
     with torch.inference_mode(False):
         if latents[0][0].is_inference():
@@ -207,9 +202,7 @@ def decode_state(
     latents = state.to(inputs.device).latents
     ranges = token_ranges(inputs.n_tokens, resolve_chunk_size(chunk_size, model, inputs.batch))
     transfers = Transfers(inputs.device)
-    shape = (inputs.batch, inputs.n_tokens, model.out_dim)
-    grid = model.structured_shape if inputs.on_grid else None
-    output = Output(out, shape, grid, inputs.dtype, inputs.device, transfers)
+    output = Output(out, inputs, inputs.device, transfers)
 
     def evaluate(rows):
         fx, embedding, _ = rows
@@ -272,42 +265,3 @@ def unwrap(model: nn.Module) -> TokenModel:
             "it streamed, or call model.eval()"
         )
     return model
-
-
-def storage_place(offload: str | os.PathLike | None) -> str | Path:
-    """Return where hidden states wait: "cpu", "device" or an existing directory."""
-    if offload in (None, "device", "cpu"):
-        return offload or "device"
-    if not Path(offload).is_dir():
-        raise ValueError(
-            f'offload must be "cpu", "device", None or an existing directory, got {offload!r}'
-        )
-    return Path(offload)
-
-
-def plan_passes(
-    model: TokenModel,
-    inputs: TokenInputs,
-    chunk_size: int | str,
-    place: str | Path,
-    stream_dtype: torch.dtype | None,
-    n_streams: int = 1,
-) -> tuple[TokenPasses, int]:
-    """Lay out the passes; give them and the number of chunks they visit.
-
-    With several streams the hidden states that enter block b stay in stream b.
-    """
-    if stream_dtype is not None and not stream_dtype.is_floating_point:
-        raise ValueError(f"stream_dtype must be a floating dtype, got {stream_dtype}")
-    reserved = 0
-    if place == "device":
-        itemsize = (stream_dtype or inputs.dtype).itemsize
-        reserved = n_streams * inputs.batch * inputs.n_tokens * model.stream_width * itemsize
-    chunk_size = resolve_chunk_size(chunk_size, model, inputs.batch, reserved)
-    ranges = token_ranges(inputs.n_tokens, chunk_size)
-    transfers = Transfers(inputs.device)
-    streams = [ResidualStream(ranges, transfers, place, stream_dtype) for _ in range(n_streams)]
-    n_passes = sum(block.mixer.n_gathers for block in model.blocks)
-    by_block = streams if n_streams > 1 else streams * len(model.blocks)
-    passes = TokenPasses(model, inputs, ranges, by_block, transfers, lambda: None)
-    return passes, n_passes * len(ranges)

@@ -19,7 +19,7 @@ from ..mixers.flarepp import FlarePPMixer
 from ..models import TokenModel
 from ..ops import group_size
 from .arrays import ArrayLike, TokenInputs
-from .prediction import plan_passes, unwrap
+from .prediction import unwrap
 from .streams import TokenPasses
 
 RoutingMixer = FlarePPMixer | FlareMixer
@@ -31,19 +31,14 @@ class RoutingWeights:
 
     Parameters
     ----------
-    block, head : int
-        Which head.
-    routes : torch.Tensor
-        Numbers R of the routes, of the greatest mass first, (R,).
-    masses : torch.Tensor
-        Share of each of these routes in what the tokens get back, :math:`\sum_n w_n
-        W_\mathrm{dec}[n, m] / \sum_n w_n`, (R,). The masses of all M routes add up to 1.
-    encode : torch.Tensor
-        Weight of each token in what a route gathers, (R, N); rows add up to 1.
-    decode : torch.Tensor
-        Weight of a route in what each token gets back, (R, N); at most 1.
-    n_routes : int
-        M.
+    block, head, n_routes : int
+        Which head, and its number M of routes.
+    routes, masses : torch.Tensor
+        Numbers of the R routes, of the greatest mass first, and their share in what the tokens get
+        back, :math:`\sum_n w_n W_\mathrm{dec}[n, m] / \sum_n w_n`; the masses of all M add up to 1.
+    encode, decode : torch.Tensor
+        Weight of each token in what a route gathers, (R, N), whose rows add up to 1; and of a route
+        in what each token gets back, (R, N), at most 1.
     """
 
     block: int
@@ -85,11 +80,6 @@ def routing_weights(
         Which head; negative numbers count from the end.
     routes : int, optional
         How many routes, by mass; None gives all M.
-
-    Returns
-    -------
-    RoutingWeights
-        In fp32 (fp64 for fp64 models), on the model's device.
 
     Examples
     --------
@@ -182,17 +172,7 @@ def routing_queries(
 ) -> Float[Tensor, "blocks heads M D"]:
     """Return the routing queries of every head: synthesised by flarepp, learned by flare.
 
-    Parameters
-    ----------
-    model, fx, embedding, chunk_size, time, token_weights
-        As in :func:`routing_weights`.
-
-    Examples
-    --------
-    >>> from physicsnemo_flarepp import MixerBackbone
-    >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4, slice_num=16)
-    >>> routing_queries(model, torch.rand(1, 500, 3)).shape
-    torch.Size([2, 4, 16, 8])
+    Arguments are as in :func:`routing_weights`.
     """
     passes = _one_case(model, fx, embedding, chunk_size, time, token_weights)
     return torch.stack([queries for _, queries, _ in _blocks(passes)])
@@ -217,7 +197,7 @@ def _one_case(
     inputs = TokenInputs(model, fx, embedding, time, token_weights=token_weights)
     if inputs.batch != 1:
         raise ValueError(f"fx has a batch of {inputs.batch}; give one case at a time")
-    return plan_passes(model, inputs, chunk_size, "cpu", None)[0]
+    return TokenPasses(inputs, chunk_size, "cpu")
 
 
 def _resolve(name: str, index: int, size: int) -> int:

@@ -53,6 +53,17 @@ _IN_FLIGHT = 2
 Tensors = TypeVar("Tensors", bound=tuple[Tensor | None, ...])
 
 
+def storage_place(offload: str | os.PathLike | None) -> str | Path:
+    """Return where hidden states wait: "cpu", "device" or an existing directory."""
+    if offload in (None, "device", "cpu"):
+        return offload or "device"
+    if not Path(offload).is_dir():
+        raise ValueError(
+            f'offload must be "cpu", "device", None or an existing directory, got {offload!r}'
+        )
+    return Path(offload)
+
+
 def token_ranges(n_tokens: int, chunk_size: int) -> list[Range]:
     """Cut ``n_tokens`` into consecutive ranges; without tokens there is one empty range."""
     starts = range(0, max(n_tokens, 1), chunk_size)
@@ -284,21 +295,36 @@ def fail_together(group: str | None, device: torch.device) -> Iterator[None]:
 class TokenPasses:
     """Runs a model over its tokens chunk by chunk, and calls ``advance`` after each one.
 
-    The streams keep the hidden states that enter each block: the same one for all blocks, unless
-    those of earlier blocks are wanted later. Further ones get their memory together with these.
+    The streams keep the hidden states that enter each block, where `offload` says: the same one for
+    all blocks, or with several that of each, and further ones that get their memory with these.
     """
+
+    advance: Callable[[], None]
 
     def __init__(
         self,
-        model: TokenModel,
         inputs: "TokenInputs",
-        ranges: list[Range],
-        streams: Sequence[ResidualStream],
-        transfers: Transfers,
-        advance: Callable[[], None],
+        chunk_size: int | str,
+        offload: str | os.PathLike | None,
+        stream_dtype: torch.dtype | None = None,
+        n_streams: int = 1,
     ) -> None:
-        self.model, self.inputs, self.ranges = model, inputs, ranges
-        self.streams, self.transfers, self.advance = streams, transfers, advance
+        if stream_dtype is not None and not stream_dtype.is_floating_point:
+            raise ValueError(f"stream_dtype must be a floating dtype, got {stream_dtype}")
+        self.inputs, self.model, self.place = inputs, inputs.model, storage_place(offload)
+        reserved, blocks = 0, self.model.blocks
+        if self.place == "device":
+            numbers = n_streams * inputs.batch * inputs.n_tokens * self.model.stream_width
+            reserved = numbers * (stream_dtype or inputs.dtype).itemsize
+        chunk_size = resolve_chunk_size(chunk_size, self.model, inputs.batch, reserved)
+        self.ranges = token_ranges(inputs.n_tokens, chunk_size)
+        self.transfers = Transfers(inputs.device)
+        kept = (self.ranges, self.transfers, self.place, stream_dtype)
+        streams = [ResidualStream(*kept) for _ in range(n_streams)]
+        self.streams = streams if n_streams > 1 else streams * len(blocks)
+        # Chunks that are visited until all latents are known.
+        self.visits = sum(block.mixer.n_gathers for block in blocks) * len(self.ranges)
+        self.advance = lambda: None
 
     def gather(self) -> tuple[Latents, ...]:
         """Return the latents of every block; leaves the input of the last block in its stream."""

@@ -83,7 +83,7 @@ class PhysicsNeMoView(TokenModel):
             checkpoint_blocks=given.get("activation_checkpointing", False),
             meta=model.meta,
         )
-        self._settings = given
+        self._args = {**self._args, "__args__": given}
         self.in_projection = JoinedInputs(model.preprocess)
         if model.time_input:
             self.time_embedding = model.time_embed
@@ -91,11 +91,6 @@ class PhysicsNeMoView(TokenModel):
         self.blocks = stack_blocks(map(_view_block, model.blocks))
         self.out_projection = model.blocks[-1].ln_mlp2
         self.training = model.training
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments that the model was built with, by name."""
-        return self._settings
 
     def save(self, *args, **options) -> None:
         """Refuse: the model behind this view has the name and the weights to save."""

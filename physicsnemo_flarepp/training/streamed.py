@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..inference.arrays import ArrayLike, TokenArray, TokenInputs
-from ..inference.prediction import plan_passes, storage_place, unwrap
+from ..inference.prediction import unwrap
+from ..inference.streams import TokenPasses
 from ..models import TokenModel
 from ..ops.kernels import accumulation_dtype
 from ..progress import progress_bar
@@ -86,8 +87,8 @@ def streamed_step(
             + (reason if parameters else "none of them requires one")
         )
     loss = RelativeL2(token_mask) if loss is None else loss
-    plan = (chunk_size, offload, stream_dtype, progress)
-    value, gradients = _run(model, inputs, target, loss, parameters, {}, factor, plan)
+    passes = TokenPasses(inputs, chunk_size, offload, stream_dtype, len(model.blocks) + 1)
+    value, gradients = _run(passes, target, loss, parameters, {}, factor, progress)
     for parameter, summed in zip(parameters, gradients, strict=True):
         summed = summed.to(parameter.dtype)
         parameter.grad = summed if parameter.grad is None else parameter.grad.add_(summed)
@@ -166,8 +167,8 @@ def streamed_gradients(
     inputs = TokenInputs(model, time=time, token_mask=token_mask, **given)
     grid = model.structured_shape
     places = {name: TokenArray(name, array, grid) for name, array in results.items()}
-    plan = (chunk_size, offload, stream_dtype, progress)
-    value, _ = _run(model, inputs, target, objective, [], places, 1.0, plan)
+    passes = TokenPasses(inputs, chunk_size, offload, stream_dtype, len(model.blocks) + 1)
+    value, _ = _run(passes, target, objective, [], places, 1.0, progress)
     return value, results
 
 
@@ -205,14 +206,13 @@ def _arrays_for(
 
 
 def _run(
-    model: TokenModel,
-    inputs: TokenInputs,
+    passes: TokenPasses,  # with a stream for each block and one for the gradient
     target: ArrayLike | None,
     loss: LossOverSums,
     parameters: list[nn.Parameter],
     places: Mapping[str, TokenArray],
     factor: float | Tensor,
-    plan: tuple[int | str, str | os.PathLike | None, torch.dtype | None, bool],
+    progress: bool,
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the loss and the gradients of the parameters in fp64; fills the places."""
     if not isinstance(loss, LossOverSums):
@@ -221,20 +221,16 @@ def _run(
             f"{type(loss).__name__}: a loss that is not a function of sums over tokens cannot be "
             "streamed; use the plain forward, or leave it out for the relative L2"
         )
-    targets, expected = None, (inputs.batch, inputs.n_tokens)
+    targets, expected = None, (passes.inputs.batch, passes.inputs.n_tokens)
     if target is not None:
-        targets = TokenArray("target", target, model.structured_shape)
+        targets = TokenArray("target", target, passes.model.structured_shape)
         if len(targets.shape) != 3 or targets.shape[:2] != expected:
             raise ValueError(
                 f"target must have a row for each of the {expected[1]} tokens of the {expected[0]} "
                 f"samples, got the shape {tuple(target.shape)}"
             )
-    chunk_size, offload, dtype, progress = plan
-    n_streams = len(model.blocks) + 1  # the last one for the gradient
-    place = storage_place(offload)
-    passes, visits = plan_passes(model, inputs, chunk_size, place, dtype, n_streams)
     work = GradientPasses(passes, targets, loss, parameters, places)
-    visits = 2 * (visits + len(passes.ranges))
+    visits = 2 * (passes.visits + len(passes.ranges))
     with progress_bar("streamed step", visits, progress) as passes.advance:
         value = work.run(factor)
     return value, work.gradients
