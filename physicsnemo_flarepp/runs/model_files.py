@@ -236,7 +236,7 @@ def load_plain(
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{name} is refused: it holds more than tensors and plain values, and loading it could "
-            "run code of whoever wrote it. Nothing was run; find out where it came from"
+            "run code of whoever wrote it. Nothing of it was run; find out where it came from"
         ) from error
     except Exception as error:
         raise ValueError(f"{name} cannot be read: {type(error).__name__}: {error}") from error

@@ -248,7 +248,7 @@ class Run:
             raise ValueError(
                 f"row {int(far.nonzero()[0])} is not where that row of the training meshes is, but "
                 f"data.baseline={self.config.data.get('baseline')} of run {self.name} was fitted "
-                "by row. Give the points of the training mesh in order, or train without baseline"
+                "by row. Give the points of the training mesh in order, or use data.baseline=none"
             )
 
 
