@@ -402,10 +402,9 @@ class TokenPasses:
             yield index, x, weights
 
     def _embedded(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
-        def load(index: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
-            return self.inputs.load(*self.ranges[index])
-
-        for index, (fx, embedding, weights) in self.transfers.prefetch(load, len(self.ranges)):
+        count, load = len(self.ranges), self.inputs.load
+        chunks = self.transfers.prefetch(lambda index: load(*self.ranges[index]), count)
+        for index, (fx, embedding, weights) in chunks:
             yield index, self.model.embed(fx, embedding, self.inputs.time, weights), weights
 
     def stored(self, number: int) -> Iterator[tuple[int, Tensor, Tensor | None]]:

@@ -58,19 +58,6 @@ class OutProjection(nn.Sequential):
         )
 
 
-class FeedForward(nn.Sequential):
-    """Linear, act, Linear."""
-
-    def __init__(self, dim: int, ratio: float, act: str) -> None:
-        hidden = round(dim * ratio)
-        super().__init__(nn.Linear(dim, hidden), make_activation(act), nn.Linear(hidden, dim))
-
-    @property
-    def output(self) -> nn.Linear:
-        """The last layer, which writes to the residual stream."""
-        return cast(nn.Linear, self[-1])
-
-
 class Block(nn.Module):
     """Residual block ``x + mixer(norm x)``, then ``x + ffn(norm x)``, with dropout on both."""
 
@@ -104,7 +91,8 @@ def make_block(
     """Build a block around a mixer, its feed-forward ``mlp_ratio`` times as wide, or residual."""
     dim = mixer.dim
     norms = [make_norm(norm, dim) for _ in range(2)]
-    ffn = ResidualMLP(dim, ffn_layers, act) if ffn_layers else FeedForward(dim, mlp_ratio, act)
+    widths = (dim, round(dim * mlp_ratio), dim)
+    ffn = ResidualMLP(dim, ffn_layers, act) if ffn_layers else linear_chain(widths, act)
     return Block(norms[0], mixer, norms[1], ffn, dropout)
 
 
@@ -139,9 +127,14 @@ def balance_outputs(blocks: Sequence[AnyBlock], out_projection: nn.Module) -> No
         for block in blocks:
             block.mixer.output.weight *= share
             if isinstance(block, Block):
-                cast(FeedForward | ResidualMLP, block.ffn).output.weight *= share
-        last = cast(nn.Sequential, out_projection)[-1]
-        cast(nn.Linear, last).weight *= _FIRST_PREDICTION
+                ffn = block.ffn
+                last = ffn.output if isinstance(ffn, ResidualMLP) else _last(ffn)
+                last.weight *= share
+        _last(out_projection).weight *= _FIRST_PREDICTION
+
+
+def _last(layers: nn.Module) -> nn.Linear:
+    return cast(nn.Linear, cast(nn.Sequential, layers)[-1])
 
 
 def start_at_zero(model: nn.Module, out_dim: int) -> None:
@@ -167,7 +160,7 @@ class LatentBlock(nn.Module):
         self.project = nn.Linear(dim, 3 * dim, bias)
         self.out = nn.Linear(dim, dim)
         self.norm_ffn = make_norm("layer", dim)
-        self.ffn = FeedForward(dim, mlp_ratio, act)
+        self.ffn = linear_chain((dim, round(dim * mlp_ratio), dim), act)
 
     def forward(self, z: Float[Tensor, "B M C"]) -> Float[Tensor, "B M C"]:
         """Let every latent attend to all, then transform each."""

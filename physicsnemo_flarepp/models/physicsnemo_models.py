@@ -83,12 +83,15 @@ class PhysicsNeMoView(TokenModel):
             checkpoint_blocks=given.get("activation_checkpointing", False),
             meta=model.meta,
         )
-        self._args = {**self._args, "__args__": given}
+        self._args["__args__"] = given
         self.in_projection = JoinedInputs(model.preprocess)
         if model.time_input:
             self.time_embedding = model.time_embed
             self.time_projection = model.time_fc
-        self.blocks = stack_blocks(map(_view_block, model.blocks))
+        # Their dropout is inside the attention layer.
+        self.blocks = stack_blocks(
+            Block(block.ln_1, add_stages(block.Attn), *block.ln_mlp1) for block in model.blocks
+        )
         self.out_projection = model.blocks[-1].ln_mlp2
         self.training = model.training
 
@@ -98,11 +101,6 @@ class PhysicsNeMoView(TokenModel):
             "this is a view of a PhysicsNeMo model, made by view_physicsnemo; save that model "
             "instead"
         )
-
-
-def _view_block(block: Any) -> Block:
-    """Return a block of PhysicsNeMo's as ours; its dropout is inside the attention layer."""
-    return Block(block.ln_1, add_stages(block.Attn), *block.ln_mlp1)
 
 
 def from_physicsnemo(model: nn.Module) -> MixerBackbone:

@@ -57,12 +57,10 @@ class Run:
         The statistics of training, on the CPU.
     data, memory
         What the test set is made from, at full resolution; the cases, if they are in memory.
-    checkpoint
-        Whose weights these are: ``final``, ``best`` or ``latest``.
+    checkpoint, trust
+        Whose weights these are, and whether readers that are not registered may be imported.
     data_root, moved
         Directory of the data, if it is not that of training, and whether it holds the same files.
-    trust
-        Whether a reader that is not registered may be imported.
     """
 
     name: str

@@ -219,7 +219,7 @@ def _train_in(
             return outcome(None, None, stopped_by=stopped_by)
         selection, errors = trainer.finish()
     baselines = task.baselines(assembly, split)
-    mean = trainer.mean_predictor_error(split)
+    mean = trainer.mean_errors[split]
     result = outcome(errors, mean, selection=selection, baselines=baselines)
     table = task.table(result, cfg, ranks, assembly)
     if is_main:
