@@ -311,10 +311,7 @@ def make_projections(
     if not any(layers):
         return nn.Linear(dim, len(layers) * dim)
     if not residual:
-        raise ValueError(
-            "residual_projections=False, but projections with layers are residual; leave out one "
-            "of the two"
-        )
+        raise ValueError("residual_projections=False, but projections with layers are residual")
     return nn.ModuleList(ResidualMLP(dim, n, act) for n in layers)
 
 

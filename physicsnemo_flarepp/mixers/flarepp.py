@@ -81,10 +81,8 @@ class FlarePPMixer(RoutingMixer):
         synthesis = 0 if shared_projections else 1 if anchored_queries else 2
         self.n_projections = synthesis + 2
         if shared_projections and synthesis_layers:
-            raise ValueError(
-                f"synthesis_layers={synthesis_layers} has no effect with shared_projections=True, "
-                "which has no projections for the synthesis; leave out one of the two"
-            )
+            found = f"synthesis_layers={synthesis_layers}"
+            raise ValueError(f"{found} has no effect with shared_projections=True; leave one out")
         layers = (*[synthesis_layers] * synthesis, projection_layers, projection_layers)
         self.project = make_projections(dim, layers, act, residual_projections)
         self.out = nn.Linear(dim, dim)

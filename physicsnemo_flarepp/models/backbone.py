@@ -113,15 +113,9 @@ class MixerBackbone(TokenModel):
                 "log-normaliser that exact sharding and streaming need; pass use_te=False"
             )
         if plain_projections and io_layers != 2:
-            raise ValueError(
-                f"io_layers={io_layers} has no effect with plain_projections=True, which have no "
-                "residual layers; leave out one of the two"
-            )
+            raise ValueError(f"io_layers={io_layers} has no effect with plain_projections=True")
         if ffn_layers and mlp_ratio != 2:
-            raise ValueError(
-                f"mlp_ratio={mlp_ratio} has no effect with ffn_layers={ffn_layers}, a feed-forward "
-                "as wide as the stream; leave out one of the two"
-            )
+            raise ValueError(f"mlp_ratio={mlp_ratio} has no effect with ffn_layers={ffn_layers}")
         super().__init__(
             *(functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref),
             time_input=time_input,
