@@ -246,8 +246,8 @@ def unwrap(model: nn.Module) -> TokenModel:
         name = type(block.mixer).__name__
         if block.mixer.n_gathers == 0:
             raise ValueError(
-                f"{name} cannot be streamed: every token looks at every other one, and there is "
-                'no latent of fixed size; use the plain forward, or mixer="flarepp"'
+                f"{name} cannot be streamed: every token looks at every other one; use the plain "
+                'forward, or mixer="flarepp"'
             )
         if block.mixer.is_random:
             raise ValueError(

@@ -25,11 +25,11 @@ class SliceMixer(SumMixer):
     n_gathers = 1
     epsilon = 1e-5
 
-    @abstractmethod
     def project_tokens(
         self, x: Float[Tensor, "B N C"]
     ) -> tuple[Float[Tensor, "B N *address"], Float[Tensor, "B N *value"]]:
-        """Return what addresses the slices and what they sum."""
+        """Return what addresses the slices and what they sum: the tokens, or projections."""
+        return x, x
 
     @abstractmethod
     def slice_weights(self, address: Float[Tensor, "B N *address"]) -> SliceWeights:
@@ -247,10 +247,6 @@ class Transolver3Mixer(SliceMixer):
         if self.orthogonal_slices:
             nn.init.orthogonal_(self.slice.weight)
         nn.init.constant_(self.temperature, 0.5)
-
-    def project_tokens(self, x: Tokens) -> tuple[Tokens, Tokens]:
-        """Return the tokens themselves: they are not projected."""
-        return x, x
 
     def slice_weights(self, address: Tokens) -> SliceWeights:
         """Return each token's distribution over the slices from one (C, H G) projection."""

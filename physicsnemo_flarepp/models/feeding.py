@@ -87,8 +87,7 @@ def build_model(
         arguments["norm"] = "layer" if precision == "fp32" else "rms"
     if arguments.get("time_input"):
         raise ValueError(
-            "model.time_input is True, but batches carry no time of their own: time is a feature "
-            "channel (as in plasticity); set time_input to false"
+            "model.time_input is True, but in batches time is a feature; set time_input to false"
         )
     for name, value in rule.sizes(layout, arguments).items():
         given = arguments.get(name)
@@ -164,6 +163,8 @@ def _sequence_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
 
 
 _SIZES = {"functional_dim": "fx", "embedding_dim": "embedding", "out_dim": "fields"}
+_GEO = {"functional_dim": "local_embedding", "geometry_dim": "geometry"}
+_GEO |= {"global_dim": "global_embedding", "out_dim": "fields"}
 _BACKBONE = InputRule(_backbone_inputs, _SIZES)
 _TRANSOLVER = InputRule(_transolver_inputs, _SIZES)
 _OURS, _THEIRS = "physicsnemo_flarepp.models", "physicsnemo.models"
@@ -180,15 +181,7 @@ INPUT_RULES: dict[str, InputRule] = {
     f"{_THEIRS}.flare.flare.FLARE": _TRANSOLVER,
     f"{_THEIRS}.flare.flare.FLAREPlusPlus": _TRANSOLVER,  # in no release up to 2.2
     f"{_THEIRS}.transolver.transolver.Transolver": _TRANSOLVER,
-    f"{_THEIRS}.geotransolver.geotransolver.GeoTransolver": InputRule(
-        _geotransolver_inputs,
-        {
-            "functional_dim": "local_embedding",
-            "geometry_dim": "geometry",
-            "global_dim": "global_embedding",
-            "out_dim": "fields",
-        },
-    ),
+    f"{_THEIRS}.geotransolver.geotransolver.GeoTransolver": InputRule(_geotransolver_inputs, _GEO),
 }
 _KNOWN = f"known are {', '.join(INPUT_RULES)} and their subclasses"
 

@@ -123,9 +123,8 @@ def from_physicsnemo(model: nn.Module) -> MixerBackbone:
     given = view.settings
     if isinstance(view, FlarePP) or not isinstance(mixer, FlareStages | FlarePlusPlusStages):
         raise ValueError(
-            f"{type(model).__name__} computes no function of ours (PhysicsNeMo's Transolver clamps "
-            "its temperatures at 0.5 and adds 0.01 to the weight of a slice, ours 0.1 and 1e-5); "
-            "expected PhysicsNeMo's FLARE or FLAREPlusPlus. view_physicsnemo uses it as it is"
+            f"{type(model).__name__} computes no function of ours; expected PhysicsNeMo's FLARE or "
+            "FLAREPlusPlus. view_physicsnemo uses PhysicsNeMo's Transolver as it is"
         )
     _check_options(given, {"dropout": 0.0}, "FlarePP drops from both branches of a block")
     arguments = {name: given[name] for name in _SHARED}
@@ -168,8 +167,7 @@ def to_physicsnemo(model: MixerBackbone) -> nn.Module:
     act = given["act"].lower()
     if act == "gelu":
         raise ValueError(
-            'act="gelu" is the tanh approximation, which PhysicsNeMo has no name for; its "gelu" '
-            f"is {_EXACT_GELU!r}"
+            f'act="gelu" is the tanh approximation; PhysicsNeMo\'s "gelu" is {_EXACT_GELU!r}'
         )
     if given["mlp_ratio"] != int(given["mlp_ratio"]):
         raise ValueError(f"PhysicsNeMo needs an integer mlp_ratio, got {given['mlp_ratio']}")
@@ -280,8 +278,7 @@ def _flare_to(mixer: FlareMixer, scale: float) -> dict[str, Tensor]:
     if misfit > 1e-5:
         raise ValueError(
             "the values of a block are not a map of its keys that all heads share (misfit "
-            f"{misfit:.1e}), which they are in PhysicsNeMo's FLARE: one projection, and two D x D "
-            'maps. Models of mixer="flare" that were not converted from there stay ours'
+            f"{misfit:.1e}), as in PhysicsNeMo's FLARE; only models converted from there go back"
         )
     identity = torch.eye(mixer.head_dim, dtype=torch.float64, device=weight.device)
     return {

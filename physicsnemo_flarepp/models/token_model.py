@@ -79,8 +79,7 @@ class TokenModel(Module):
         self.embedding_dim, self.time_input = embedding_dim, time_input
         if not 0 <= checkpoint_blocks <= 1:
             raise ValueError(
-                f"checkpoint_blocks is {checkpoint_blocks}, expected True, False or a share of "
-                "the blocks between 0 and 1 (as activation_checkpointing, checkpointing_ratio)"
+                f"checkpoint_blocks is {checkpoint_blocks}, expected a share of the blocks, 0 to 1"
             )
         self.checkpoint_blocks = checkpoint_blocks
         self.init = "paper"  # of those that have no such argument
@@ -256,10 +255,7 @@ def grid_positions(
             raise ValueError(f"ref={ref} has no effect without unified_pos=True; leave it out")
         return None
     if shape is None:
-        raise ValueError(
-            "unified_pos=True needs structured_shape, got None; "
-            "pass the grid's shape, or embedding_dim and an embedding"
-        )
+        raise ValueError("unified_pos=True needs structured_shape, got None; pass the grid's shape")
     width = ref ** len(shape)
     if embedding_dim not in (None, width):
         raise ValueError(
@@ -303,9 +299,7 @@ def check_sizes(
     check_integers(0, {"io_layers": io_layers})
     check_integers(1, {"n_layers": n_layers, "n_hidden": n_hidden, "n_head": n_head, **others})
     if n_hidden % n_head:
-        raise ValueError(
-            f"n_hidden must be divisible by n_head, got n_hidden={n_hidden}, n_head={n_head}"
-        )
+        raise ValueError(f"n_hidden must be divisible by n_head, got {n_hidden} and {n_head}")
     if not isinstance(mlp_ratio, int | float) or not mlp_ratio > 0:
         raise ValueError(f"mlp_ratio must be positive, got {mlp_ratio!r}")
     if not isinstance(dropout, int | float) or not 0.0 <= dropout < 1.0:

@@ -200,7 +200,7 @@ def test_arguments_may_repeat_what_the_data_says():
         ("flarepp", {"n_layer": 2}, "'n_layer' .did you mean 'n_layers'"),
         ("gnot", {"slice_num": 4}, "GNOT has no argument 'slice_num'"),
         ("transolver", {"mixer": "flare"}, "Transolver has no argument 'mixer'. Its arguments"),
-        ("flarepp", {"time_input": True}, "time_input is True, but batches carry no time"),
+        ("flarepp", {"time_input": True}, "time_input is True, but in batches time is a feature"),
         ("geotransolver", {"include_local_features": True}, "needs 3 coordinates .* has 2"),
     ],
 )
