@@ -128,7 +128,7 @@ def _working_start_up(timeout: timedelta | None, on_cpu: bool) -> Iterator[None]
         os.environ.update({} if async_errors is None else {_ASYNC_ERRORS: async_errors})
         if device_id.type == "cuda" and device_id.index >= visible:
             raise RuntimeError(
-                f"rank {rank} would use {device_id}, but {visible} GPUs are visible to it; start at "
+                f"rank {rank} would use {device_id}, but {visible} GPUs are visible; start at "
                 "most one process per GPU (srun --ntasks-per-node, torchrun --nproc-per-node)"
             )
         store = dist.HashStore() if world_size == 1 else None
