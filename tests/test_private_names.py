@@ -186,7 +186,7 @@ def test_parts_of_the_served_models_have_their_names():
         missing = [name for name in PARTS[what].split() if not hasattr(part, name)]
         assert not missing, (
             f"{missing} moved: no longer in the {what} of PhysicsNeMo {physicsnemo.__version__}; "
-            "they are used in mixers/physicsnemo_layers.py and models/physicsnemo_view.py"
+            "they are used in mixers/physicsnemo_layers.py and models/physicsnemo_models.py"
         )
     assert seen == set(PARTS)
 

@@ -32,7 +32,7 @@ def choose_checks(n_ranks: int = 0, bench: bool = False) -> list[Check]:
             "torch.compile", compile_findings, f"train with training.compile=false; {_COMPILERS}"
         ),
         Check("parts", split_findings, "set FLAREPP_SPLITS=1 to switch parts off"),
-        Check("streaming", streaming_findings, "predict on the CPU, or with offload='device'"),
+        Check("streaming", streaming_findings, f"predict with offload='device', and {REPORT}"),
         Check("rendering", rendering_findings, "only figures need it; everything else works"),
         Check("directories", directory_findings, "check the path in the message"),
     ]

@@ -24,6 +24,7 @@ from .kernels import short_name
 
 _AUTOCAST_LIMITS = {torch.bfloat16: 0.05, torch.float16: 0.01}
 COMPILER = "inductor"
+_EAGER = "train with training.compile=false"
 # On CPUs inductor sums up to 4096 numbers differently, and compiles once more below that.
 _COMPILED_TOKENS = (5003, 6007, 8011)
 _SLOWER = 1.2  # splits that take this much longer than the whole deserve a note
@@ -70,8 +71,7 @@ def autocast_findings(device: torch.device) -> Iterator[Finding]:
         found = value_and_gradient(forward, model, x)
         errors = [relative_error(*pair) for pair in zip(found, reference, strict=True)]
         figures = "output {:.1e}, gradients {:.1e}".format(*errors) + f" (limit {limit:.0e})"
-        advice = f"train with training.precision=fp32 and {REPORT}"
-        yield judge(f"autocast {short_name(dtype)}", max(errors), limit, figures, advice)
+        yield judge(f"autocast {short_name(dtype)}", max(errors), limit, figures)
 
 
 def compile_findings(device: torch.device) -> Iterator[Finding]:
@@ -88,13 +88,11 @@ def compile_findings(device: torch.device) -> Iterator[Finding]:
         errors.extend(relative_error(*pair) for pair in pairs)
         counts.append(counter.frame_count)
     figures = f"error {max(errors):.1e} against eager, {time.perf_counter() - start:.0f} s"
-    advice = "train with training.compile=false"
-    name = "torch.compile, dynamic N"
-    yield judge(name, max(errors), 1e-4, figures, f"{advice} and {REPORT}")
+    yield judge("torch.compile, dynamic N", max(errors), 1e-4, figures, f"{_EAGER} and {REPORT}")
     again = counts[-1] - counts[0]
     figures = f"{again} for two further token counts"
-    advice = f"steps will be slow whenever the token count changes: {advice}, or with a fixed "
-    yield judge("torch.compile, recompilations", again, 0, figures, f"{advice}data.n_points")
+    advice = f"steps are slow when the token count changes: {_EAGER}, or with a fixed data.n_points"
+    yield judge("torch.compile, recompilations", again, 0, figures, advice)
 
 
 def split_findings(device: torch.device) -> Iterator[Finding]:
@@ -142,12 +140,10 @@ def streaming_findings(device: torch.device) -> Iterator[Finding]:
     error = max(relative_error(found, plain) for found in results)
     figures = f"error {error:.1e} against the plain forward, {min(seconds):.2f} s for 20,011 points"
     way = "pinned transfers" if device.type == "cuda" else "chunks"
-    advice = "predict with offload='device'"
-    yield judge(f"streaming, {way}", error, 1e-4, figures, f"{advice}, and {REPORT}")
+    yield judge(f"streaming, {way}", error, 1e-4, figures)
     same = all(torch.equal(found, results[0]) for found in results)
-    figures = "equal bit for bit" if same else "results differ from call to call"
-    advice = f"transfers overwrite each other: {advice} and report it"
-    yield judge(f"streaming, repeated {way}", float(not same), 0, figures, advice)
+    figures = "equal bit for bit" if same else "differs from call to call: transfers overlap"
+    yield judge(f"streaming, repeated {way}", float(not same), 0, figures)
 
 
 def cost_findings(device: torch.device) -> Iterator[Finding]:

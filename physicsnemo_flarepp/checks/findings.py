@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,19 +21,14 @@ class Finding:
     advice: str = ""
 
     def line(self) -> str:
-        """Return the finding for a terminal, with its advice below.
-
-        >>> print(Finding("cache", FAILED, "read-only", "choose another").line())
-        FAIL  cache                             read-only
-                                                -> choose another
-        """
+        """Return the finding for a terminal, with its advice below."""
         text = f"{self.status:5} {self.name:33} {self.figures}".rstrip()
         return text + (f"\n{'':40}-> {self.advice}" if self.advice else "")
 
 
 @dataclass(frozen=True)
 class Check:
-    """A function that yields findings for a device; name and advice are shown if it raises."""
+    """Yields findings for a device; its advice is for failures that have none of their own."""
 
     name: str
     find: Callable[[torch.device], Iterator[Finding]]
@@ -42,13 +37,15 @@ class Check:
     def run(self, device: torch.device) -> Iterator[Finding]:
         """Yield the findings; an error is one more finding, so that other checks still run."""
         try:
-            yield from self.find(device)
+            for finding in self.find(device):
+                lacks = finding.status == FAILED and not finding.advice
+                yield replace(finding, advice=self.advice) if lacks else finding
         except Exception as error:
             words = " ".join(str(error).split())[:300]
             yield Finding(self.name, FAILED, f"{type(error).__name__}: {words}", self.advice)
 
 
-def judge(name: str, error: float, limit: float, figures: str, advice: str) -> Finding:
+def judge(name: str, error: float, limit: float, figures: str, advice: str = "") -> Finding:
     """Return a finding that passes if ``error`` is a number up to ``limit``."""
     passed = math.isfinite(error) and error <= limit
     return Finding(name, PASSED if passed else FAILED, figures, "" if passed else advice)

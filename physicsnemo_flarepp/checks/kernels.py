@@ -77,12 +77,12 @@ def forward_errors(case: Case, device: torch.device) -> dict[str, float]:
     q, k, v = (t.to(device) for t in (q, k, v))
     weights = None if weights is None else weights.to(device)
     pairs = [
-        attention_with_lse(q, *shard, **_weighting(mine), splits=1)
+        attention_with_lse(q, *shard, key_weights=mine, splits=1)
         for *shard, mine in _shards(k, v, weights)
     ]
     merged = merge_partials(*zip(*pairs, strict=True))
     whole, parts = (
-        attention_with_lse(q, k, v, **_weighting(weights), splits=splits) for splits in (1, 3)
+        attention_with_lse(q, k, v, key_weights=weights, splits=splits) for splits in (1, 3)
     )
     errors = [[relative_error(*pair) for pair in zip(found, expected, strict=True)]
               for found in (whole, merged, parts)]  # fmt: skip
@@ -106,7 +106,7 @@ def backward_errors(case: Case, device: torch.device) -> dict[str, float]:
     weights = None if weights is None else weights.to(device)
     scale = q.shape[-1] ** -0.5
     shares = [
-        attention_backward(grad, q, *shard, *pair, scale=scale, **_weighting(mine))
+        attention_backward(grad, q, *shard, *pair, scale=scale, key_weights=mine)
         for *shard, mine in _shards(k, v, weights)
     ]
     dq, dk, dv = zip(*shares, strict=True)
@@ -119,7 +119,7 @@ def backward_errors(case: Case, device: torch.device) -> dict[str, float]:
 def own_operator_errors(case: Case, device: torch.device) -> dict[str, float]:
     """Return the errors of encode and decode as models call them, through autograd, in parts."""
     (short, long, other), weights, _ = case.inputs()
-    mine = _weighting(None if weights is None else weights.to(device))
+    mine = {"key_weights": None if weights is None else weights.to(device)}
     errors = {}
     for call, inputs, seen, given in (
         (encode, (short, long, other), weights, mine),
@@ -189,12 +189,6 @@ def _suspicion(wrong: set[tuple[str, str]]) -> str:
 def short_name(dtype: torch.dtype) -> str:
     """Return a dtype's name without its package."""
     return str(dtype).removeprefix("torch.")
-
-
-def _weighting(weights: Tensor | None) -> dict[str, Tensor]:
-    if weights is None:
-        return {}
-    return {"key_mask" if weights.dtype == torch.bool else "key_weights": weights}
 
 
 def _shards(k: Tensor, v: Tensor, weights: Tensor | None):

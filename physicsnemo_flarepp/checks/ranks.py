@@ -23,7 +23,7 @@ from ..parallel import (
 )
 from ..training.losses import relative_l2_loss
 from .execution import points, small_model
-from .findings import FAILED, NOTED, REPORT, Finding, judge, relative_error
+from .findings import FAILED, NOTED, REPORT, Finding, gradient_errors, judge, relative_error
 
 _TOKENS = 1001
 _PAYLOAD = {"cuda": 2**24, "cpu": 2**20}  # numbers in fp32
@@ -96,12 +96,9 @@ def compare_step(device: torch.device, n_ranks: int) -> dict[str, float]:
         loss.backward()
     sync_gradients(model, mesh)
     found = [p.grad for p in model.parameters()]
-    # Gradients that nearly cancel are measured against the size of all.
-    floor = 1e-3 * torch.cat([t.flatten() for t in expected]).norm().item()
-    errors = [relative_error(a, b, floor) for a, b in zip(found, expected, strict=True)]
     encodes = sum(block.mixer.n_gathers for block in model.blocks)
     return {
-        "error": max(relative_error(loss, whole), *errors),
+        "error": max(relative_error(loss, whole), *gradient_errors(found, expected)),
         "forward": ahead.total_calls / encodes,
         "backward": back.total_calls / encodes,
         "bytes": ahead.total_bytes + back.total_bytes,

@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -118,7 +118,7 @@ class TokenInputs:
         token_weights: ArrayLike | None = None,
         any_points: bool = False,
     ) -> None:
-        grid = model.structured_shape
+        self.model, grid = model, model.structured_shape
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
         self.fx = TokenArray("fx", fx, grid)
@@ -136,7 +136,7 @@ class TokenInputs:
         self._check(model, any_points)
         self.token_mask: TokenArray | None = None
         self.token_weights: TokenArray | None = None
-        self.total_weight: Float[Tensor, " B"] | None = None
+        self.total_weight = torch.empty(0)  # of each sample, set before weights are loaded
         shape = (self.batch, self.n_tokens)
         if token_mask is not None:
             self.token_mask = TokenArray("token_mask", token_mask)
@@ -190,10 +190,7 @@ class TokenInputs:
         """
         total = torch.zeros(self.batch, dtype=torch.float64)
         for start, stop in ranges:
-            weights = self.read_weights(start, stop)
-            if weights is None:
-                raise ValueError("token_weights are not among the inputs; pass them to TokenInputs")
-            weights = weights.cpu()
+            weights = cast(Tensor, self.read_weights(start, stop)).cpu()
             check_weights("token_weights", weights, (self.batch, stop - start), first=start)
             total += weights.sum(-1, dtype=torch.float64)
         return total.to(self.device)
@@ -212,8 +209,6 @@ class TokenInputs:
         weights = self.to_device(weights)
         if self.token_weights is None:
             return weights
-        if self.total_weight is None:
-            raise RuntimeError("total_weight is not set; set it to add_up_weights of all tokens")
         return scale_weights(weights, self.total_weight, self.dtype)
 
     def to_device(self, rows: Tensor) -> Tensor:
@@ -236,8 +231,7 @@ class TokenInputs:
             sample, row, channel = (~finite).nonzero()[0].tolist()
             raise ValueError(
                 f"{array.name} holds {rows[sample, row, channel].item()} at row {start + row} "
-                f"(sample {sample}, channel {channel}); repair the row, or exclude it with "
-                "token_mask"
+                f"(sample {sample}, channel {channel}); repair it, or exclude it with token_mask"
             )
         return self.to_device(rows)
 
@@ -257,22 +251,22 @@ class Output:
     interrupted prediction did not reach are NaN. A file is written as ``<path>.partial`` and
     renamed when the block ends without an exception; an earlier one stays whole until then.
 
-    `shape` is (B, N, out_dim) in rows, `grid` that of the result if the rows are its points. A file
-    has the `dtype` of the model; a new tensor is made on `device`.
+    It has the layout of the inputs. A file has the dtype of the model; a new tensor is made on
+    `device`.
     """
 
     def __init__(
         self,
         out: ArrayLike | str | os.PathLike | None,
-        shape: tuple[int, int, int],
-        grid: tuple[int, ...] | None,
-        dtype: torch.dtype,
+        inputs: TokenInputs,
         device: torch.device,
         transfers: Transfers,
     ) -> None:
-        self.rows_shape = shape
-        self.full_shape = shape if grid is None else (shape[0], *grid, shape[2])
-        self.dtype, self.device, self.transfers = dtype, device, transfers
+        width, grid = inputs.model.out_dim, inputs.model.structured_shape
+        tokens = grid if inputs.on_grid and grid is not None else (inputs.n_tokens,)
+        self.rows_shape = (inputs.batch, inputs.n_tokens, width)
+        self.full_shape = (inputs.batch, *tokens, width)
+        self.dtype, self.device, self.transfers = inputs.dtype, device, transfers
         self.path: Path | None = None
         self.array: ArrayLike | None = None
         # Rows of a tensor or of an array of any library.

@@ -1,7 +1,6 @@
 """Predict, encode once, query anywhere."""
 
 import os
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -17,7 +16,7 @@ from ..models import TokenModel, view_physicsnemo
 from ..progress import progress_bar
 from .arrays import ArrayLike, Output, TokenInputs
 from .state import LatentState, model_fingerprint
-from .streams import ResidualStream, TokenPasses, Transfers, resolve_chunk_size, token_ranges
+from .streams import TokenPasses, Transfers, resolve_chunk_size, token_ranges
 
 # What computes the function of the model inside; of any other wrapper that is not known.
 _WRAPPERS = (OptimizedModule, DistributedDataParallel, FullyShardedDataParallel)
@@ -84,12 +83,6 @@ def predict(
         Shape :math:`(B, N, \mathrm{out\_dim})`, or on the grid as the plain forward; the array
         ``out`` itself; for a path a read-only memory map. With `return_state` a pair.
 
-    Raises
-    ------
-    ValueError
-        If an input does not fit the model, holds NaN or infinity (with its row), a weight is
-        negative, all weights of a sample are 0, the mixer cannot be streamed, or dropout is on.
-
     Examples
     --------
     >>> from physicsnemo_flarepp import MixerBackbone
@@ -100,18 +93,16 @@ def predict(
     """
     model = unwrap(model)
     inputs = TokenInputs(model, fx, embedding, time, token_mask, token_weights)
-    place = storage_place(offload)
-    passes, total = plan_passes(model, inputs, chunk_size, place, stream_dtype)
-    shape = (inputs.batch, inputs.n_tokens, model.out_dim)
-    grid = model.structured_shape if inputs.on_grid else None
-    device = inputs.device if place == "device" else torch.device("cpu")
-    output = Output(out, shape, grid, inputs.dtype, device, passes.transfers)
-    with output, progress_bar("predict", total + len(passes.ranges), progress) as passes.advance:
+    passes = TokenPasses(inputs, chunk_size, offload, stream_dtype)
+    device = inputs.device if passes.place == "device" else torch.device("cpu")
+    output = Output(out, inputs, device, passes.transfers)
+    visits = passes.visits + len(passes.ranges)
+    with output, progress_bar("predict", visits, progress) as passes.advance:
         latents = passes.gather()
         for rows, y in passes.read_out(latents):
             output.write(rows, y)
         output.finish()
-    return (output.result(), _state(model, inputs, latents)) if return_state else output.result()
+    return (output.result(), _state(inputs, latents)) if return_state else output.result()
 
 
 @torch.no_grad()
@@ -130,17 +121,8 @@ def encode_state(
 ) -> LatentState:
     """Gather a cloud into the latents of every block, with which any point can be evaluated.
 
-    Parameters
-    ----------
-    model, fx, embedding, chunk_size, offload, progress
-        As in :func:`predict`.
-    time, token_mask, token_weights, stream_dtype
-        As in :func:`predict`.
-
-    Returns
-    -------
-    LatentState
-        On the model's device; its size does not depend on N.
+    Arguments are as in :func:`predict`. The state is on the model's device, and its size does not
+    depend on N.
 
     Examples
     --------
@@ -151,17 +133,15 @@ def encode_state(
     """
     model = unwrap(model)
     inputs = TokenInputs(model, fx, embedding, time, token_mask, token_weights)
-    passes, total = plan_passes(model, inputs, chunk_size, storage_place(offload), stream_dtype)
-    with progress_bar("encode", total, progress) as passes.advance:
+    passes = TokenPasses(inputs, chunk_size, offload, stream_dtype)
+    with progress_bar("encode", passes.visits, progress) as passes.advance:
         latents = passes.gather()
-    return _state(model, inputs, latents)
+    return _state(inputs, latents)
 
 
-def _state(
-    model: TokenModel, inputs: TokenInputs, latents: tuple[tuple[Tensor, ...], ...]
-) -> LatentState:
+def _state(inputs: TokenInputs, latents: tuple[tuple[Tensor, ...], ...]) -> LatentState:
     """Return the state of a cloud from the latents that were gathered."""
-    fingerprint = model_fingerprint(model)
+    fingerprint = model_fingerprint(inputs.model)
     # Copies: the caller's time may change, and what inference_mode makes has no derivatives.
     with torch.inference_mode(False):
         if latents[0][0].is_inference():
@@ -190,22 +170,13 @@ def decode_state(
 
     Parameters
     ----------
-    model : TokenModel
-        The model that made ``state``.
+    model, state
+        The state of :func:`encode_state`, whose time is used, and the model that made it.
     fx, embedding : ArrayLike
         Inputs at the points, as in :func:`predict`. A model with ``unified_pos`` evaluates its
         grid if ``embedding`` is None, else takes the distances to the reference points.
-    state : LatentState
-        From :func:`encode_state`; its time is used.
-    chunk_size : int or "auto", optional
-        Points per chunk. None is "auto".
-    out, progress
-        As in :func:`predict`.
-
-    Returns
-    -------
-    torch.Tensor or ArrayLike
-        As :func:`predict`; a new tensor is made on the model's device.
+    chunk_size, out, progress
+        As in :func:`predict`. A new tensor is made on the model's device.
 
     Examples
     --------
@@ -231,9 +202,7 @@ def decode_state(
     latents = state.to(inputs.device).latents
     ranges = token_ranges(inputs.n_tokens, resolve_chunk_size(chunk_size, model, inputs.batch))
     transfers = Transfers(inputs.device)
-    shape = (inputs.batch, inputs.n_tokens, model.out_dim)
-    grid = model.structured_shape if inputs.on_grid else None
-    output = Output(out, shape, grid, inputs.dtype, inputs.device, transfers)
+    output = Output(out, inputs, inputs.device, transfers)
 
     def evaluate(rows):
         fx, embedding, _ = rows
@@ -277,14 +246,13 @@ def unwrap(model: nn.Module) -> TokenModel:
         name = type(block.mixer).__name__
         if block.mixer.n_gathers == 0:
             raise ValueError(
-                f"{name} cannot be streamed: every token looks at every other one, and there is "
-                'no latent of fixed size; use the plain forward, or mixer="flarepp"'
+                f"{name} cannot be streamed: every token looks at every other one; use the plain "
+                'forward, or mixer="flarepp"'
             )
         if block.mixer.is_random:
             raise ValueError(
-                f"{name} draws noise, which differs from pass to pass; call model.eval() and "
-                "leave noise_at_evaluation off, or train it with the plain step (PhysicsNeMo's "
-                "plus=True always draws it)"
+                f"{name} draws noise, which differs from pass to pass (PhysicsNeMo's plus=True "
+                "always does); call model.eval() with noise_at_evaluation off, or train it plainly"
             )
     if any(type(m).__module__.startswith("torch.ao.nn.quantized") for m in model.modules()):
         raise ValueError(
@@ -297,42 +265,3 @@ def unwrap(model: nn.Module) -> TokenModel:
             "it streamed, or call model.eval()"
         )
     return model
-
-
-def storage_place(offload: str | os.PathLike | None) -> str | Path:
-    """Return where hidden states wait: "cpu", "device" or an existing directory."""
-    if offload in (None, "device", "cpu"):
-        return offload or "device"
-    if not Path(offload).is_dir():
-        raise ValueError(
-            f'offload must be "cpu", "device", None or an existing directory, got {offload!r}'
-        )
-    return Path(offload)
-
-
-def plan_passes(
-    model: TokenModel,
-    inputs: TokenInputs,
-    chunk_size: int | str,
-    place: str | Path,
-    stream_dtype: torch.dtype | None,
-    n_streams: int = 1,
-) -> tuple[TokenPasses, int]:
-    """Lay out the passes; give them and the number of chunks they visit.
-
-    With several streams the hidden states that enter block b stay in stream b.
-    """
-    if stream_dtype is not None and not stream_dtype.is_floating_point:
-        raise ValueError(f"stream_dtype must be a floating dtype, got {stream_dtype}")
-    reserved = 0
-    if place == "device":
-        itemsize = (stream_dtype or inputs.dtype).itemsize
-        reserved = n_streams * inputs.batch * inputs.n_tokens * model.stream_width * itemsize
-    chunk_size = resolve_chunk_size(chunk_size, model, inputs.batch, reserved)
-    ranges = token_ranges(inputs.n_tokens, chunk_size)
-    transfers = Transfers(inputs.device)
-    streams = [ResidualStream(ranges, transfers, place, stream_dtype) for _ in range(n_streams)]
-    n_passes = sum(block.mixer.n_gathers for block in model.blocks)
-    by_block = streams if n_streams > 1 else streams * len(model.blocks)
-    passes = TokenPasses(model, inputs, ranges, by_block, transfers, lambda: None)
-    return passes, n_passes * len(ranges)

@@ -19,7 +19,7 @@ from ..mixers.flarepp import FlarePPMixer
 from ..models import TokenModel
 from ..ops import group_size
 from .arrays import ArrayLike, TokenInputs
-from .prediction import plan_passes, unwrap
+from .prediction import unwrap
 from .streams import TokenPasses
 
 RoutingMixer = FlarePPMixer | FlareMixer
@@ -31,19 +31,14 @@ class RoutingWeights:
 
     Parameters
     ----------
-    block, head : int
-        Which head.
-    routes : torch.Tensor
-        Numbers R of the routes, of the greatest mass first, (R,).
-    masses : torch.Tensor
-        Share of each of these routes in what the tokens get back, :math:`\sum_n w_n
-        W_\mathrm{dec}[n, m] / \sum_n w_n`, (R,). The masses of all M routes add up to 1.
-    encode : torch.Tensor
-        Weight of each token in what a route gathers, (R, N); rows add up to 1.
-    decode : torch.Tensor
-        Weight of a route in what each token gets back, (R, N); at most 1.
-    n_routes : int
-        M.
+    block, head, n_routes : int
+        Which head, and its number M of routes.
+    routes, masses : torch.Tensor
+        Numbers of the R routes, of the greatest mass first, and their share in what the tokens get
+        back, :math:`\sum_n w_n W_\mathrm{dec}[n, m] / \sum_n w_n`; the masses of all M add up to 1.
+    encode, decode : torch.Tensor
+        Weight of each token in what a route gathers, (R, N), whose rows add up to 1; and of a route
+        in what each token gets back, (R, N), at most 1.
     """
 
     block: int
@@ -86,11 +81,6 @@ def routing_weights(
     routes : int, optional
         How many routes, by mass; None gives all M.
 
-    Returns
-    -------
-    RoutingWeights
-        In fp32 (fp64 for fp64 models), on the model's device.
-
     Examples
     --------
     >>> from physicsnemo_flarepp import MixerBackbone
@@ -99,7 +89,8 @@ def routing_weights(
     >>> weights.encode.shape, [round(float(row.sum()), 3) for row in weights.encode]
     (torch.Size([4, 500]), [1.0, 1.0, 1.0, 1.0])
     """
-    model, inputs, passes = _one_case(model, fx, embedding, chunk_size, time, token_weights)
+    passes = _one_case(model, fx, embedding, chunk_size, time, token_weights)
+    model, inputs = passes.model, passes.inputs
     block = _resolve("block", block, len(model.blocks))
     mixer = _routing_mixer(model, block)
     head = _resolve("head", head, mixer.heads)
@@ -141,32 +132,16 @@ def routing_spectra(
     time: Float[Tensor, " B"] | None = None,
     token_weights: ArrayLike | None = None,
 ) -> Float[Tensor, "blocks heads M"]:
-    r"""Return the singular values of the routing matrix of every head, the largest first.
+    r"""Return the singular values of the routing matrix of every head, the largest first, in fp64.
 
     :math:`W = W_\mathrm{dec} W_\mathrm{enc}` is N x N and never formed: with QR factors
     :math:`W_\mathrm{dec} = Q_1 R_1` and :math:`W_\mathrm{enc}^\top = Q_2 R_2`, accumulated chunk by
-    chunk, its singular values are those of the M x M matrix :math:`R_1 R_2^\top`. With weights
-    they are taken in the norm that the weights define, :math:`\sum_n w_n x_n^2`, as the operator
-    on fields has them.
-
-    Parameters
-    ----------
-    model, fx, embedding, chunk_size, time, token_weights
-        As in :func:`routing_weights`.
-
-    Returns
-    -------
-    torch.Tensor
-        fp64. If there are fewer tokens than routes the last values are 0.
-
-    Examples
-    --------
-    >>> from physicsnemo_flarepp import MixerBackbone
-    >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4, slice_num=16)
-    >>> routing_spectra(model, torch.rand(1, 500, 3)).shape
-    torch.Size([2, 4, 16])
+    chunk, its singular values are those of the M x M matrix :math:`R_1 R_2^\top`; the last are 0
+    if there are fewer tokens than routes. With weights they are taken in the norm that the weights
+    define, :math:`\sum_n w_n x_n^2`, as the operator on fields has them. Arguments are as in
+    :func:`routing_weights`.
     """
-    _, _, passes = _one_case(model, fx, embedding, chunk_size, time, token_weights)
+    passes = _one_case(model, fx, embedding, chunk_size, time, token_weights)
 
     def append_rows(factor: Tensor, rows: Tensor) -> Tensor:  # the triangular factor of both
         return torch.linalg.qr(torch.cat((factor, rows), 1), mode="r").R
@@ -197,19 +172,9 @@ def routing_queries(
 ) -> Float[Tensor, "blocks heads M D"]:
     """Return the routing queries of every head: synthesised by flarepp, learned by flare.
 
-    Parameters
-    ----------
-    model, fx, embedding, chunk_size, time, token_weights
-        As in :func:`routing_weights`.
-
-    Examples
-    --------
-    >>> from physicsnemo_flarepp import MixerBackbone
-    >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4, slice_num=16)
-    >>> routing_queries(model, torch.rand(1, 500, 3)).shape
-    torch.Size([2, 4, 16, 8])
+    Arguments are as in :func:`routing_weights`.
     """
-    _, _, passes = _one_case(model, fx, embedding, chunk_size, time, token_weights)
+    passes = _one_case(model, fx, embedding, chunk_size, time, token_weights)
     return torch.stack([queries for _, queries, _ in _blocks(passes)])
 
 
@@ -220,7 +185,7 @@ def _one_case(
     chunk_size: int | str,
     time: Tensor | None,
     token_weights: ArrayLike | None,
-) -> tuple[TokenModel, TokenInputs, TokenPasses]:
+) -> TokenPasses:
     model = unwrap(model)
     for number in range(len(model.blocks)):
         _routing_mixer(model, number)
@@ -232,8 +197,7 @@ def _one_case(
     inputs = TokenInputs(model, fx, embedding, time, token_weights=token_weights)
     if inputs.batch != 1:
         raise ValueError(f"fx has a batch of {inputs.batch}; give one case at a time")
-    passes, _ = plan_passes(model, inputs, chunk_size, "cpu", None)
-    return model, inputs, passes
+    return TokenPasses(inputs, chunk_size, "cpu")
 
 
 def _resolve(name: str, index: int, size: int) -> int:

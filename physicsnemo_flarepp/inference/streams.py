@@ -21,7 +21,6 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..mixers import Mixer
 from ..mixers.base import Gathered, Latents
 from ..models import TokenModel
 from ..models.layers import AnyBlock
@@ -54,12 +53,19 @@ _IN_FLIGHT = 2
 Tensors = TypeVar("Tensors", bound=tuple[Tensor | None, ...])
 
 
-def token_ranges(n_tokens: int, chunk_size: int) -> list[Range]:
-    """Cut ``n_tokens`` into consecutive ranges; without tokens there is one empty range.
+def storage_place(offload: str | os.PathLike | None) -> str | Path:
+    """Return where hidden states wait: "cpu", "device" or an existing directory."""
+    if offload in (None, "device", "cpu"):
+        return offload or "device"
+    if not Path(offload).is_dir():
+        raise ValueError(
+            f'offload must be "cpu", "device", None or an existing directory, got {offload!r}'
+        )
+    return Path(offload)
 
-    >>> token_ranges(5, 2)
-    [(0, 2), (2, 4), (4, 5)]
-    """
+
+def token_ranges(n_tokens: int, chunk_size: int) -> list[Range]:
+    """Cut ``n_tokens`` into consecutive ranges; without tokens there is one empty range."""
     starts = range(0, max(n_tokens, 1), chunk_size)
     return [(start, min(start + chunk_size, n_tokens)) for start in starts]
 
@@ -102,11 +108,7 @@ def auto_chunk_size(device: torch.device, bytes_per_token: int, reserved: int = 
 
 
 def limit_chunk(tokens: float, kind: str) -> int:
-    """Return a power of two at or below, of at least 256 tokens and at most what serves a device.
-
-    >>> limit_chunk(1e9, "cuda"), limit_chunk(1e9, "cpu"), limit_chunk(1000, "cpu")
-    (262144, 4096, 512)
-    """
+    """Return a power of two at or below, from 256 tokens up to what serves a device."""
     tokens = min(_MOST_TOKENS.get(kind, _MOST_TOKENS_ELSEWHERE), max(_FEWEST_TOKENS, int(tokens)))
     return 2 ** (tokens.bit_length() - 1)
 
@@ -290,49 +292,39 @@ def fail_together(group: str | None, device: torch.device) -> Iterator[None]:
         raise error
 
 
-class RunningGather:
-    """Merges partial gathers one by one.
-
-    In fp64, whatever the model's dtype: thousands of merges of M rows then cost neither time nor
-    digits.
-    """
-
-    def __init__(self, mixer: Mixer) -> None:
-        self._mixer = mixer
-        self._total: Gathered | None = None
-        self._dtype = torch.float32
-
-    def add(self, partial: Gathered) -> None:
-        """Merge in the gather over further tokens."""
-        self._dtype = accumulation_dtype(partial[0].dtype)
-        wide = partial[0].double(), partial[1].double()
-        self._total = wide if self._total is None else self._mixer.merge([self._total, wide])
-
-    def result(self) -> Gathered:
-        """Return the gather over all tokens seen, in fp32, or fp64 for fp64 models."""
-        if self._total is None:
-            raise RuntimeError("nothing was gathered; add a partial gather first")
-        return self._total[0].to(self._dtype), self._total[1].to(self._dtype)
-
-
 class TokenPasses:
     """Runs a model over its tokens chunk by chunk, and calls ``advance`` after each one.
 
-    The streams keep the hidden states that enter each block: the same one for all blocks, unless
-    those of earlier blocks are wanted later. Further ones get their memory together with these.
+    The streams keep the hidden states that enter each block, where `offload` says: the same one for
+    all blocks, or with several that of each, and further ones that get their memory with these.
     """
+
+    advance: Callable[[], None]
 
     def __init__(
         self,
-        model: TokenModel,
         inputs: "TokenInputs",
-        ranges: list[Range],
-        streams: Sequence[ResidualStream],
-        transfers: Transfers,
-        advance: Callable[[], None],
+        chunk_size: int | str,
+        offload: str | os.PathLike | None,
+        stream_dtype: torch.dtype | None = None,
+        n_streams: int = 1,
     ) -> None:
-        self.model, self.inputs, self.ranges = model, inputs, ranges
-        self.streams, self.transfers, self.advance = streams, transfers, advance
+        if stream_dtype is not None and not stream_dtype.is_floating_point:
+            raise ValueError(f"stream_dtype must be a floating dtype, got {stream_dtype}")
+        self.inputs, self.model, self.place = inputs, inputs.model, storage_place(offload)
+        reserved, blocks = 0, self.model.blocks
+        if self.place == "device":
+            numbers = n_streams * inputs.batch * inputs.n_tokens * self.model.stream_width
+            reserved = numbers * (stream_dtype or inputs.dtype).itemsize
+        chunk_size = resolve_chunk_size(chunk_size, self.model, inputs.batch, reserved)
+        self.ranges = token_ranges(inputs.n_tokens, chunk_size)
+        self.transfers = Transfers(inputs.device)
+        kept = (self.ranges, self.transfers, self.place, stream_dtype)
+        streams = [ResidualStream(*kept) for _ in range(n_streams)]
+        self.streams = streams if n_streams > 1 else streams * len(blocks)
+        # Chunks that are visited until all latents are known.
+        self.visits = sum(block.mixer.n_gathers for block in blocks) * len(self.ranges)
+        self.advance = lambda: None
 
     def gather(self) -> tuple[Latents, ...]:
         """Return the latents of every block; leaves the input of the last block in its stream."""
@@ -370,16 +362,20 @@ class TokenPasses:
         self, block: AnyBlock, finished: Latents, number: int, latents: list[Latents]
     ) -> Gathered:
         """Return the next gather of a block, over the tokens of all chunks and ranks."""
-        mixer, total = block.mixer, RunningGather(block.mixer)
+        mixer, parts, dtype = block.mixer, [], torch.float32
         first = number == 0 and not finished
         states = self.stored(number) if finished else self._entering(number, latents)
         # Only the first pass reads the caller's rows and makes room for the hidden states, so only
         # there can a rank fail alone.
         with fail_together(mixer.context_group if first else None, self.inputs.device):
             for _, x, weights in states:
-                total.add(mixer.gather(block.norm_mixer(x), finished, weights))
+                partial = mixer.gather(block.norm_mixer(x), finished, weights)
+                dtype = accumulation_dtype(partial[0].dtype)
+                # In fp64: thousands of merges of M rows then cost neither time nor digits.
+                parts.append((partial[0].double(), partial[1].double()))
+                parts = [mixer.merge(parts)] if len(parts) > 1 else parts
                 self.advance()
-        gathered = mixer.merge_ranks(total.result())
+        gathered = mixer.merge_ranks((parts[0][0].to(dtype), parts[0][1].to(dtype)))
         if first:
             _check_every_sample_has_tokens(gathered[1] == mixer.weight_of_nothing)
         return gathered
@@ -406,10 +402,9 @@ class TokenPasses:
             yield index, x, weights
 
     def _embedded(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
-        def load(index: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
-            return self.inputs.load(*self.ranges[index])
-
-        for index, (fx, embedding, weights) in self.transfers.prefetch(load, len(self.ranges)):
+        count, load = len(self.ranges), self.inputs.load
+        chunks = self.transfers.prefetch(lambda index: load(*self.ranges[index]), count)
+        for index, (fx, embedding, weights) in chunks:
             yield index, self.model.embed(fx, embedding, self.inputs.time, weights), weights
 
     def stored(self, number: int) -> Iterator[tuple[int, Tensor, Tensor | None]]:

@@ -5,8 +5,7 @@ from .base import Mixer, check_init, draw_weights
 from .flare import FlareMixer
 from .flarepp import FlarePPMixer
 from .layers import make_norm
-from .transolver import TransolverMixer, TransolverPlusMixer
-from .transolver3 import Transolver3Mixer
+from .transolver import Transolver3Mixer, TransolverMixer, TransolverPlusMixer
 
 MIXERS: dict[str, type[Mixer]] = {
     "flarepp": FlarePPMixer,

@@ -11,12 +11,8 @@ class AttentionMixer(Mixer):
 
     Parameters
     ----------
-    dim, heads : int
-        Channels C and heads H.
-    attention_dropout : float, optional, default=0.0
-        Probability with which softmax weights are dropped in training.
-    rotary : bool, optional, default=False
-        Rotate queries and keys by the position of their token.
+    dim, heads, attention_dropout, rotary
+        As in :class:`FlareMixer`; rotary positions rotate the queries, too.
     """
 
     def __init__(

@@ -1,6 +1,5 @@
 """What every token mixer shares, and the two ways in which tokens meet in one."""
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import cast
@@ -15,10 +14,11 @@ from ..ops import (
     merge_over_group,
     merge_partials,
     rotate_rows,
+    split_linear,
     sum_over_group,
 )
 from ..ops.attention import TokenWeights, attention_of_part
-from .layers import ResidualMLP, apply_in_parts
+from .layers import ResidualMLP, is_bare
 
 # Of the first weights: ours, and the published runs'.
 INITS = ("balanced", "paper")
@@ -47,15 +47,10 @@ class Mixer(nn.Module, ABC):
     mixers take them as they are, and the model scales them
     (:func:`~physicsnemo_flarepp.models.token_model.weigh_tokens`).
 
-    Parameters
-    ----------
-    dim : int
-        Channels C.
-    heads : int
-        Heads H; must divide ``dim``.
-
     Attributes
     ----------
+    dim, heads : int
+        Channels C, and heads H, which divide them.
     context_group : str or None
         Name of the process group whose ranks own disjoint tokens of the same samples; None
         (default) when ``x`` holds them all. Set by ``parallel.enable_context_parallel``.
@@ -134,22 +129,11 @@ class Mixer(nn.Module, ABC):
     def gather(
         self, x: Float[Tensor, "B N C"], latents: Latents, token_weights: TokenWeights | None = None
     ) -> Gathered:
-        r"""Gather some of the tokens: the partial result number ``len(latents)``.
+        """Gather some of the tokens, 0 or more: the partial result number ``len(latents)``.
 
-        Parameters
-        ----------
-        x : torch.Tensor
-            Any of the tokens, shape :math:`(B, N, C)`; N may be 0.
-        latents : tuple of torch.Tensor
-            Results of :meth:`finish` for the gathers before this one.
-        token_weights : torch.Tensor, optional
-            Weights :math:`(B, N)` of these tokens, or a mask.
-
-        Returns
-        -------
-        tuple[torch.Tensor, torch.Tensor]
-            What was gathered, :math:`(B, H, M, E)`, and what it weighs, :math:`(B, H, M)` in fp32
-            or fp64: a pair that :meth:`merge` joins with those of other tokens.
+        ``latents`` are the results of :meth:`finish` for the gathers before this one. Returns what
+        was gathered, (B, H, M, E), and what it weighs, (B, H, M) in fp32 or fp64: a pair that
+        :meth:`merge` joins with those of other tokens.
         """
         raise self._has_no_stages()
 
@@ -162,9 +146,10 @@ class Mixer(nn.Module, ABC):
     ) -> Gathered:
         """Return a pair whose gradients, if they are those of ``whole``, are right for ``x``.
 
-        ``whole`` is the merged gather over all tokens, of which ``x`` are some.
+        ``whole`` is the merged gather over all tokens, of which ``x`` are some. In a sum a summand
+        has the gradient of the sum.
         """
-        raise self._has_no_stages()
+        return self.gather(x, latents, token_weights)
 
     def merge(self, parts: Sequence[Gathered]) -> Gathered:
         """Join gathers over disjoint tokens."""
@@ -177,11 +162,6 @@ class Mixer(nn.Module, ABC):
     def finish(self, gathered: Gathered, latents: Latents) -> Float[Tensor, "B H M D"]:
         """Turn the merged gather number ``len(latents)`` into the latent that later stages use."""
         return gathered[0]
-
-    def close(self, out: Tensor, lse: Tensor, latents: Latents) -> Tensor:
-        """Do what :meth:`finish` does, by its name up to 0.3, which goes in the next release."""
-        warnings.warn("Mixer.close is now Mixer.finish", DeprecationWarning, stacklevel=2)
-        return self.finish((out, lse), latents)
 
     def scatter(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Return each token's mixer output from all ``n_gathers`` latents and itself alone."""
@@ -206,8 +186,24 @@ class Mixer(nn.Module, ABC):
         start: int = 0,
         stop: int | None = None,
     ) -> list[Float[Tensor, "B H N D"]]:
-        """Return some of the ``parts`` projections that one Linear holds, each in heads."""
-        return [self.split_heads(y) for y in apply_in_parts(layer, x, parts, start, stop)]
+        """Return parts ``start:stop`` of ``layer(x).chunk(parts, -1)`` in heads, at their cost.
+
+        Of a list of layers, each makes one part.
+        """
+        stop = parts if stop is None else stop
+        if isinstance(layer, nn.ModuleList):
+            projected = tuple(part(x) for part in layer[start:stop])
+        elif is_bare(layer):
+            weight: Tensor = layer.weight
+            bias: Tensor = layer.bias
+            if (start, stop) != (0, parts):
+                width = len(bias) // parts
+                rows = slice(start * width, stop * width)
+                weight, bias = weight[rows], bias[rows]
+            projected = split_linear(x, weight, bias, stop - start)
+        else:
+            projected = layer(x).chunk(parts, -1)[start:stop]
+        return [self.split_heads(y) for y in projected]
 
 
 class SoftmaxMixer(Mixer):
@@ -263,16 +259,6 @@ class SumMixer(Mixer):
     mean and a logarithm have no derivatives.
     """
 
-    def gather_again(
-        self,
-        x: Float[Tensor, "B N C"],
-        latents: Latents,
-        token_weights: TokenWeights | None,
-        whole: Gathered,
-    ) -> Gathered:
-        """Sum these tokens: a summand has the gradient of the sum."""
-        return self.gather(x, latents, token_weights)
-
     def merge(self, parts: Sequence[Gathered]) -> Gathered:
         """Add up."""
         sums, weights = zip(*parts, strict=True)
@@ -293,20 +279,8 @@ def check_init(init: str) -> None:
 def draw_weights(module: nn.Module, init: str = "paper") -> None:
     """Draw every Linear inside with zero bias, and reset every norm.
 
-    Parameters
-    ----------
-    module : nn.Module
-        Whatever holds the layers.
-    init : str, optional
-        "paper" draws from N(0, 0.02), "balanced" with the variance 1 / inputs: rows of unit scale
-        keep it, whatever the number of channels.
-
-    Examples
-    --------
-    >>> wide, narrow = nn.Linear(1000, 100), nn.Linear(10, 1000)
-    >>> draw_weights(nn.Sequential(wide, narrow), "balanced")
-    >>> round(wide.weight.std().item(), 3), round(narrow.weight.std().item(), 1)
-    (0.032, 0.3)
+    "paper" draws from N(0, 0.02), "balanced" with the variance 1 / inputs: rows of unit scale keep
+    it, whatever the number of channels.
     """
     check_init(init)
     for part in module.modules():
@@ -337,10 +311,7 @@ def make_projections(
     if not any(layers):
         return nn.Linear(dim, len(layers) * dim)
     if not residual:
-        raise ValueError(
-            "residual_projections=False, but projections with layers are residual; leave out one "
-            "of the two"
-        )
+        raise ValueError("residual_projections=False, but projections with layers are residual")
     return nn.ModuleList(ResidualMLP(dim, n, act) for n in layers)
 
 
@@ -379,10 +350,3 @@ class OneGatherMixer(SoftmaxMixer):
     def finish(self, gathered: Gathered, latents: Latents) -> Float[Tensor, "B H M E"]:
         """Work on the gathered latents."""
         return self.transform(gathered[0])
-
-
-def keys_and_values(
-    mixer: Mixer, z: Float[Tensor, "B M C"], layer: nn.Module
-) -> Float[Tensor, "B H M E"]:
-    """Project latents to the keys and values that tokens read, side by side: E = 2 D."""
-    return torch.cat(mixer.project_heads(z, layer, 2), -1)

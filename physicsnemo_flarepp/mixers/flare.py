@@ -17,7 +17,25 @@ from .base import (
 from .layers import make_norm
 
 
-class FlareMixer(SoftmaxMixer):
+class RoutingMixer(SoftmaxMixer):
+    """FLARE and FLARE++: tokens gather into latents and read them back through the same keys."""
+
+    n_projections: int  # of a token, of which the last two are its routing key and value
+    project: nn.Module
+    key_norm: nn.Module
+
+    def normalize_key(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
+        """Return keys from their projection."""
+        # Under CUDA's autocast LayerNorm returns fp32.
+        return self.place(self.key_norm(key).to(key.dtype))
+
+    def routing_keys(self, x: Float[Tensor, "B N C"]) -> Float[Tensor, "B H N D"]:
+        """Return the keys of the tokens."""
+        n = self.n_projections
+        return self.normalize_key(self.project_heads(x, self.project, n, n - 2, n - 1)[0])
+
+
+class FlareMixer(RoutingMixer):
     r"""Low-rank attention through M learned queries per head (paper, "fixed-query routing").
 
     .. math::
@@ -29,21 +47,9 @@ class FlareMixer(SoftmaxMixer):
 
     Parameters
     ----------
-    dim, heads : int
-        Channels C and heads H.
-    slice_num : int
-        Latents M per head.
-    residual_projections : bool, optional, default=True
-        Start key and value projections at the identity.
-    projection_layers : int, optional, default=0
-        Residual layers :math:`x + \mathrm{act}(W x)` in the key and in the value map, before the
-        linear one; 4 in FLARE's first paper.
-    unit_scale : bool, optional, default=False
-        Use the scale 1, as FLARE's first paper does.
-    act : str, optional, default="gelu"
-        Activation of the residual layers.
-    norm : str, optional, default="layer"
-        Kind of the normalisations inside the mixer: "layer" or "rms".
+    dim, heads, slice_num : int
+        Channels C, heads H and latents M per head; options that are not listed are as in
+        :class:`~physicsnemo_flarepp.models.MixerBackbone`.
     query_key_norm : bool, optional, default=False
         Normalise queries and keys per head, as in the authors' runs on sequences.
     attention_dropout : float, optional, default=0.0
@@ -53,6 +59,7 @@ class FlareMixer(SoftmaxMixer):
     """
 
     n_gathers = 1
+    n_projections = 2
 
     def __init__(
         self,
@@ -101,15 +108,6 @@ class FlareMixer(SoftmaxMixer):
         """Return the learned queries, and keys and values of the tokens."""
         k, v = self.project_heads(x, self.project, 2)
         return self.routing_queries(k), self.normalize_key(k), v
-
-    def routing_keys(self, x: Float[Tensor, "B N C"]) -> Float[Tensor, "B H N D"]:
-        """Return the keys of the tokens."""
-        return self.normalize_key(self.project_heads(x, self.project, 2, 0, 1)[0])
-
-    def normalize_key(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
-        """Return keys from their projection."""
-        # Under CUDA's autocast LayerNorm returns fp32.
-        return self.place(self.key_norm(key).to(key.dtype))
 
     def routing_queries(self, like: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H M D"]:
         """Return the learned queries in the batch size and dtype of keys."""

@@ -12,19 +12,19 @@ from .base import (
     AttentionInputs,
     Gathered,
     Latents,
-    SoftmaxMixer,
     Tokens,
     TokenWeights,
     add_identity,
     make_projections,
 )
+from .flare import RoutingMixer
 from .layers import make_norm, normalize_rows
 
 # Standard deviation of the scores of balanced seeds.
 SEED_SHARPNESS = 2.0
 
 
-class FlarePPMixer(SoftmaxMixer):
+class FlarePPMixer(RoutingMixer):
     r"""Low-rank attention whose M routing queries per head are gathered from the tokens.
 
     .. math::
@@ -41,31 +41,15 @@ class FlarePPMixer(SoftmaxMixer):
 
     Parameters
     ----------
-    dim, heads : int
-        Channels C and heads H.
-    slice_num : int
-        Latents M per head.
-    norm : str, optional, default="layer"
-        Kind of the normalisations inside the mixer: "layer" or "rms".
-    seed_norm : bool, optional, default=True
-        Normalise seeds and :math:`\tilde k` per head, as in the authors' runs.
-    residual_projections : bool, optional, default=True
-        Start every token projection at the identity.
-    shared_projections : bool, optional, default=False
-        Tie :math:`\tilde k, \tilde v` to :math:`k, v` and drop their projections.
     anchored_queries : bool, optional, default=False
         The authors' later variant: :math:`q = \mathrm{norm}(q_\mathrm{fixed}) + \sigma(g_h)\,
         q_\mathrm{dynamic}`, with :math:`\tilde k = \tilde v` one projection, and :math:`k`
         normalised. Only the norms of seeds and :math:`k` have affine weights.
-    projection_layers, synthesis_layers : int, optional, default=0
-        Residual layers :math:`x + \mathrm{act}(W x)` in the maps to :math:`k` and :math:`v`, and
-        in those to :math:`\tilde k` and :math:`\tilde v`, before the linear one.
-    act : str, optional, default="gelu"
-        Activation of the residual layers.
-    attention_dropout : float, optional, default=0.0
-        Probability with which softmax weights are dropped in training.
-    rotary : bool, optional, default=False
-        Rotate :math:`\tilde k` and :math:`k` by the position of their token.
+    attention_dropout, rotary
+        As in :class:`FlareMixer`; rotary positions rotate :math:`\tilde k` and :math:`k`.
+    dim, heads, slice_num
+        Channels C, heads H and latents M per head; the other options are as in
+        :class:`~physicsnemo_flarepp.models.FlarePP`.
     """
 
     n_gathers = 2
@@ -97,20 +81,18 @@ class FlarePPMixer(SoftmaxMixer):
         synthesis = 0 if shared_projections else 1 if anchored_queries else 2
         self.n_projections = synthesis + 2
         if shared_projections and synthesis_layers:
-            raise ValueError(
-                f"synthesis_layers={synthesis_layers} has no effect with shared_projections=True, "
-                "which has no projections for the synthesis; leave out one of the two"
-            )
+            found = f"synthesis_layers={synthesis_layers}"
+            raise ValueError(f"{found} has no effect with shared_projections=True; leave one out")
         layers = (*[synthesis_layers] * synthesis, projection_layers, projection_layers)
         self.project = make_projections(dim, layers, act, residual_projections)
         self.out = nn.Linear(dim, dim)
         self.seed_norm = make_norm(norm, width) if seed_norm else nn.Identity()
+        self.key_norm = make_norm(norm, width) if anchored_queries else nn.Identity()
         if seed_norm and not anchored_queries:
             self.source_weight = nn.Parameter(torch.empty(width))
         if anchored_queries:
             self.anchors = nn.Parameter(torch.empty(heads, slice_num, width))
             self.gate = nn.Parameter(torch.empty(heads, 1, 1))
-            self.key_norm = make_norm(norm, width)
         self.reset_parameters()
 
     def reset_parameters(self, init: str = "paper") -> None:
@@ -140,11 +122,6 @@ class FlarePPMixer(SoftmaxMixer):
         r"""Return :math:`\tilde k, \tilde v` from the first projections of the tokens."""
         key = normalize_rows(self.norm, parts[0]) if self.normalize_source else parts[0]
         return self.place(key), key if self.anchored_queries else parts[1]
-
-    def normalize_key(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
-        """Return :math:`k` from its projection."""
-        # Under CUDA's autocast LayerNorm returns fp32.
-        return self.place(self.key_norm(key).to(key.dtype) if self.anchored_queries else key)
 
     def seed_queries(self, like: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H M D"]:
         """Return the queries of the synthesis, in the batch size and dtype of ``like``."""
@@ -179,11 +156,6 @@ class FlarePPMixer(SoftmaxMixer):
             return self.seed_queries(k), k, v
         k, v = self.project_heads(x, self.project, n, n - 2)
         return latents[0].to(k.dtype), self.normalize_key(k), v
-
-    def routing_keys(self, x: Float[Tensor, "B N C"]) -> Float[Tensor, "B H N D"]:
-        """Return the keys k of the tokens."""
-        n = self.n_projections
-        return self.normalize_key(self.project_heads(x, self.project, n, n - 2, n - 1)[0])
 
     def finish(self, gathered: Gathered, latents: Latents) -> Float[Tensor, "B H M D"]:
         """Anchor the gathered queries; the latents z are the gather itself."""

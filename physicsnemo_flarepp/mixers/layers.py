@@ -12,7 +12,7 @@ from physicsnemo.nn import get_activation
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
-from ..ops import rms_norm, split_linear, unit_scale, without_autocast
+from ..ops import rms_norm, unit_scale, without_autocast
 from ..ops.attention import TokenWeights
 
 EPSILON = {"layer": 1e-5, "rms": 1e-6}
@@ -32,13 +32,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 def make_norm(kind: str, width: int) -> nn.Module:
-    """Build "layer" (LayerNorm, for fp32 runs) or "rms" (RMSNorm, for mixed precision).
-
-    Examples
-    --------
-    >>> make_norm("rms", 16)
-    RMSNorm((16,), eps=1e-06, elementwise_affine=True)
-    """
+    """Build "layer" (LayerNorm, for fp32 runs) or "rms" (RMSNorm, for mixed precision)."""
     if kind not in EPSILON:
         raise ValueError(f"norm must be one of {sorted(EPSILON)}, got {kind!r}")
     cls = nn.LayerNorm if kind == "layer" else RMSNorm
@@ -64,31 +58,6 @@ def is_bare(layer: nn.Module) -> TypeGuard[nn.Linear]:
         or _has_any_global_hook()
     )
     return type(layer) is nn.Linear and not hooks and "forward" not in layer.__dict__
-
-
-def apply_in_parts(
-    layer: nn.Module,
-    x: Float[Tensor, "*rows C"],
-    parts: int,
-    start: int = 0,
-    stop: int | None = None,
-) -> tuple[Float[Tensor, "*rows P"], ...]:
-    """Return parts ``start:stop`` of ``layer(x).chunk(parts, -1)``, if possible at their cost.
-
-    Of a list of layers, each makes one part.
-    """
-    stop = parts if stop is None else stop
-    if isinstance(layer, nn.ModuleList):
-        return tuple(part(x) for part in layer[start:stop])
-    if not is_bare(layer):
-        return layer(x).chunk(parts, -1)[start:stop]
-    weight: Tensor = layer.weight
-    bias: Tensor = layer.bias
-    if (start, stop) != (0, parts):
-        width = len(bias) // parts
-        rows = slice(start * width, stop * width)
-        weight, bias = weight[rows], bias[rows]
-    return split_linear(x, weight, bias, stop - start)
 
 
 def affine_map(layer: nn.Module, width: int) -> tuple[Float[Tensor, "W C"], Float[Tensor, " W"]]:

@@ -13,7 +13,7 @@ from physicsnemo.nn.module.physics_attention import PhysicsAttentionIrregularMes
 from torch import Tensor, nn
 
 from ..ops import decode, encode
-from ..ops.plain import is_plain
+from ..ops.kernels import is_plain
 from .base import AttentionInputs, Latents, Mixer, SoftmaxMixer, Tokens, TokenWeights
 from .transolver import PhysicsAttentionPlusStages, PhysicsAttentionStages
 
@@ -129,7 +129,7 @@ class TransolverStages(LayerStages, PhysicsAttentionStages):
 
     temperature_range = (0.5, 5.0)
     epsilon = 1e-2
-    mix = PhysicsAttentionStages.mix
+    mix = PhysicsAttentionStages.forward
 
 
 class TransolverPlusStages(TransolverStages, PhysicsAttentionPlusStages):
@@ -158,18 +158,16 @@ def add_stages(layer: Any) -> LayerStages:
     cls: Any = type(layer)
     if "StructuredMesh" in cls.__name__:
         raise ValueError(
-            f"{cls.__name__} runs convolutions over the grid, so tokens meet outside of its gather "
-            "and it cannot be sharded, streamed or weighted; build the model with "
-            "structured_shape=None"
+            f"{cls.__name__} runs convolutions over the grid, so it cannot be sharded, streamed or "
+            "weighted; build the model with structured_shape=None"
         )
     if cls not in STAGES:
         known = ", ".join(known.__name__ for known in STAGES)
         raise TypeError(f"{cls.__name__} is not an attention layer with stages; known are {known}")
     if layer.use_te:
         raise ValueError(
-            f"{cls.__name__} was built with use_te=True: Transformer Engine does not return the "
-            "log-normaliser that sharding and streaming need; build the model with use_te=False "
-            "and load its weights"
+            f"{cls.__name__} has use_te=True: Transformer Engine returns no log-normaliser, which "
+            "sharding and streaming need; build it with use_te=False and load its weights"
         )
     return TransolverPlusStages(layer) if getattr(layer, "plus", False) else STAGES[cls](layer)
 
@@ -183,4 +181,9 @@ def find_mixers(model: nn.Module) -> list[Mixer]:
 
 def is_known_model(model: nn.Module) -> bool:
     """Return whether a model is one of PhysicsNeMo's in which tokens meet in known layers only."""
-    return f"{type(model).__module__}.{type(model).__qualname__}" in KNOWN_MODELS
+    return class_path(type(model)) in KNOWN_MODELS
+
+
+def class_path(cls: type) -> str:
+    """Return the path by which a class is imported."""
+    return f"{cls.__module__}.{cls.__qualname__}"

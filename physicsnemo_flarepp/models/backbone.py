@@ -1,7 +1,7 @@
 """The paper's matched backbone, in which only the token mixer changes."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -101,23 +101,11 @@ class MixerBackbone(TokenModel):
             raise ValueError('plus=True is mixer="transolver_plus" here; leave plus out')
         if mixer == "flare" and plain_projections and not seed_norm:
             seed_norm = True  # from_physicsnemo of 0.3.1 wrote False for what FLARE does not have
-        options = {
-            "slice_num": slice_num,
-            "seed_norm": seed_norm,
-            "residual_projections": residual_projections,
-            "shared_projections": shared_projections,
-            "anchored_queries": anchored_queries,
-            "orthogonal_slices": orthogonal_slices,
-            "noise_at_evaluation": noise_at_evaluation,
-            "projection_layers": projection_layers,
-            "synthesis_layers": synthesis_layers,
-            "unit_scale": unit_scale,
-        }
-        known = mixer_options(MixerBackbone, mixer, options, norm=norm, act=act)
+        known = mixer_options(MixerBackbone, mixer, locals())
         latents = {"slice_num": slice_num} if "slice_num" in known else {}
-        check_sizes(n_layers, n_hidden, n_head, latents, mlp_ratio, dropout)
+        check_sizes(n_layers, n_hidden, n_head, latents, mlp_ratio, io_layers, dropout)
         depths = {name: value for name, value in known.items() if name.endswith("_layers")}
-        check_integers(0, {"io_layers": io_layers, "ffn_layers": ffn_layers, **depths})
+        check_integers(0, {"ffn_layers": ffn_layers, **depths})
         check_init(init)
         if use_te:
             raise ValueError(
@@ -125,15 +113,9 @@ class MixerBackbone(TokenModel):
                 "log-normaliser that exact sharding and streaming need; pass use_te=False"
             )
         if plain_projections and io_layers != 2:
-            raise ValueError(
-                f"io_layers={io_layers} has no effect with plain_projections=True, which have no "
-                "residual layers; leave out one of the two"
-            )
+            raise ValueError(f"io_layers={io_layers} has no effect with plain_projections=True")
         if ffn_layers and mlp_ratio != 2:
-            raise ValueError(
-                f"mlp_ratio={mlp_ratio} has no effect with ffn_layers={ffn_layers}, a feed-forward "
-                "as wide as the stream; leave out one of the two"
-            )
+            raise ValueError(f"mlp_ratio={mlp_ratio} has no effect with ffn_layers={ffn_layers}")
         super().__init__(
             *(functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref),
             time_input=time_input,
@@ -145,7 +127,7 @@ class MixerBackbone(TokenModel):
         self.in_projection = (
             JoinedInputs(linear_chain((self.token_width, 2 * n_hidden, n_hidden), act))
             if plain_projections
-            else InProjection(self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act)
+            else InProjection(self.token_width, n_hidden, io_layers, act)
         )
         if time_input:
             self.time_embedding = PositionalEmbedding(n_hidden)
@@ -166,19 +148,21 @@ class MixerBackbone(TokenModel):
 
 
 def mixer_options(
-    model: type[nn.Module], mixer: str, options: dict[str, Any], **shared: str
+    model: type[nn.Module], mixer: str, arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the options that a mixer has; raise on others that are not `model`'s defaults."""
+    """Return those of a model's arguments that a mixer has; raise on others that were set.
+
+    Norm and activation are also used outside of the mixer.
+    """
     if mixer not in MIXERS:
         raise ValueError(f"mixer must be one of {sorted(MIXERS)}, got {mixer!r}")
-    defaults = inspect.signature(model).parameters
     parameters = {key: inspect.signature(cls).parameters for key, cls in MIXERS.items()}
-    for name, value in options.items():
+    for name, parameter in inspect.signature(model).parameters.items():
         having = [key for key in MIXERS if name in parameters[key]]
-        if mixer not in having and value not in (None, defaults[name].default):
+        unused = having and mixer not in having and name not in ("norm", "act")
+        if unused and arguments[name] not in (None, parameter.default):
             raise ValueError(
-                f"{name}={value!r} has no effect with mixer={mixer!r}, only with "
+                f"{name}={arguments[name]!r} has no effect with mixer={mixer!r}, only with "
                 f"{', '.join(having)}; leave it out, or choose another mixer"
             )
-    given = options | shared
-    return {name: value for name, value in given.items() if name in parameters[mixer]}
+    return {name: arguments[name] for name in parameters[mixer] if name in arguments}

@@ -1,16 +1,17 @@
 """What a model is fed: its sizes from the data, and the arguments of ``forward`` from a batch.
 
 Every model family has its own idea of where coordinates, features and globals go. One entry of
-:data:`INPUT_RULES` states it: the sizes that the constructor needs, and the tensors that
-``forward`` gets. The trainer then treats all models alike: ``model(**adapter(batch))``.
+:data:`INPUT_RULES` states it: the tensors that ``forward`` gets, and which of them give the
+constructor its sizes. The trainer then treats all models alike: ``model(**adapter(batch))``.
 """
 
 import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -20,6 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 from physicsnemo.core import Module
 from tensordict import TensorDict
 from torch import Tensor
+
+from ..mixers.physicsnemo_layers import class_path
 
 GRID = "grid"
 
@@ -38,22 +41,30 @@ class InputLayout:
     fields: int
     grid: tuple[int, ...] | None = None
 
-    @classmethod
-    def of_batch(
-        cls, batch: TensorDict | Mapping[str, Tensor], grid: tuple[int, ...] | None = None
-    ) -> "InputLayout":
-        """Return the layout of a batch of the loaders; see :class:`PadCollator`."""
-        entries, present = ("coordinates", "features", "globals", "fields"), batch.keys()
-        widths = {key: batch[key].shape[-1] if key in present else 0 for key in entries}
-        return cls(**widths, grid=None if grid is None else tuple(grid))
-
 
 @dataclass(frozen=True)
 class InputRule:
-    """Constructor arguments from layout and config, and arguments of ``forward`` from a batch."""
+    """Arguments of ``forward`` from a batch, and those of the constructor that are widths.
 
-    sizes: Callable[[InputLayout, Mapping[str, Any]], dict[str, int | None]]
-    inputs: Callable[[Module, TensorDict], dict[str, Tensor]]
+    `widths` names the input, or "fields", of each; a layout of another kind holds sizes by name.
+    """
+
+    inputs: Callable[[Any, TensorDict], dict[str, Tensor]]
+    widths: Mapping[str, str] = field(default_factory=dict)
+
+    def sizes(self, layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
+        """Return the sizes of a model for data of a layout, as its arguments have it."""
+        if not isinstance(layout, InputLayout):
+            return asdict(layout)
+        tokens = {"coordinates": layout.coordinates, "features": layout.features}
+        shapes: dict[str, tuple[int, ...]] = {k: (1, 1, n) for k, n in tokens.items() if n}
+        shapes |= {"globals": (1, layout.globals)} if layout.globals else {}
+        batch = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+        given = {"unified_pos": False, **arguments, "structured_shape": None}
+        inputs = self.inputs(SimpleNamespace(**given), cast(TensorDict, batch))
+        found = {name: tensor.shape[-1] for name, tensor in inputs.items()}
+        found["fields"] = layout.fields
+        return {size: found.get(name) for size, name in self.widths.items()}
 
 
 def build_model(
@@ -76,8 +87,7 @@ def build_model(
         arguments["norm"] = "layer" if precision == "fp32" else "rms"
     if arguments.get("time_input"):
         raise ValueError(
-            "model.time_input is True, but batches carry no time of their own: time is a feature "
-            "channel (as in plasticity); set time_input to false"
+            "model.time_input is True, but in batches time is a feature; set time_input to false"
         )
     for name, value in rule.sizes(layout, arguments).items():
         given = arguments.get(name)
@@ -107,16 +117,6 @@ def takes_weights(model: Module) -> bool:
     return "token_weights" in inspect.signature(model.forward).parameters
 
 
-def _backbone_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
-    tokens = layout.coordinates + layout.features
-    function, embedding = tokens, None
-    if arguments.get("unified_pos"):
-        function += layout.globals
-    elif layout.globals:
-        function, embedding = layout.globals, tokens
-    return {"functional_dim": function, "embedding_dim": embedding, "out_dim": layout.fields}
-
-
 def _backbone_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
     """Tokens in one in-projection, as in the paper; globals as one row that is broadcast."""
     tokens, present = ("coordinates", "features"), batch.keys()
@@ -130,15 +130,6 @@ def _backbone_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
     return inputs | {name: batch[key] for name, key in named.items() if key in present}
 
 
-def _transolver_sizes(layout: InputLayout, arguments: Mapping[str, Any]) -> dict[str, int | None]:
-    values = layout.features + layout.globals
-    function = values or layout.coordinates
-    embedding: int | None = layout.coordinates
-    if arguments.get("unified_pos"):
-        function, embedding = layout.coordinates + values, None
-    return {"functional_dim": function, "embedding_dim": embedding, "out_dim": layout.fields}
-
-
 def _transolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
     """Coordinates as embedding, the rest as function; PhysicsNeMo's FLARE and Transolver."""
     _check_tokens(model, batch)
@@ -148,25 +139,14 @@ def _transolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
     return {"fx": _join(batch, *values), "embedding": batch["coordinates"]}
 
 
-def _geotransolver_sizes(
-    layout: InputLayout, arguments: Mapping[str, Any]
-) -> dict[str, int | None]:
-    if arguments.get("include_local_features") and layout.coordinates != 3:
-        raise ValueError(
-            "model.include_local_features is True, but its neighbour search needs 3 coordinates "
-            f"and the data has {layout.coordinates}; set it to false"
-        )
-    return {
-        "functional_dim": layout.coordinates + layout.features,
-        "geometry_dim": layout.coordinates,
-        "global_dim": layout.globals or None,
-        "out_dim": layout.fields,
-    }
-
-
 def _geotransolver_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
     """Tokens, and as context the point cloud of the case and its globals."""
     _check_tokens(model, batch)
+    if getattr(model, "include_local_features", False) and batch["coordinates"].shape[-1] != 3:
+        raise ValueError(
+            "model.include_local_features is True, but its neighbour search needs 3 coordinates "
+            f"and the data has {batch['coordinates'].shape[-1]}; set it to false"
+        )
     inputs = {
         "local_embedding": _join(batch, "coordinates", "features"),
         "local_positions": batch["coordinates"],
@@ -182,8 +162,11 @@ def _sequence_inputs(model: Module, batch: TensorDict) -> dict[str, Tensor]:
     return {key: batch[key] for key in ("tokens", "token_mask") if key in batch.keys()}
 
 
-_BACKBONE = InputRule(_backbone_sizes, _backbone_inputs)
-_TRANSOLVER = InputRule(_transolver_sizes, _transolver_inputs)
+_SIZES = {"functional_dim": "fx", "embedding_dim": "embedding", "out_dim": "fields"}
+_GEO = {"functional_dim": "local_embedding", "geometry_dim": "geometry"}
+_GEO |= {"global_dim": "global_embedding", "out_dim": "fields"}
+_BACKBONE = InputRule(_backbone_inputs, _SIZES)
+_TRANSOLVER = InputRule(_transolver_inputs, _SIZES)
 _OURS, _THEIRS = "physicsnemo_flarepp.models", "physicsnemo.models"
 # By the path of the class, so that only the model in use is imported; subclasses are fed alike.
 # A model file may ask for these classes only: load_model builds no other without being told to.
@@ -194,15 +177,11 @@ INPUT_RULES: dict[str, InputRule] = {
     f"{_OURS}.set_transformer.SetTransformer": _BACKBONE,
     f"{_OURS}.gnot.GNOT": _BACKBONE,
     f"{_OURS}.lno.LNO": _BACKBONE,
-    "physicsnemo_flarepp.sequences.classifier.SequenceClassifier": InputRule(
-        lambda layout, _: asdict(cast(Any, layout)), _sequence_inputs
-    ),
+    "physicsnemo_flarepp.sequences.classifier.SequenceClassifier": InputRule(_sequence_inputs),
     f"{_THEIRS}.flare.flare.FLARE": _TRANSOLVER,
     f"{_THEIRS}.flare.flare.FLAREPlusPlus": _TRANSOLVER,  # in no release up to 2.2
     f"{_THEIRS}.transolver.transolver.Transolver": _TRANSOLVER,
-    f"{_THEIRS}.geotransolver.geotransolver.GeoTransolver": InputRule(
-        _geotransolver_sizes, _geotransolver_inputs
-    ),
+    f"{_THEIRS}.geotransolver.geotransolver.GeoTransolver": InputRule(_geotransolver_inputs, _GEO),
 }
 _KNOWN = f"known are {', '.join(INPUT_RULES)} and their subclasses"
 
@@ -233,10 +212,9 @@ def _check_tokens(model: Module, batch: TensorDict) -> None:
     """Raise on padding, and on tokens that are not the grid that a convolution runs over."""
     if "token_mask" in batch.keys():
         raise ValueError(
-            f"{type(model).__name__} takes no token_mask, but the cases of this batch differ in "
-            "length and were padded; set data.batch_size and data.batch_size_test to 1, draw the "
-            "same number of tokens with data.n_points and data.n_points_test, or use "
-            "physicsnemo_flarepp.MixerBackbone"
+            f"{type(model).__name__} takes no token_mask, but cases of different length were "
+            "padded; set data.batch_size and data.batch_size_test to 1, draw as many tokens with "
+            "data.n_points and data.n_points_test, or use physicsnemo_flarepp.MixerBackbone"
         )
     n_tokens = batch["coordinates"].shape[1]
     shape = model.structured_shape
@@ -264,13 +242,13 @@ def _model_class(target: str | None) -> type[Module]:
 
 def _rule(cls: type[Module]) -> InputRule:
     """Return the entry of the class or of its nearest ancestor."""
-    paths = (f"{ancestor.__module__}.{ancestor.__qualname__}" for ancestor in cls.__mro__)
+    paths = map(class_path, cls.__mro__)
     if rule := next((INPUT_RULES[path] for path in paths if path in INPUT_RULES), None):
         return rule
     raise ValueError(
-        f"how to feed {cls.__module__}.{cls.__qualname__} is not known; {_KNOWN}. To add a class, "
+        f"how to feed {class_path(cls)} is not known; {_KNOWN}. To add a class, "
         "give physicsnemo_flarepp.models.feeding.INPUT_RULES an entry: its path -> "
-        "InputRule(sizes, inputs). A wrapped model (DDP, torch.compile) must be unwrapped first"
+        "InputRule(inputs, widths). A wrapped model (DDP, torch.compile) must be unwrapped first"
     )
 
 

@@ -21,37 +21,28 @@ class FlarePP(MixerBackbone):
 
     Parameters
     ----------
-    functional_dim : int
-        Channels F of ``fx``.
-    out_dim : int
-        Channels of the output.
+    functional_dim, out_dim : int
+        Channels F of ``fx``, and of the output.
     embedding_dim : int, optional
         Channels E of ``embedding``, such as coordinates. None (default) for a model of ``fx``
         alone, or with ``unified_pos``.
-    n_layers : int, optional, default=8
-        Blocks, the paper's B.
-    n_hidden : int, optional, default=128
-        Hidden width C.
+    n_layers, n_hidden, n_head : int, optional
+        Blocks B, hidden width C, and heads H, which divide it. Defaults 8, 128 and 8.
     dropout : float, optional, default=0.0
         Dropout on the two branches of each block.
-    n_head : int, optional, default=8
-        Heads H; must divide ``n_hidden``.
     act : str, optional, default="gelu"
         Activation, by PhysicsNeMo's names; "gelu" is the tanh approximation of "gelu_exact".
     mlp_ratio : float, optional, default=2.0
         Hidden width of the feed-forward over ``n_hidden``.
     slice_num : int, optional, default=64
         Routes M per head. Cost per token and the rank of what a head does grow with it.
-    unified_pos : bool, optional, default=False
-        Use distances to a reference grid as the embedding (needs ``structured_shape``).
-    ref : int, optional, default=8
-        Reference points per axis for ``unified_pos``.
+    unified_pos, ref : bool and int, optional
+        Use the distances to a grid of ``ref`` points per axis (default 8) as the embedding; needs
+        ``structured_shape``. Default False.
     structured_shape : sequence of int, optional
         Shape of the grid, 2-D or 3-D, if the tokens form one.
     time_input : bool, optional, default=False
         Accept ``time`` and add its embedding to every token.
-    use_te : bool, optional, default=False
-        Only False: kept so that PhysicsNeMo configs apply. True raises.
     norm : str, optional, default="layer"
         "layer", or "rms" for mixed precision.
     io_layers : int, optional, default=2
@@ -64,14 +55,9 @@ class FlarePP(MixerBackbone):
         Tie the synthesis keys and values to the routing ones; removes two projections per block.
     anchored_queries : bool, optional, default=False
         Add learned fixed queries to the synthesised ones (the authors' later variant).
-    checkpoint_blocks : bool or float, optional, default=False
-        Recompute all blocks in the backward pass, or this share of them, to save memory.
-    activation_checkpointing : bool or float, optional, default=False
-        PhysicsNeMo's name for ``checkpoint_blocks``; either turns it on.
-    mixer : str, optional, default="flarepp"
-        Only "flarepp": :class:`~physicsnemo_flarepp.models.MixerBackbone` has others.
-    orthogonal_slices, noise_at_evaluation : bool, optional, default=False
-        Only False: options of other mixers.
+    checkpoint_blocks, activation_checkpointing, checkpointing_ratio : bool or float, optional
+        Recompute all blocks in the backward pass, or this share of them, to save memory: our name
+        and PhysicsNeMo's. Default False.
     plain_projections : bool, optional, default=False
         Project inputs and outputs as PhysicsNeMo's FLARE does: Linear(in, 2C), act, Linear(2C, C),
         and norm, Linear(C, out). There are no ``io_layers`` then.
@@ -79,19 +65,16 @@ class FlarePP(MixerBackbone):
         How the first weights are drawn. "balanced" keeps the scale of unit inputs through every
         layer and lets all branches together add less to the stream than it has, so that training
         starts at once at any size. "paper" draws every weight from N(0, 0.02), as published.
-    plus : bool, optional, default=False
-        Only False: configs of PhysicsNeMo's Transolver have it.
-    checkpointing_ratio : float, optional, default=0.0
-        Another name for ``checkpoint_blocks``.
-    projection_layers : int, optional, default=0
-        Residual layers before the linear map to keys and values; FLARE's first paper has four.
-    synthesis_layers : int, optional, default=0
-        The same in the maps of the query synthesis.
+    projection_layers, synthesis_layers : int, optional, default=0
+        Residual layers before the linear map to keys and values (FLARE's first paper has four),
+        and in the maps of the query synthesis.
     ffn_layers : int, optional, default=0
         Residual layers of a feed-forward of width ``n_hidden`` (four in FLARE's first paper); 0
         builds the one that ``mlp_ratio`` describes.
-    unit_scale : bool, optional, default=False
-        Only False: an option of another mixer.
+    use_te, plus, orthogonal_slices, noise_at_evaluation, unit_scale : bool, optional
+        Only False: known so that PhysicsNeMo's configs apply, and as options of other mixers.
+    mixer : str, optional, default="flarepp"
+        Only "flarepp": :class:`~physicsnemo_flarepp.models.MixerBackbone` has others.
 
     Forward
     -------
@@ -109,7 +92,7 @@ class FlarePP(MixerBackbone):
     token_weights : torch.Tensor, optional
         Floating :math:`(B, N)`, at least 0: the length, area or volume a token stands for. With
         them the prediction does not depend on how the mesh is refined. Only ratios within a sample
-        matter; 0 is a masked token. No gradient flows to them. Negative, NaN or infinite weights
+        matter; 0 is a masked token. Negative, NaN or infinite weights
         and a sample of zeros raise on the host; on CUDA, where reading them would wait for the
         device, they fail an assertion there. Compiled models check nothing: all but zeros gives
         NaN.

@@ -167,7 +167,7 @@ class FunctionHead(nn.Sequential):
 
 
 class GNOT(TokenModel):
-    r"""General Neural Operator Transformer as configured in the FLARE study (Hao et al., 2023).
+    """General Neural Operator Transformer as configured in the FLARE study (Hao et al., 2023).
 
     Both attentions of a layer are normalised sums over tokens, so masks, token shards, streaming
     and latent states work. Embeddings and gates see all channels of a token.
@@ -181,16 +181,12 @@ class GNOT(TokenModel):
 
     Parameters
     ----------
-    n_layers, n_hidden, n_head : int, optional
-        Layers, channels C and heads H. Defaults 8, 128 and 8.
     n_experts : int, optional, default=3
         Feed-forwards of each mixture.
     mlp_ratio : float, optional, default=2.0
         Hidden width of experts and gates over C.
     act : str, optional, default="gelu_exact"
         Activation.
-    unified_pos : bool, optional, default=False
-        Embed positions in the grid instead of the inputs (needs ``structured_shape``).
 
     Examples
     --------

@@ -27,12 +27,9 @@ _FIRST_PREDICTION = 0.1
 class InProjection(nn.Module):
     """Lift per-token inputs to the hidden width (Linear, act, residual layers, Linear)."""
 
-    def __init__(
-        self, embedding_dim: int, functional_dim: int, dim: int, n_layers: int, act: str
-    ) -> None:
+    def __init__(self, in_dim: int, dim: int, n_layers: int, act: str) -> None:
         super().__init__()
-        self.embedding_dim = embedding_dim
-        self.first = nn.Linear(embedding_dim + functional_dim, dim)
+        self.first = nn.Linear(in_dim, dim)
         self.act = make_activation(act)
         self.layers = nn.Sequential(*(ResidualLayer(dim, act) for _ in range(n_layers)))
         self.last = nn.Linear(dim, dim)
@@ -44,7 +41,7 @@ class InProjection(nn.Module):
         elif fx.shape[1] == embedding.shape[1] or not is_bare(self.first):
             x = self.first(join_inputs(fx, embedding))
         else:
-            of_embedding, of_fx = self.first.weight.tensor_split([self.embedding_dim], 1)
+            of_embedding, of_fx = self.first.weight.tensor_split([embedding.shape[-1]], 1)
             x = F.linear(embedding, of_embedding) + F.linear(fx, of_fx, self.first.bias)
         x = self.layers(self.act(x))
         return x + self.last(x)
@@ -59,19 +56,6 @@ class OutProjection(nn.Sequential):
             *(ResidualLayer(dim, act) for _ in range(n_layers + 1)),
             nn.Linear(dim, out_dim),
         )
-
-
-class FeedForward(nn.Sequential):
-    """Linear, act, Linear."""
-
-    def __init__(self, dim: int, ratio: float, act: str) -> None:
-        hidden = round(dim * ratio)
-        super().__init__(nn.Linear(dim, hidden), make_activation(act), nn.Linear(hidden, dim))
-
-    @property
-    def output(self) -> nn.Linear:
-        """The last layer, which writes to the residual stream."""
-        return cast(nn.Linear, self[-1])
 
 
 class Block(nn.Module):
@@ -107,7 +91,8 @@ def make_block(
     """Build a block around a mixer, its feed-forward ``mlp_ratio`` times as wide, or residual."""
     dim = mixer.dim
     norms = [make_norm(norm, dim) for _ in range(2)]
-    ffn = ResidualMLP(dim, ffn_layers, act) if ffn_layers else FeedForward(dim, mlp_ratio, act)
+    widths = (dim, round(dim * mlp_ratio), dim)
+    ffn = ResidualMLP(dim, ffn_layers, act) if ffn_layers else linear_chain(widths, act)
     return Block(norms[0], mixer, norms[1], ffn, dropout)
 
 
@@ -142,9 +127,14 @@ def balance_outputs(blocks: Sequence[AnyBlock], out_projection: nn.Module) -> No
         for block in blocks:
             block.mixer.output.weight *= share
             if isinstance(block, Block):
-                cast(FeedForward | ResidualMLP, block.ffn).output.weight *= share
-        last = cast(nn.Sequential, out_projection)[-1]
-        cast(nn.Linear, last).weight *= _FIRST_PREDICTION
+                ffn = block.ffn
+                last = ffn.output if isinstance(ffn, ResidualMLP) else _last(ffn)
+                last.weight *= share
+        _last(out_projection).weight *= _FIRST_PREDICTION
+
+
+def _last(layers: nn.Module) -> nn.Linear:
+    return cast(nn.Linear, cast(nn.Sequential, layers)[-1])
 
 
 def start_at_zero(model: nn.Module, out_dim: int) -> None:
@@ -170,7 +160,7 @@ class LatentBlock(nn.Module):
         self.project = nn.Linear(dim, 3 * dim, bias)
         self.out = nn.Linear(dim, dim)
         self.norm_ffn = make_norm("layer", dim)
-        self.ffn = FeedForward(dim, mlp_ratio, act)
+        self.ffn = linear_chain((dim, round(dim * mlp_ratio), dim), act)
 
     def forward(self, z: Float[Tensor, "B M C"]) -> Float[Tensor, "B M C"]:
         """Let every latent attend to all, then transform each."""

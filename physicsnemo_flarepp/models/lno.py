@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..mixers.base import AttentionInputs, Latents, OneGatherMixer
 from ..mixers.layers import ResidualLayer, affine_map, make_activation
 from .layers import BareBlock, Embedding, Function, LatentBlock, join_inputs, stack_blocks
-from .token_model import TokenModel, check_integers, check_sizes
+from .token_model import TokenModel, check_sizes
 
 
 def residual_layers(
@@ -74,7 +74,7 @@ class ModesMixer(OneGatherMixer):
 
 
 class LNO(TokenModel):
-    r"""Latent Neural Operator as configured in the FLARE study (Wang and Wang, 2024).
+    """Latent Neural Operator as configured in the FLARE study (Wang and Wang, 2024).
 
     Trunk and branch MLPs on the tokens, one gather into modes, ``n_layers`` transformer blocks on
     the modes, one read, an MLP. The gather is a softmax over tokens, so masks, token shards,
@@ -85,14 +85,8 @@ class LNO(TokenModel):
 
     Parameters
     ----------
-    n_layers : int, optional, default=4
-        Blocks on the modes.
-    n_hidden, n_head : int, optional
-        Channels C and heads H. Defaults 128 and 8.
-    slice_num : int, optional, default=256
-        Modes M.
-    mlp_ratio : float, optional, default=2.0
-        Hidden width of the feed-forwards over C.
+    n_layers, slice_num : int, optional
+        Blocks on the modes, and modes M. Defaults 4 and 256.
     act : str, optional, default="gelu_exact"
         Activation.
     io_layers : int, optional, default=2
@@ -122,8 +116,7 @@ class LNO(TokenModel):
         ref: int = 8,
         checkpoint_blocks: bool = False,
     ) -> None:
-        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio)
-        check_integers(0, {"io_layers": io_layers})
+        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio, io_layers)
         inputs = (functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
         super().__init__(*inputs, checkpoint_blocks=checkpoint_blocks)
         self.in_projection = TrunkAndBranch(self.token_width, n_hidden, io_layers, act)

@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..mixers import make_norm
-from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, keys_and_values
+from ..mixers.base import AttentionInputs, Latents, OneGatherMixer
 from ..ops import decode
 from .layers import BareBlock, InProjection, LatentBlock, OutProjection, stack_blocks
-from .token_model import TokenModel, check_integers, check_sizes
+from .token_model import TokenModel, check_sizes
 
 
 class PerceiverMixer(OneGatherMixer):
@@ -51,7 +51,8 @@ class PerceiverMixer(OneGatherMixer):
     def transform(self, z: Float[Tensor, "B H M D"]) -> Float[Tensor, "B H M E"]:
         """Run the self-attention blocks; give keys and values of the latents side by side."""
         latents = self.blocks(self.gathered(self.merge_heads(z).to(self.dtype)))
-        return keys_and_values(self, self.norm_latents(latents), self.project_latents).to(z.dtype)
+        pair = self.project_heads(self.norm_latents(latents), self.project_latents, 2)
+        return torch.cat(pair, -1).to(z.dtype)
 
     def scatter(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Let each token attend to the latents."""
@@ -61,7 +62,7 @@ class PerceiverMixer(OneGatherMixer):
 
 
 class PerceiverIO(TokenModel):
-    r"""PerceiverIO as configured in the FLARE study (Jaegle et al., 2021).
+    """PerceiverIO as configured in the FLARE study (Jaegle et al., 2021).
 
     In-projection, cross-attention of learned latents to the tokens, ``n_layers`` self-attention
     blocks on the latents, cross-attention of the tokens to the latents, out-projection. The only
@@ -72,16 +73,10 @@ class PerceiverIO(TokenModel):
 
     Parameters
     ----------
-    n_layers : int, optional, default=8
-        Self-attention blocks on the latents.
-    n_hidden, n_head : int, optional
-        Channels C and heads H. Defaults 128 and 8.
-    slice_num : int, optional, default=512
-        Latents M.
+    n_layers, slice_num : int, optional
+        Self-attention blocks on the latents, and latents M. Defaults 8 and 512.
     mlp_ratio : float, optional, default=4.0
         Hidden width of the feed-forwards over C.
-    act : str, optional, default="gelu"
-        Activation; "gelu" is the tanh approximation.
 
     Examples
     --------
@@ -107,13 +102,10 @@ class PerceiverIO(TokenModel):
         io_layers: int = 2,
         checkpoint_blocks: bool = False,
     ) -> None:
-        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio)
-        check_integers(0, {"io_layers": io_layers})
+        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio, io_layers)
         inputs = (functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
         super().__init__(*inputs, checkpoint_blocks=checkpoint_blocks)
-        self.in_projection = InProjection(
-            self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
-        )
+        self.in_projection = InProjection(self.token_width, n_hidden, io_layers, act)
         mixer = PerceiverMixer(n_hidden, n_head, slice_num, n_layers, mlp_ratio, act)
         self.blocks = stack_blocks([BareBlock(mixer)])
         self.out_projection = OutProjection(n_hidden, out_dim, io_layers, act, "layer")

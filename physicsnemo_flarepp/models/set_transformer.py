@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..mixers import make_norm
-from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, Tokens, keys_and_values
+from ..mixers.base import AttentionInputs, Latents, OneGatherMixer, Tokens
 from ..mixers.layers import make_activation
 from ..ops import decode
 from .layers import InProjection, OutProjection, make_block, stack_blocks
-from .token_model import TokenModel, check_integers, check_sizes
+from .token_model import TokenModel, check_sizes
 
 
 class AttentionRest(nn.Module):
@@ -69,7 +69,7 @@ class InducedSetMixer(OneGatherMixer):
         """Finish the first block; give keys and values of its result side by side."""
         gathered = self.merge_heads(z).to(self.dtype)
         latents = self.rest_inducing(self.query_inducing(self.inducing), gathered)
-        return keys_and_values(self, latents, self.project_latents).to(z.dtype)
+        return torch.cat(self.project_heads(latents, self.project_latents, 2), -1).to(z.dtype)
 
     def scatter(self, x: Float[Tensor, "B N C"], latents: Latents) -> Float[Tensor, "B N C"]:
         """Run the second block, with the tokens for queries."""
@@ -80,7 +80,7 @@ class InducedSetMixer(OneGatherMixer):
 
 
 class SetTransformer(TokenModel):
-    r"""Set Transformer as configured in the FLARE study (Lee et al., 2019).
+    """Set Transformer as configured in the FLARE study (Lee et al., 2019).
 
     In-projection, ``n_layers`` blocks ``x + ISAB(norm x)``, ``x + ffn(norm x)``, out-projection.
     Each block gathers by one softmax over tokens, so masks, token shards, streaming and latent
@@ -91,16 +91,10 @@ class SetTransformer(TokenModel):
 
     Parameters
     ----------
-    n_layers, n_hidden, n_head : int, optional
-        Blocks, channels C and heads H. Defaults 8, 128 and 8.
     slice_num : int, optional, default=64
         Inducing points M of each block.
-    mlp_ratio : float, optional, default=2.0
-        Hidden width of the feed-forwards over C.
-    act : str, optional, default="gelu"
-        Activation of the projections and feed-forwards; "gelu" is the tanh approximation.
     attention_act : str, optional, default="gelu_exact"
-        Activation inside the attention blocks.
+        Activation inside the attention blocks; ``act`` is that of projections and feed-forwards.
 
     Examples
     --------
@@ -127,13 +121,10 @@ class SetTransformer(TokenModel):
         io_layers: int = 2,
         checkpoint_blocks: bool = False,
     ) -> None:
-        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio)
-        check_integers(0, {"io_layers": io_layers})
+        check_sizes(n_layers, n_hidden, n_head, {"slice_num": slice_num}, mlp_ratio, io_layers)
         inputs = (functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref)
         super().__init__(*inputs, checkpoint_blocks=checkpoint_blocks)
-        self.in_projection = InProjection(
-            self.embedding_dim or 0, functional_dim, n_hidden, io_layers, act
-        )
+        self.in_projection = InProjection(self.token_width, n_hidden, io_layers, act)
         sizes = (n_hidden, n_head, slice_num)
         mixers = (InducedSetMixer(*sizes, attention_act) for _ in range(n_layers))
         self.blocks = stack_blocks(make_block(mixer, mlp_ratio, act, "layer") for mixer in mixers)

@@ -16,8 +16,7 @@ from ..ops import sum_over_group
 from ..ops.attention import join_weights
 from ..ops.checks import check_devices, check_mask, check_weights
 from ..ops.collectives import sum_shared_gradients
-from ..ops.kernels import accumulation_dtype
-from ..ops.plain import is_plain, plain_operators
+from ..ops.kernels import accumulation_dtype, is_plain, plain_operators
 from .layers import AnyBlock, balance_outputs
 
 _DEFAULT_REF = 8
@@ -34,21 +33,15 @@ class MetaData(ModelMetaData):
 
 
 class TokenModel(Module):
-    r"""A model of tokens that meet only in the mixers of its blocks.
+    """A model of tokens that meet only in the mixers of its blocks.
 
     Subclasses set ``in_projection``, ``blocks`` and ``out_projection``, and ``time_embedding`` and
     ``time_projection`` with ``time_input``. Masks, weights, grids, checkpointing, context
     parallelism, streaming and ShardTensors then work alike for all:
     :class:`~physicsnemo_flarepp.models.MixerBackbone` and FlarePP, the complete architectures
-    PerceiverIO, SetTransformer, GNOT and LNO, and views of PhysicsNeMo's models. ``forward`` is
-    described in :class:`~physicsnemo_flarepp.models.FlarePP`, as is what is not listed here.
-
-    Parameters
-    ----------
-    positions : torch.Tensor, optional
-        Embedding of every token of the grid, shape :math:`(N, E)`, in place of the unified one.
-    meta : physicsnemo.core.ModelMetaData, optional
-        What PhysicsNeMo may do with the model.
+    PerceiverIO, SetTransformer, GNOT and LNO, and views of PhysicsNeMo's models.
+    :class:`~physicsnemo_flarepp.models.FlarePP` describes ``forward`` and the arguments;
+    ``positions`` embed every token of the grid, (N, E), in place of the unified ones.
     """
 
     in_projection: nn.Module
@@ -86,8 +79,7 @@ class TokenModel(Module):
         self.embedding_dim, self.time_input = embedding_dim, time_input
         if not 0 <= checkpoint_blocks <= 1:
             raise ValueError(
-                f"checkpoint_blocks is {checkpoint_blocks}, expected True, False or a share of "
-                "the blocks between 0 and 1 (as activation_checkpointing, checkpointing_ratio)"
+                f"checkpoint_blocks is {checkpoint_blocks}, expected a share of the blocks, 0 to 1"
             )
         self.checkpoint_blocks = checkpoint_blocks
         self.init = "paper"  # of those that have no such argument
@@ -195,9 +187,8 @@ class TokenModel(Module):
         grid = tuple(self.structured_shape or ())
         if shape[0] != batch or shape[1:-1] not in (grid, (torch.Size(grid).numel(),)):
             raise ValueError(
-                "with unified_pos=True the embedding is made from the grid and one that is given "
-                f"is not used; this one does not even fit it: expected a batch of {batch} "
-                f"and the grid {grid}, got the shape {shape}; leave it out"
+                "with unified_pos=True the grid makes the embedding; leave it out. Yours does not "
+                f"even fit: expected a batch of {batch} and the grid {grid}, got {shape}"
             )
 
     def check_inputs(
@@ -215,20 +206,13 @@ class TokenModel(Module):
                 raise TypeError(f"{name} must be a floating tensor, got {value.dtype}")
         check_tokens("fx", fx, self.functional_dim, batch, ())
         n_tokens = fx.shape[1]
-        if width is not None and embedding is None:
-            raise ValueError(
-                f"embedding is missing: the model was built with embedding_dim={width}; "
-                f"pass a tensor of shape (B, N, {width})"
-            )
+        if (embedding is None) != (width is None):
+            given = "is missing" if embedding is None else f"has shape {tuple(embedding.shape)}"
+            raise ValueError(f"embedding {given}: the model was built with embedding_dim={width}")
         rows: tuple[int, ...] = ()
         if self.structured_shape is not None and self.context_group is None:
             rows = (torch.Size(self.structured_shape).numel(),)
-        if embedding is not None:
-            if width is None:
-                raise ValueError(
-                    "the model takes no embedding (embedding_dim=None), "
-                    f"got one of shape {tuple(embedding.shape)}; build it with embedding_dim"
-                )
+        if embedding is not None and width is not None:
             check_tokens("embedding", embedding, width, batch, rows)
             n_tokens = embedding.shape[1]
             rows = (n_tokens, 1)
@@ -271,16 +255,12 @@ def grid_positions(
             raise ValueError(f"ref={ref} has no effect without unified_pos=True; leave it out")
         return None
     if shape is None:
-        raise ValueError(
-            "unified_pos=True needs structured_shape, got None; "
-            "pass the grid's shape, or embedding_dim and an embedding"
-        )
+        raise ValueError("unified_pos=True needs structured_shape, got None; pass the grid's shape")
     width = ref ** len(shape)
     if embedding_dim not in (None, width):
         raise ValueError(
-            f"embedding_dim={embedding_dim} has no effect with unified_pos=True, where the "
-            f"embedding is made from the grid with ref**{len(shape)} = {width} channels; leave it "
-            "out"
+            f"embedding_dim={embedding_dim} has no effect with unified_pos=True, which makes "
+            f"ref**{len(shape)} = {width} channels from the grid; leave it out"
         )
     return unified_positions(shape, ref)
 
@@ -312,14 +292,14 @@ def check_sizes(
     n_head: int,
     others: Mapping[str, int | None],
     mlp_ratio: float,
+    io_layers: int = 0,
     dropout: float = 0.0,
 ) -> None:
     """Raise unless sizes are positive integers, heads divide the width, and ratios are ratios."""
+    check_integers(0, {"io_layers": io_layers})
     check_integers(1, {"n_layers": n_layers, "n_hidden": n_hidden, "n_head": n_head, **others})
     if n_hidden % n_head:
-        raise ValueError(
-            f"n_hidden must be divisible by n_head, got n_hidden={n_hidden}, n_head={n_head}"
-        )
+        raise ValueError(f"n_hidden must be divisible by n_head, got {n_hidden} and {n_head}")
     if not isinstance(mlp_ratio, int | float) or not mlp_ratio > 0:
         raise ValueError(f"mlp_ratio must be positive, got {mlp_ratio!r}")
     if not isinstance(dropout, int | float) or not 0.0 <= dropout < 1.0:

@@ -3,9 +3,9 @@
 from .attention import attention_backward, attention_with_lse
 from .collectives import all_gather, all_reduce, global_sum, group_size, sum_over_group
 from .errors import field_errors, relative_l2
+from .kernels import plain_operators, without_autocast
 from .merging import merge_over_group, merge_partials
-from .plain import plain_operators
-from .pointwise import rms_norm, rotate_rows, split_linear, unit_scale, without_autocast
+from .pointwise import rms_norm, rotate_rows, split_linear, unit_scale
 from .routing import decode, encode
 
 __all__ = [

@@ -1,9 +1,9 @@
-"""Checks of what the functions of this package are called with.
+"""Checks of what attention and its merges are called with.
 
 They read shapes, dtypes and devices, and the values of weights on the host, which waits for no
-device and costs microseconds. The
-fused kernels believe their arguments: on shapes that disagree they end the process or give
-numbers. Under ``torch.compile`` and ``torch.export`` the functions skip these checks.
+device and costs microseconds. The fused kernels believe their arguments: on shapes that disagree
+they end the process or give numbers. What torch checks itself is not checked here. Under
+``torch.compile`` and ``torch.export`` the functions skip these checks.
 """
 
 import math
@@ -131,46 +131,3 @@ def check_pair(out: Tensor, lse: Tensor) -> None:
             f"out must be of a floating dtype and lse fp32 or fp64, got {out.dtype} and {lse.dtype}"
         )
     check_devices(out=out, lse=lse)
-
-
-def check_linear(x: Tensor, weight: Tensor, bias: Tensor, parts: int) -> None:
-    """Raise unless x (*, C), weight (W, C) and bias (W) make a Linear of ``parts`` equal parts."""
-    if x.ndim == 0 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
-        raise ValueError(
-            f"x (*, C) and weight (W, C) disagree: got {tuple(x.shape)} and {tuple(weight.shape)}"
-        )
-    if bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias must have shape {(weight.shape[0],)}, got {tuple(bias.shape)}")
-    if parts < 1 or weight.shape[0] % parts:
-        raise ValueError(
-            f"parts must be at least 1 and divide the {weight.shape[0]} rows of weight, got {parts}"
-        )
-    # Under autocast x may be of another dtype than the weights: each one is cast.
-    for name, value in (("x", x), ("weight", weight), ("bias", bias)):
-        check_floats(**{name: value})
-    check_devices(x=x, weight=weight, bias=bias)
-
-
-def check_rows(x: Tensor, eps: float) -> None:
-    """Raise unless x (*, D) has rows to normalise and eps is a number that helps."""
-    if x.ndim == 0 or x.shape[-1] == 0:
-        raise ValueError(f"x must have shape (*, D) with D of at least 1, got {tuple(x.shape)}")
-    check_floats(x=x)
-    if not 0.0 <= eps < math.inf:
-        raise ValueError(f"eps must be finite and at least 0, got {eps!r}")
-
-
-def check_scales(x: Tensor, weight: Tensor) -> None:
-    """Raise unless ``weight`` (D) scales the channels of x (*, D)."""
-    if weight.shape != x.shape[-1:]:
-        raise ValueError(f"weight must have shape {tuple(x.shape[-1:])}, got {tuple(weight.shape)}")
-    check_floats(weight=weight)
-    check_devices(x=x, weight=weight)
-
-
-def check_reduction(x: Tensor, op: str) -> None:
-    """Raise unless ``op`` is a reduction that merges need, and ``x`` a tensor it can reduce."""
-    if op not in ("sum", "max"):
-        raise ValueError(f'op must be "sum" or "max", got {op!r}')
-    if x.dtype == torch.bool or x.is_complex():
-        raise TypeError(f"x must be a real number to be reduced, got {x.dtype}; cast it")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed import distributed_c10d as c10d
 
-from .checks import check_floats, check_reduction
+from .checks import check_floats
 from .kernels import accumulation_dtype
 
 Group = dist.ProcessGroup | str
@@ -34,13 +34,7 @@ def group_name(group: Group) -> str:
 
 
 def group_size(group: Group | None) -> int:
-    """Count the ranks of a group; 1 for None.
-
-    Examples
-    --------
-    >>> group_size(None)
-    1
-    """
+    """Count the ranks of a group; 1 for None."""
     if group is None:
         return 1
     name: Any = group_name(group)  # torch has a type of its own for names, in some versions
@@ -54,43 +48,19 @@ def group_rank(group: Group) -> int:
 
 
 def all_reduce(x: Tensor, op: str, group: Group) -> Tensor:
-    """Reduce ``x`` over the group with "sum" or "max"; not differentiable.
+    """Reduce ``x``, of one shape on all ranks, with "sum" or "max"; not differentiable.
 
-    Parameters
-    ----------
-    x : torch.Tensor
-        Any shape, the same on all ranks. Half precision is reduced in fp32.
-    op : str
-        "sum" or "max".
-    group : ProcessGroup or str
-        The group or its name.
-
-    Returns
-    -------
-    torch.Tensor
-        The reduced tensor in the dtype of ``x``, equal on all ranks.
+    Half precision is reduced in fp32; the result has the dtype of ``x``.
     """
-    if not torch.compiler.is_compiling():
-        check_reduction(x, op)
     payload = _payload(x)
     name = group_name(group)
     return _finished(torch.ops._c10d_functional.all_reduce, payload, (op, name), name).to(x.dtype)
 
 
 def all_gather(x: Tensor, group: Group) -> Tensor:
-    """Stack the ``x`` of all ranks on a new first axis, in rank order; not differentiable.
+    """Stack the ``x`` of all ranks, of one shape, on a new first axis in rank order.
 
-    Parameters
-    ----------
-    x : torch.Tensor
-        Any shape, the same on all ranks. Half precision is gathered in fp32.
-    group : ProcessGroup or str
-        The group or its name.
-
-    Returns
-    -------
-    torch.Tensor
-        Shape :math:`(R, *)` in the dtype of ``x``, equal on all ranks.
+    Not differentiable. Half precision is gathered in fp32; the result has the dtype of ``x``.
     """
     payload = _payload(x)
     name = group_name(group)
@@ -108,25 +78,10 @@ def sum_over_group(x: Float[Tensor, "*shape"], group: Group | None) -> Float[Ten
         y = \sum_r x_r, \qquad \bar x_r = \sum_s \bar y_s
 
     Each rank goes on to use :math:`y` with its own tokens, so the gradients that arrive are
-    partial and are summed on their way back to the shards.
-
-    Parameters
-    ----------
-    x : torch.Tensor
-        This rank's contribution, of one shape on all ranks.
-    group : ProcessGroup, str or None
-        The context group; None or a group of one rank returns ``x``.
-
-    Examples
-    --------
-    >>> sum_over_group(torch.tensor([1.0, 2.0]), None)
-    tensor([1., 2.])
+    partial and are summed on their way back to the shards. None or a group of one rank returns
+    ``x``, which has one shape on all ranks.
     """
-    if not torch.compiler.is_compiling():
-        check_floats(x=x)
-    if group is None or group_size(group) == 1:
-        return x
-    return _SumBothWays.apply(x, group_name(group))
+    return _sum(x, group, both_ways=True)
 
 
 def global_sum(x: Float[Tensor, "*shape"], group: Group | None) -> Float[Tensor, "*shape"]:
@@ -138,22 +93,16 @@ def global_sum(x: Float[Tensor, "*shape"], group: Group | None) -> Float[Tensor,
 
     All ranks hold the same loss and call ``backward`` on it once, each for its own tokens:
     nothing is summed on the way back, and no collective runs there.
-
-    Parameters
-    ----------
-    x, group
-        As in :func:`sum_over_group`.
-
-    Examples
-    --------
-    >>> global_sum(torch.tensor(3.0), None)
-    tensor(3.)
     """
+    return _sum(x, group, both_ways=False)
+
+
+def _sum(x: Tensor, group: Group | None, both_ways: bool) -> Tensor:
     if not torch.compiler.is_compiling():
         check_floats(x=x)
     if group is None or group_size(group) == 1:
         return x
-    return _SumForward.apply(x, group_name(group))
+    return _Sum.apply(x, group_name(group), both_ways)
 
 
 def _payload(x: Tensor) -> Tensor:
@@ -179,27 +128,16 @@ def _finished(collective, payload: Tensor, arguments: tuple, name: str) -> Tenso
         ) from error
 
 
-class _SumBothWays(torch.autograd.Function):
+class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, name: str) -> Tensor:
-        ctx.name = name
+    def forward(ctx, x: Tensor, name: str, both_ways: bool) -> Tensor:
+        ctx.name, ctx.both_ways = name, both_ways
         return all_reduce(x, "sum", name)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor):
-        return all_reduce(grad, "sum", ctx.name), None
-
-
-class _SumForward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, name: str) -> Tensor:
-        return all_reduce(x, "sum", name)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor):
-        return grad, None
+        return all_reduce(grad, "sum", ctx.name) if ctx.both_ways else grad, None, None
 
 
 def sum_shared_gradients(

@@ -24,7 +24,8 @@ def relative_l2(
     The norms run over all tokens and channels of a sample, in fp32 (fp64 for fp64 inputs). With a
     group they run over the tokens of all its ranks, at the cost of one collective of 2 B numbers;
     the result is the same on all ranks, and differentiating it there gives each rank the gradient
-    with respect to its own tokens.
+    with respect to its own tokens. The gradient is zero where the error is 0. If the target is 0
+    everywhere, the error is infinite, or 0 if the prediction is 0 too.
 
     Parameters
     ----------
@@ -37,12 +38,6 @@ def relative_l2(
         instead of sums over tokens. Only ratios within a sample matter; 0 does not count.
     group : ProcessGroup or str, optional
         The context group that shares the samples.
-
-    Returns
-    -------
-    torch.Tensor
-        Errors of shape :math:`(B)`, with zero gradient where the error is 0. If the target is 0
-        everywhere, the error is infinite, or 0 if the prediction is 0 too.
 
     Examples
     --------
@@ -64,19 +59,10 @@ def field_errors(
     token_weights: Float[Tensor, "B N"] | None = None,
     group: Group | None = None,
 ) -> Float[Tensor, "B F"]:
-    r"""Return the relative L2 error of each field of each sample.
+    """Return the relative L2 error of each field of each sample, shape :math:`(B, F)`.
 
-    Parameters
-    ----------
-    prediction, target, token_mask, token_weights, group
-        As in :func:`relative_l2`; the fields cost no further collective.
-    widths : sequence of int
-        Channels of the F fields, in order: (1, 3) for a pressure and a wall shear stress.
-
-    Returns
-    -------
-    torch.Tensor
-        Errors of shape :math:`(B, F)`.
+    ``widths`` are the channels of the F fields in order: (1, 3) for a pressure and a wall shear
+    stress. The rest is as in :func:`relative_l2`; the fields cost no further collective.
 
     Examples
     --------
@@ -139,11 +125,7 @@ def errors_of_squares(squares: Float[Tensor, "2 B F"]) -> Float[Tensor, "B F"]:
 
 
 def r_squared(prediction: Float[Tensor, " n"], target: Float[Tensor, " n"]) -> float:
-    """Return the coefficient of determination, NaN for fewer than 2 or equal targets.
-
-    >>> r_squared(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1.0, 2.0, 3.0]))
-    0.5
-    """
+    """Return the coefficient of determination, NaN for fewer than 2 or equal targets."""
     spread = (target - target.mean()).square().sum().item()
     if len(target) < 2 or spread == 0:
         return float("nan")

@@ -2,15 +2,20 @@
 
 :func:`select_backend` is the only place that knows which kernel serves which input. All of them
 take weights as ``log_weights`` :math:`(B, N)` in fp32 or fp64, -inf for a removed key, or None.
+
+Fused operators save memory and time, and have first derivatives only: second ones and forward mode
+raise outside of :func:`plain_operators`.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from .pointwise import without_autocast
+from torch.autograd import forward_ad
 
 _HALF = (torch.float16, torch.bfloat16)
 # The CUDA memory-efficient kernel stores its log-normaliser in rows padded to this multiple.
@@ -19,17 +24,71 @@ ALIGNMENT = 8  # of the channels of a head in the CUDA kernels
 _WIDEST_HEAD = 256  # of the CUDA kernels
 # log w of a removed key where it must stay finite: exact in half precision, and exp of it is 0.
 _REMOVED = -(2.0**15)
+# Read in forward passes only: the backward pass may run in a thread that does not see it.
+_plain: ContextVar[bool] = ContextVar("plain_operators", default=False)
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which normalisers live and partial results are merged.
+    """Return the dtype in which normalisers live and partial results are merged."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def is_plain() -> bool:
+    """Return whether operators are built from differentiable operations of torch at present."""
+    return _plain.get()
+
+
+def use_plain() -> bool:
+    """Return :func:`is_plain`; raise under transforms that fused operators do not have."""
+    if is_plain():
+        return True
+    if not torch.compiler.is_compiling() and (
+        torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    ):
+        raise RuntimeError(
+            "the fused operators have no transforms of torch.func (grad, vmap, jvp) and no forward "
+            "mode; run the forward pass inside `with physicsnemo_flarepp.ops.plain_operators():`"
+        )
+    return False
+
+
+@contextmanager
+def plain_operators() -> Iterator[None]:
+    """Build every operator from operations that torch differentiates again and in forward mode.
+
+    For ``torch.func``, Hessians and losses with derivatives of the prediction, as in
+    physics-informed training. Same values and gradients up to rounding. Attention scores are then
+    stored, M numbers per token and head, and steps are slower. Derivatives over the ranks of a
+    context group stay first ones.
+
+    The forward pass must run inside; the backward pass may run anywhere. The choice holds for
+    models of this package, and for PhysicsNeMo's through
+    :func:`~physicsnemo_flarepp.models.view_physicsnemo`, in the calling thread only.
 
     Examples
     --------
-    >>> accumulation_dtype(torch.bfloat16), accumulation_dtype(torch.float64)
-    (torch.float32, torch.float64)
+    >>> import torch
+    >>> from physicsnemo_flarepp import FlarePP
+    >>> model = FlarePP(functional_dim=2, out_dim=1, n_layers=1, n_hidden=16, n_head=2)
+    >>> x = torch.rand(1, 50, 2, requires_grad=True)
+    >>> with plain_operators():
+    ...     u = model(x)
+    >>> (du,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+    >>> du.square().sum().backward()  # a loss on derivatives
     """
-    return torch.float64 if dtype == torch.float64 else torch.float32
+    token = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(token)
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager:
+    """Return a context in which operations on the device of ``x`` keep the dtypes given."""
+    kind = x.device.type
+    if not torch.amp.is_autocast_available(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 def select_backend(q: Tensor, k: Tensor, v: Tensor, key_weights: Tensor | None) -> str:

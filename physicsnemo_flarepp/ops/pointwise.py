@@ -4,8 +4,6 @@ All are once differentiable, unless inside
 :func:`~physicsnemo_flarepp.ops.plain_operators`.
 """
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -13,24 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .checks import check_linear, check_rows, check_scales
-from .plain import use_plain
-
-
-def without_autocast(x: Tensor) -> AbstractContextManager:
-    """Return a context in which operations on the device of ``x`` keep the dtypes they are given.
-
-    Examples
-    --------
-    >>> x = torch.ones(2, 2)
-    >>> with torch.autocast("cpu", torch.bfloat16), without_autocast(x):
-    ...     (x @ x).dtype
-    torch.float32
-    """
-    kind = x.device.type
-    if not torch.amp.is_autocast_available(kind):
-        return nullcontext()
-    return torch.autocast(kind, enabled=False)
+from .kernels import use_plain, without_autocast
 
 
 def split_linear(
@@ -41,32 +22,10 @@ def split_linear(
 ) -> tuple[Float[Tensor, "*rows P"], ...]:
     """Apply one Linear and give its output in equal parts, each a tensor of its own.
 
-    Same values and gradients as ``F.linear(x, weight, bias).chunk(parts, -1)``. The backward pass
-    accumulates the parts' gradients with matrix products instead of joining them first, which
-    saves a copy as large as the whole output.
-
-    Parameters
-    ----------
-    x : torch.Tensor
-        Shape :math:`(*, C)`.
-    weight, bias : torch.Tensor
-        Shapes :math:`(W, C)` and :math:`(W)`; ``parts`` divides W.
-    parts : int
-        Number of outputs.
-
-    Returns
-    -------
-    tuple[torch.Tensor, ...]
-        ``parts`` contiguous tensors of shape :math:`(*, W / parts)`.
-
-    Examples
-    --------
-    >>> k, v = split_linear(torch.ones(1, 2), torch.eye(2), torch.zeros(2), 2)
-    >>> k, v
-    (tensor([[1.]]), tensor([[1.]]))
+    Same values and gradients as ``F.linear(x, weight, bias).chunk(parts, -1)``, where ``parts``
+    divides W. The backward pass accumulates the parts' gradients with matrix products instead of
+    joining them first, which saves a copy as large as the whole output.
     """
-    if not torch.compiler.is_compiling():
-        check_linear(x, weight, bias, parts)
     if use_plain():
         return F.linear(x, weight, bias).chunk(parts, -1)
     return _SplitLinear.apply(x, weight, bias, parts)
@@ -114,33 +73,17 @@ def _linear_dtype(x: Tensor) -> torch.dtype:
 
 
 def unit_scale(x: Float[Tensor, "*rows D"], eps: float, center: bool) -> Float[Tensor, "*rows D"]:
-    r"""Normalise rows to unit mean square, after removing their mean if ``center``.
+    """Normalise rows to unit mean square, after removing their mean if ``center``.
 
     What LayerNorm (``center``) and RMSNorm compute before their affine weights, in the dtype of
     ``x``. Unlike theirs, the backward pass needs only the result and one number per row, so the
-    input is not kept alive.
-
-    Parameters
-    ----------
-    x : torch.Tensor
-        Shape :math:`(*, D)`.
-    eps : float
-        Added to the mean square.
-    center : bool
-        Remove the mean of each row first.
-
-    Returns
-    -------
-    torch.Tensor
-        Shape :math:`(*, D)`.
+    input is not kept alive. ``eps`` is added to the mean square.
 
     Examples
     --------
     >>> unit_scale(torch.tensor([[0.0, 2.0]]), 0.0, center=True)
     tensor([[-1., 1.]])
     """
-    if not torch.compiler.is_compiling():
-        check_rows(x, eps)
     if use_plain():
         wide = x.to(torch.promote_types(x.dtype, torch.float32))  # squares overflow fp16
         wide = wide - wide.mean(-1, keepdim=True) if center else wide
@@ -183,26 +126,12 @@ class _UnitScale(Function):
 def rms_norm(
     x: Float[Tensor, "*rows D"], weight: Float[Tensor, " D"], eps: float
 ) -> Float[Tensor, "*rows D"]:
-    r"""Normalise rows to unit mean square and scale their channels.
+    """Normalise rows to unit mean square and scale their channels.
 
     ``F.rms_norm`` for inputs of another dtype than the weights, which is what autocast makes of
     them: in half precision the sum runs in fp32, weights are not rounded, and the result is, once.
     There torch leaves its fused kernel with a warning, or keeps the input in fp32 and returns fp32,
     by device and version; here the input is kept in its own dtype, and is that of the result.
-
-    Parameters
-    ----------
-    x : torch.Tensor
-        Shape :math:`(*, D)`.
-    weight : torch.Tensor
-        Shape :math:`(D)`.
-    eps : float
-        Added to the mean square.
-
-    Returns
-    -------
-    torch.Tensor
-        Shape :math:`(*, D)`, of the dtype of ``x``.
 
     Examples
     --------
@@ -210,9 +139,6 @@ def rms_norm(
     >>> rms_norm(large, torch.tensor([1.0, 2.0]), 1e-6)
     tensor([[ 1., -2.]], dtype=torch.float16)
     """
-    if not torch.compiler.is_compiling():
-        check_rows(x, eps)
-        check_scales(x, weight)
     if x.dtype != weight.dtype and not use_plain():
         return _RmsNorm.apply(x, weight, eps)
     dtype = torch.promote_types(x.dtype, weight.dtype)
@@ -254,12 +180,6 @@ def rotate_rows(x: Float[Tensor, "B H N D"], base: float = 1e4) -> Float[Tensor,
     r"""Rotate row n by rotary positions: pair d turns by :math:`n\, b^{-2d/D}`.
 
     Pairs are channels d and d + D/2. The angles are computed in fp32, or fp64 for fp64 inputs.
-
-    Examples
-    --------
-    >>> rotate_rows(torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]])).squeeze()
-    tensor([[1.0000, 0.0000],
-            [0.5403, 0.8415]])
     """
     half = x.shape[-1] // 2
     dtype = torch.promote_types(x.dtype, torch.float32)

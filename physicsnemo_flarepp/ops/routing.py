@@ -9,8 +9,8 @@ from torch.autograd.function import once_differentiable
 from .attention import TokenWeights, all_gradients, attention_with_lse, join_weights, may_split
 from .checks import check_attention
 from .collectives import Group, all_reduce, group_name, group_size
+from .kernels import is_plain
 from .merging import merge_over_group
-from .plain import is_plain
 from .splits import check_splits
 
 
@@ -36,16 +36,9 @@ def encode(
     ----------
     q : torch.Tensor
         Routing queries of shape :math:`(B, H, M, D)`; an expanded view is fine.
-    k, v : torch.Tensor
-        Keys and values of the tokens, shape :math:`(B, H, N, D)`.
-    scale : float, optional
-        Factor on the scores. Default :math:`D^{-1/2}`.
-    key_mask : torch.Tensor, optional
-        Boolean :math:`(B, N)`, True for real tokens. A sample without real tokens gives zeros.
-    key_weights : torch.Tensor, optional
-        Measure :math:`(B, N)` that each token stands for, finite and at least 0; 0 masks a token.
-        Only ratios within a sample matter. It gets its gradient, 0 where it is 0. A boolean one is
-        a mask.
+    k, v, scale, key_mask, key_weights, splits
+        As in :func:`attention_with_lse`. Only ratios of weights within a sample matter. A sample
+        without real tokens gives zeros.
     group : ProcessGroup or str, optional
         The context group (or its name) whose ranks own disjoint tokens of the same samples, any
         number each, 0 included. ``q`` is the same on all ranks, and so is the result: the gather
@@ -53,9 +46,6 @@ def encode(
         backward pass the partial gradients of the latents are summed once; ``k``, ``v`` and
         the weights get exact gradients, ``q`` this rank's summand of its gradient (paper,
         appendix A).
-    splits : int, optional
-        Parts into which the tokens are split, for more parallel work on the device; by default as
-        many as fill it (:func:`~physicsnemo_flarepp.ops.splits.choose_splits`).
     dropout : float, optional
         Probability with which each softmax weight is dropped, on one rank only.
 
@@ -99,7 +89,7 @@ def decode(
     splits: int | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "B H N D"]:
-    r"""Return M latents to N tokens: softmax over the routes.
+    """Return M latents to N tokens: softmax over the routes.
 
     Parameters
     ----------
@@ -107,21 +97,13 @@ def decode(
         Keys of the tokens, shape :math:`(B, H, N, D)`: the queries of this call.
     q, z : torch.Tensor
         Routing queries and latents, shape :math:`(B, H, M, D)`.
-    scale : float, optional
-        Factor on the scores. Default :math:`D^{-1/2}`.
-    splits, dropout : optional
+    scale, splits, dropout : optional
         As in :func:`encode`; dropout is possible on shards, too.
 
     Returns
     -------
     torch.Tensor
         Shape :math:`(B, H, N, D)`. Each row depends on its own key only.
-
-    Examples
-    --------
-    >>> z = torch.tensor([[[[1.0, 1.0], [3.0, 3.0]]]])
-    >>> decode(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 2, 2), z)
-    tensor([[[[2., 2.]]]])
     """
     if not torch.compiler.is_compiling():
         check_attention(k, q, z, scale, names=("k", "q", "z"))
@@ -157,9 +139,8 @@ def _attend_with_dropout(
     """Attend with torch's own operator, which drops weights but gives no log-normaliser."""
     if group is not None and group_size(group) > 1:
         raise ValueError(
-            f"attention dropout is {dropout}, but the tokens are spread over {group_size(group)} "
-            "ranks, whose gathers merge exactly only without it; set it to 0, or parallel.context "
-            "to 1"
+            f"attention dropout is {dropout}, but gathers of {group_size(group)} ranks merge "
+            "exactly only without it; set it to 0, or parallel.context to 1"
         )
     mask = None
     if weights is not None:

@@ -30,11 +30,6 @@ def work_items(
     """Count the pieces of work that a kernel runs side by side: thread blocks, or tasks on a CPU.
 
     The rules by which torch 2.10 to 2.15 launches them, for heads of up to 128 channels.
-
-    Examples
-    --------
-    >>> work_items("flash", True, 1, 8, queries=100_000, keys=64)  # gradients of decode
-    8
     """
     if backend == "cpu":
         block = 256 if queries >= 768 else 64 if queries >= 192 else 32
@@ -51,15 +46,7 @@ def choose_splits(
     slots: int,
     wanted: int | None = None,
 ) -> int:
-    """Return the number of parts into which a call splits its longer axis; 1 leaves it whole.
-
-    Examples
-    --------
-    >>> choose_splits("flash", True, (1, 8, 200_000, 64), slots=264)
-    32
-    >>> choose_splits("cpu", True, (1, 8, 200_000, 64), slots=2)
-    1
-    """
+    """Return the number of parts into which a call splits its longer axis; 1 leaves it whole."""
     latents, tokens = sorted(sizes[2:])
     wanted = wanted or _wanted_by_environment()
     if wanted is not None:

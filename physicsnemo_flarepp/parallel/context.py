@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from ..mixers.physicsnemo_layers import find_mixers, is_known_model
+from ..mixers.physicsnemo_layers import class_path, find_mixers, is_known_model
 from ..ops import sum_over_group
 from ..ops.collectives import sum_shared_gradients
 
@@ -32,7 +32,7 @@ _EPSILON = 1e-2
 def enable_context_parallel(
     model: nn.Module, group: ProcessGroup | None, debug: bool | None = None
 ) -> nn.Module:
-    """Let a model work on token shards: each rank of ``group`` then passes its own tokens.
+    """Let a model work on token shards, of which each rank of ``group`` passes its own; return it.
 
     Everything but the gathering of tokens into latents is local to a token, so only the mixers
     change: they gather over the tokens of all ranks. Each rank gets the outputs of its own tokens.
@@ -55,23 +55,13 @@ def enable_context_parallel(
         the first step, and fail on all of them with a message that names the rank that differs.
         Default: on if the environment variable FLAREPP_DEBUG_CONTEXT is set and not "0". The
         comparison runs in eager mode only: call a model once before compiling it.
-
-    Returns
-    -------
-    torch.nn.Module
-        The same model.
     """
     mixers, name = find_mixers(model), None if group is None else group.group_name
-    geotransolvers = [
-        part
-        for part in model.modules()
-        if f"{type(part).__module__}.{type(part).__qualname__}" == _GEOTRANSOLVER
-    ]
+    geotransolvers = [m for m in model.modules() if class_path(type(m)) == _GEOTRANSOLVER]
     if not mixers and not geotransolvers:
         raise ValueError(
-            f"{type(model).__name__} has no token mixer that is known here, so nothing can be "
-            "sharded over tokens; use FlarePP, MixerBackbone, or PhysicsNeMo's FLARE, "
-            "FLAREPlusPlus or Transolver"
+            f"{type(model).__name__} has no token mixer that is known here; use FlarePP, "
+            "MixerBackbone, or PhysicsNeMo's FLARE, FLAREPlusPlus or Transolver"
         )
     for mixer in mixers:
         if group is not None and mixer.n_gathers == 0:
@@ -81,9 +71,8 @@ def enable_context_parallel(
             )
     if group is not None and any(getattr(part, "unified_pos", False) for part in model.modules()):
         raise ValueError(
-            "unified_pos=True makes positions for the whole grid, but a rank owns some of its "
-            "tokens; build the model with embedding_dim and pass each rank its rows of "
-            "models.token_model.unified_positions"
+            "unified_pos=True makes positions for the whole grid; build the model with "
+            "embedding_dim and pass each rank its rows of models.token_model.unified_positions"
         )
     for mixer in mixers:
         mixer.set_context_group(name)
@@ -91,9 +80,7 @@ def enable_context_parallel(
         shard_geotransolver(part, name)
     for part in filter(is_known_model, model.modules()):
         _sum_time_gradients(part, group)
-    _remove_hook(
-        model, _PENDING
-    )  # of a comparison that has not run: another rank may never join it
+    _remove_hook(model, _PENDING)  # a comparison that has not run: another rank may never join it
     if debug is None:
         debug = os.environ.get(DEBUG_VARIABLE, "0") != "0"
     if debug and group is not None:

@@ -26,21 +26,12 @@ class CollectiveCounter(TorchDispatchMode):
 
     Attributes
     ----------
-    calls : collections.Counter
-        Number of calls per collective.
-    bytes : collections.Counter
-        Bytes of the tensors that this rank passed in, per collective.
+    calls, bytes : collections.Counter
+        Number of calls, and bytes of the tensors that this rank passed in, per collective.
     durations : list[float]
         Seconds of each collective operation in the order of the calls, launches and waits apart,
         waiting for other ranks included. The rank that comes last does not wait: the smallest
         duration over the ranks is the cost of the collective itself.
-
-    Examples
-    --------
-    >>> with CollectiveCounter() as counter:
-    ...     _ = torch.ones(3) + 1
-    >>> counter.total_calls, counter.total_bytes
-    (0, 0)
     """
 
     def __init__(self, timed: bool = False) -> None:

@@ -20,7 +20,7 @@ _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 def initialize(
     timeout: timedelta | float | None = None, device: torch.device | str | None = None
 ) -> DistributedManager:
-    """Start PhysicsNeMo's ``DistributedManager`` for any launcher and any device.
+    """Start PhysicsNeMo's ``DistributedManager`` for any launcher and any device, and return it.
 
     Reads the environment of torchrun, ``srun`` or ``mpirun``, or makes a group of one rank when
     there is none, so that the same script runs everywhere. NCCL is used with CUDA, else gloo. A
@@ -35,11 +35,6 @@ def initialize(
     device : torch.device or str, optional
         "cpu" touches no GPU. The GPU of a process without a launcher, such as "cuda:1"; no other
         one is touched. Ranks of a launcher have theirs by their local rank.
-
-    Returns
-    -------
-    physicsnemo.distributed.DistributedManager
-        With ``rank``, ``world_size``, ``local_rank`` and ``device`` of this process.
 
     Examples
     --------
@@ -99,9 +94,8 @@ def find_launcher(environment: Mapping[str, str]) -> str:
             return "slurm"
         if int(environment.get("SLURM_NPROCS", "1")) > 1:
             raise RuntimeError(
-                "SLURM_PROCID is set but SLURM_LAUNCH_NODE_IPADDR is not: this process runs inside "
-                "a SLURM allocation of several tasks without srun. Start it with `srun python "
-                "...`, or unset SLURM_PROCID to run one process alone"
+                "SLURM_PROCID is set but SLURM_LAUNCH_NODE_IPADDR is not: a SLURM allocation of "
+                "several tasks without srun. Use `srun python ...`, or unset SLURM_PROCID"
             )
     return "mpi" if "OMPI_COMM_WORLD_RANK" in environment else "none"
 
@@ -112,10 +106,7 @@ def _as_duration(timeout: timedelta | float | None) -> timedelta | None:
         duration = timedelta(seconds=timeout) if math.isfinite(timeout) else timeout
     if duration is None or isinstance(duration, timedelta) and duration > timedelta(0):
         return duration
-    raise ValueError(
-        f"timeout must be a positive number of seconds or datetime.timedelta, got {timeout!r}; "
-        "leave it out for torch's own"
-    )
+    raise ValueError(f"timeout must be a positive number of seconds or timedelta, got {timeout!r}")
 
 
 @contextmanager
@@ -137,9 +128,8 @@ def _working_start_up(timeout: timedelta | None, on_cpu: bool) -> Iterator[None]
         os.environ.update({} if async_errors is None else {_ASYNC_ERRORS: async_errors})
         if device_id.type == "cuda" and device_id.index >= visible:
             raise RuntimeError(
-                f"rank {rank} would use {device_id}, but {visible} GPUs are visible to it; start "
-                "at most one process per GPU of a node (srun --ntasks-per-node, torchrun "
-                "--nproc-per-node), or name another device"
+                f"rank {rank} would use {device_id}, but {visible} GPUs are visible; start at "
+                "most one process per GPU (srun --ntasks-per-node, torchrun --nproc-per-node)"
             )
         store = dist.HashStore() if world_size == 1 else None
         device_id = device_id if device_id.type == "cuda" else None

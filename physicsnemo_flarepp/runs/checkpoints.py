@@ -111,13 +111,8 @@ def load_training_state(
 ) -> dict[str, Any]:
     """Load what was saved as ``state``, after its checksum, without running code from the file.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        From :class:`CheckpointStore`.
-    map_location : str or torch.device, optional
-        Where tensors go. Generator states must stay on the CPU, and optimizers and models copy
-        from there, so "cpu" is the one that always works.
+    Generator states must stay on the CPU, and optimizers and models copy from there: "cpu" is
+    the `map_location` that always works.
     """
     checkpoint.manifest.verify([TRAINING])
     path = checkpoint.path / TRAINING
@@ -128,29 +123,8 @@ class CheckpointStore:
     """The checkpoints of one run, in a folder that one process writes and any may read.
 
     A checkpoint is written beside, brought to the disk and renamed, so that a kill, an interrupt
-    or a full disk at any moment leaves those before it as they were.
-
-    Parameters
-    ----------
-    directory : str or PathLike
-        Folder of the checkpoints; made at the first save.
-    keep : int
-        How many of the newest stay. The one with the lowest metric stays too.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from physicsnemo_flarepp import FlarePP
-    >>> model = FlarePP(functional_dim=2, out_dim=1, n_layers=1, n_hidden=8, n_head=2, slice_num=4)
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> store = CheckpointStore(folder.name, keep=1)
-    >>> for step, error in ((10, 0.2), (20, 0.1), (30, 0.3)):
-    ...     _ = store.save(step, {"step": step}, model, epoch=0, metric=error)
-    >>> [checkpoint.step for checkpoint in store.entries()], store.best().step
-    ([30, 20], 20)
-    >>> load_training_state(store.newest_sound(warn=print))
-    {'step': 30}
-    >>> folder.cleanup()
+    or a full disk at any moment leaves those before it as they were. The `keep` newest stay, and
+    the one with the lowest metric. The folder is made at the first save.
     """
 
     def __init__(self, directory: str | os.PathLike, keep: int = 3):
@@ -390,8 +364,7 @@ def restore_own_random_state(states: list[dict[str, Any]]) -> None:
     if len(states) != _size():
         raise ValueError(
             f"the checkpoint holds the random states of {len(states)} ranks, but {_size()} are "
-            "running; a run resumes bit for bit only with as many ranks as before. Start "
-            f"{len(states)} ranks, or a new run in another run_dir"
+            f"running; start {len(states)} ranks, or a new run in another run_dir"
         )
     restore_random_state(states[dist.get_rank() if _size() > 1 else 0])
 

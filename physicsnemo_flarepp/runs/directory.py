@@ -52,15 +52,10 @@ Row = Mapping[str, object]
 
 
 def read_metrics(directory: str | Path) -> list[dict]:
-    """Return the rows of a run's ``metrics.jsonl`` in the order of steps.
+    """Return the rows of the ``metrics.jsonl`` of a run directory in the order of steps.
 
     A step that was repeated after a kill counts once, as it was done last. A last line cut by a
     kill is left out; so are other lines that are not rows, with a warning.
-
-    Parameters
-    ----------
-    directory : str or Path
-        The run directory.
     """
     path = Path(directory) / METRICS
     if not path.is_file():

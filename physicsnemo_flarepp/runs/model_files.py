@@ -27,17 +27,11 @@ _NESTED = "__physicsnemo.Module__"
 
 
 def save_module(model: Module, path: str | os.PathLike) -> Fingerprint:
-    """Write a model as a file that ``physicsnemo.Module.from_checkpoint`` loads.
+    """Write a bare model as a ``.mdlus`` file that ``physicsnemo.Module.from_checkpoint`` loads.
 
     Unlike ``model.save`` of PhysicsNeMo 2.2 the file is replaced atomically, nothing passes
     through the system's temporary folder, and it works inside a git repository without commits.
-
-    Parameters
-    ----------
-    model : physicsnemo.Module
-        The bare model, not the compiled or wrapped one.
-    path : str or PathLike
-        Ends with ``.mdlus``; its folder must exist. Its size and SHA-256 are returned.
+    Size and SHA-256 of the file are returned.
 
     Examples
     --------
@@ -90,7 +84,7 @@ def load_model(
     of which some instantiate what their arguments name, and leaves ``weights_only`` to an
     environment variable. Here the file is read once; its class must be one of
     :data:`~physicsnemo_flarepp.models.feeding.INPUT_RULES` or of `allow`, its arguments must
-    not name a class, and its weights must be tensors.
+    not name a class, and its weights must be tensors; ValueError names a file that is refused.
 
     Parameters
     ----------
@@ -102,11 +96,6 @@ def load_model(
     trust : bool, optional
         Import whatever class the file names, if it is a ``physicsnemo.Module``: for a file of
         someone who may run code on this machine. Pickles are refused all the same.
-
-    Raises
-    ------
-    ValueError
-        If the file asks for another class, would run code, or is damaged; it names the file.
     """
     path = Path(path)
     if not path.is_file():
@@ -246,9 +235,8 @@ def load_plain(
         content = torch.load(file, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
-            f"{name} is refused: it holds more than tensors and plain values, and loading it "
-            "could run code of whoever wrote it. Nothing of it was run; delete it, and find out "
-            "where it came from"
+            f"{name} is refused: it holds more than tensors and plain values, and loading it could "
+            "run code of whoever wrote it. Nothing of it was run; find out where it came from"
         ) from error
     except Exception as error:
         raise ValueError(f"{name} cannot be read: {type(error).__name__}: {error}") from error

@@ -57,12 +57,10 @@ class Run:
         The statistics of training, on the CPU.
     data, memory
         What the test set is made from, at full resolution; the cases, if they are in memory.
-    checkpoint
-        Whose weights these are: ``final``, ``best`` or ``latest``.
+    checkpoint, trust
+        Whose weights these are, and whether readers that are not registered may be imported.
     data_root, moved
         Directory of the data, if it is not that of training, and whether it holds the same files.
-    trust
-        Whether a reader that is not registered may be imported.
     """
 
     name: str
@@ -246,10 +244,9 @@ class Run:
         far = ((points - middle).abs() > reach).any(-1)
         if far.any():
             raise ValueError(
-                f"row {int(far.nonzero()[0])} is not where that row of the training meshes is: run "
-                f"{self.name} adds a baseline that was fitted row by row (data.baseline="
-                f"{self.config.data.get('baseline')}). Give the points of the training mesh in its "
-                "order, or train with data.baseline=none for other meshes"
+                f"row {int(far.nonzero()[0])} is not where that row of the training meshes is, but "
+                f"data.baseline={self.config.data.get('baseline')} of run {self.name} was fitted "
+                "by row. Give the points of the training mesh in order, or use data.baseline=none"
             )
 
 
@@ -325,13 +322,7 @@ def load_run(
 
 
 def pretrained_run(name: str) -> Path:
-    """Return the directory of a run that comes with the package; its model card is in it.
-
-    Examples
-    --------
-    >>> load_run(pretrained_run("cars"), device="cpu").channels.field_names[0]
-    'pMeanTrim'
-    """
+    """Return the directory of a run that comes with the package; its model card is in it."""
     if name not in (known := pretrained_runs()):
         raise ValueError(f"there is no pretrained {name!r}; choose one of {', '.join(known)}")
     return known[name]

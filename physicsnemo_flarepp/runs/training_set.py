@@ -187,6 +187,5 @@ def check_same_data(stored: Mapping[str, str], found: Mapping[str, str], directo
         more = f" and {len(differences) - 5} more" if len(differences) > 5 else ""
         raise ValueError(
             f"the data is not what {directory} began with: {', '.join(differences[:5])}{more}. "
-            "Restore those files to resume, choose another run_dir for a run on this data, or "
-            "set restart=true to start this one again from the beginning"
+            "Restore them to resume, choose another run_dir, or set restart=true to begin again"
         )

@@ -241,11 +241,7 @@ def folder_name(path: str) -> str:
 
 
 def one_budget(given: "Mapping[str, Any]") -> dict[str, None]:
-    """Return which lengths a run does not have, because `given` settings name another.
-
-    >>> one_budget({"minutes": 10, "optimizer": "muon"}), one_budget({"optimizer": "muon"})
-    ({'epochs': None, 'steps': None}, {})
-    """
+    """Return which lengths a run does not have, because `given` settings name another."""
     named = [name for name in BUDGETS if given.get(name) is not None]
     return {name: None for name in BUDGETS if named and name not in given}
 
@@ -260,9 +256,8 @@ def _check_stream(training: "DictConfig") -> None:
         )
     if training.derivative_weight > 0:
         raise ValueError(
-            f"training.stream is {stream!r} and training.derivative_weight "
-            f"{training.derivative_weight}: finite differences couple tokens of different chunks. "
-            "Set one of them to null or 0"
+            f"training.stream is {stream!r}, but the differences of training.derivative_weight "
+            "couple tokens of different chunks. Set one of them to null or 0"
         )
     if training.compile is True:
         raise ValueError(
@@ -279,9 +274,8 @@ def _check_weights(norm: str, data: "DictConfig") -> None:
         )
     if norm == "tokens" and data.get("sampling_density", "cells") == "area":
         raise ValueError(
-            "data.sampling_density is 'area', but training.norm is 'tokens': tokens drawn by area "
-            "give integrals, not sums over the tokens of a case. Set training.norm to 'measure', "
-            "or data.sampling_density to 'cells'"
+            "data.sampling_density is 'area', but training.norm is 'tokens': such tokens give "
+            "integrals. Set training.norm to 'measure', or data.sampling_density to 'cells'"
         )
 
 

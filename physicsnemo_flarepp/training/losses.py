@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -20,14 +20,13 @@ def relative_l2_loss(
     prediction: Float[Tensor, "B *tokens O"],
     target: Float[Tensor, "B *tokens O"],
     *,
-    token_mask: Bool[Tensor, "B N"] | None = None,
     group: Group | None = None,
 ) -> Float[Tensor, ""]:
     """Return the mean of :func:`relative_l2` over the samples, the loss and metric of the paper.
 
     Over a data x context mesh its mean over "data" is the loss of the whole batch.
     """
-    return relative_l2(prediction, target, token_mask=token_mask, group=group).mean()
+    return relative_l2(prediction, target, group=group).mean()
 
 
 def derivative_loss(

@@ -64,14 +64,7 @@ def plan(
     ranks: Sequence[int] = (2, 4, 8),
     chunk_size: int | str = "auto",
 ) -> list[StepPlan]:
-    """Return what each kind of training step on whole clouds needs, and whether it fits.
-
-    Examples
-    --------
-    >>> model = MixerBackbone(3, 1, n_layers=1, n_hidden=16, n_head=2)
-    >>> [step.name for step in plan(model, 10**7, ranks=(16,), memory=4e9) if step.fits]
-    ['context over 16 ranks', 'streamed, chunks of 262144']
-    """
+    """Return what each kind of training step on whole clouds needs, and whether it fits."""
     model = unwrap(model)
     device = next(model.parameters()).device
     kind = device.type if memory is None else "cuda"
@@ -165,10 +158,6 @@ class StreamChoice:
     `stream` is the value of ``training.stream``. "auto" streams what does not fit the device, by
     its whole memory, not by what happens to be free: a run that resumes takes the same steps. The
     ranks of the context group choose together.
-
-    >>> model = MixerBackbone(3, 1, n_layers=1, n_hidden=32, n_head=4)
-    >>> StreamChoice(500, model, "fp32")(1, 10**7), StreamChoice("auto", model, "fp32")(1, 1000)
-    (500, None)
     """
 
     def __init__(

@@ -30,11 +30,6 @@ class PeakMemory:
     On a CUDA device that is the peak of the allocations. On a CPU it is by how much the resident
     memory of the process grew at its peak; where Linux's ``/proc`` cannot be written, by how much
     it has grown now.
-
-    >>> watch = PeakMemory(torch.device("cpu"))
-    >>> _ = torch.ones(2**24)  # 64 MB, and gone
-    >>> watch.megabytes() > 60
-    True
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -70,11 +65,7 @@ def _resident(key: str) -> int:
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people.
-
-    >>> duration(42), duration(200), duration(7300)
-    ('42 s', '3 min 20 s', '2 h 1 min')
-    """
+    """Return a time for people, such as 3 min 20 s."""
     minutes, seconds = divmod(int(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

@@ -92,17 +92,13 @@ class TrainingResult:
     ----------
     directory, is_main
         The run directory, and whether this process is the one that writes.
-    fields : tuple[str, ...]
-        What has an error of its own.
-    errors : torch.Tensor or None
-        Relative L2 errors of the cases of `split`, (cases, fields), with the averaged weights; None
-        if the run was stopped before its end.
+    fields, errors
+        What has an error of its own, and the relative L2 errors of the cases of `split`, (cases,
+        fields), with the averaged weights; None if the run was stopped before its end.
     mean_predictor_error : float or None
         Mean error of predicting the mean of the training set; None if that is not known, too.
-    parameters : int
-        Size of the model.
-    stopped_by : str or None
-        Signal that stopped the run before its end.
+    parameters, stopped_by
+        Size of the model, and the signal that stopped the run before its end, if one did.
     split, selection
         What the errors are of, ``test`` or without a test split ``val``; and of which weights.
     baselines : Mapping[str, float]
@@ -223,7 +219,7 @@ def _train_in(
             return outcome(None, None, stopped_by=stopped_by)
         selection, errors = trainer.finish()
     baselines = task.baselines(assembly, split)
-    mean = trainer.mean_predictor_error(split)
+    mean = trainer.mean_errors[split]
     result = outcome(errors, mean, selection=selection, baselines=baselines)
     table = task.table(result, cfg, ranks, assembly)
     if is_main:
@@ -281,8 +277,7 @@ def _take_weights(assembly: Assembly, directory: str) -> None:
     if differing:
         raise ValueError(
             f"training.start_from is {directory}, whose model is another: {len(differing)} weights "
-            f"differ, such as {min(differing)}. Choose its model, inputs and fields, or start "
-            "without it"
+            f"differ, such as {min(differing)}. Take its model, inputs and fields, or leave it out"
         )
     state |= {names[plain]: weight for plain, weight in weights.items()}
     assembly.model.load_state_dict(state)

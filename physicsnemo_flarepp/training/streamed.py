@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..inference.arrays import ArrayLike, TokenArray, TokenInputs
-from ..inference.prediction import plan_passes, storage_place, unwrap
+from ..inference.prediction import unwrap
+from ..inference.streams import TokenPasses
 from ..models import TokenModel
 from ..ops.kernels import accumulation_dtype
 from ..progress import progress_bar
@@ -37,7 +38,7 @@ def streamed_step(
     Equal to ``loss.backward()`` of the plain forward up to rounding, in memory that, beyond the
     inputs and the hidden states that wait elsewhere, is that of one chunk. Clipping, accumulation
     over cases, moving averages and :func:`~physicsnemo_flarepp.parallel.sync_gradients` follow as
-    after a plain backward pass.
+    after a plain backward pass. After an error ``.grad`` is as it was before.
 
     Parameters
     ----------
@@ -45,42 +46,27 @@ def streamed_step(
         As in :func:`~physicsnemo_flarepp.inference.predict`; without dropout or noise. Runs in the
         dtype of the model, or under the caller's ``torch.autocast``. DDP is unwrapped, and its
         reduction does not run: use ``sync_gradients``.
-    fx, embedding, time, token_mask, token_weights
+    fx, embedding, chunk_size, time, token_mask, token_weights, progress
         As in :func:`~physicsnemo_flarepp.inference.predict`: any storage, of which only chunks are
-        read. With a context group each rank passes its own tokens.
+        read. With a context group each rank passes its own tokens. An input that requires a
+        gradient raises: :func:`streamed_gradients` gives those of inputs.
     target : ArrayLike
         Shape :math:`(B, N, O)`, (N, O) for a batch of one, or on the grid; read alike.
-    chunk_size : int or "auto", optional
-        Tokens per chunk; "auto" takes what a quarter of the memory allows, or half of what is
-        free if that is less.
     loss : LossOverSums, optional
         Default: :class:`RelativeL2` over the tokens that `token_mask` leaves, that is
         :func:`~physicsnemo_flarepp.training.losses.relative_l2_loss`.
-    offload : "cpu", "device", None or path-like, optional
-        Where the hidden states that enter each block, and one gradient of that size, wait:
-        :math:`(\mathrm{blocks} + 1) B N C` numbers. As in
-        :func:`~physicsnemo_flarepp.inference.predict`.
-    stream_dtype : torch.dtype, optional
-        Store them in this dtype, e.g. ``torch.bfloat16``; gradients are then no longer exact.
+    offload, stream_dtype : optional
+        Where, and in which dtype, the hidden states that enter each block and one gradient of that
+        size wait: :math:`(\mathrm{blocks} + 1) B N C` numbers. As in
+        :func:`~physicsnemo_flarepp.inference.predict`; in bfloat16 gradients are no longer exact.
     factor : float or torch.Tensor, optional
         Multiplies the gradients, not the loss that is returned: 1 / batches for accumulation, or
         the scale of a gradient scaler.
-    progress : bool, optional
-        Show a progress bar if stderr is a terminal.
 
     Returns
     -------
     torch.Tensor
         The loss, detached; with a context group that of all its tokens.
-
-    Raises
-    ------
-    ValueError
-        As :func:`~physicsnemo_flarepp.inference.predict`; also if no parameter or an input requires
-        a gradient: :func:`streamed_gradients` gives those of inputs. ``.grad`` is then as it was
-        before, and so after any other error.
-    TypeError
-        If the loss is not one over sums.
 
     Examples
     --------
@@ -101,8 +87,8 @@ def streamed_step(
             + (reason if parameters else "none of them requires one")
         )
     loss = RelativeL2(token_mask) if loss is None else loss
-    plan = (chunk_size, offload, stream_dtype, progress)
-    value, gradients = _run(model, inputs, target, loss, parameters, {}, factor, plan)
+    passes = TokenPasses(inputs, chunk_size, offload, stream_dtype, len(model.blocks) + 1)
+    value, gradients = _run(passes, target, loss, parameters, {}, factor, progress)
     for parameter, summed in zip(parameters, gradients, strict=True):
         summed = summed.to(parameter.dtype)
         parameter.grad = summed if parameter.grad is None else parameter.grad.add_(summed)
@@ -126,7 +112,7 @@ def streamed_gradients(
     stream_dtype: torch.dtype | None = None,
     progress: bool = False,
 ) -> tuple[Float[Tensor, ""], dict[str, ArrayLike]]:
-    r"""Return an objective of a whole mesh and its gradients by the inputs, chunk by chunk.
+    """Return an objective of a whole mesh and its gradients by the inputs, chunk by chunk.
 
     Equal to the gradients of the plain forward up to rounding, in the memory of
     :func:`streamed_step`, whose objective is the loss. One forward and one backward pass give the
@@ -134,10 +120,8 @@ def streamed_gradients(
 
     Parameters
     ----------
-    model, fx, embedding, time, token_mask, token_weights
+    model, fx, embedding, time, token_mask, token_weights, chunk_size, offload, stream_dtype
         As in :func:`streamed_step`. Inputs may require gradients; those are not added to ``.grad``.
-    chunk_size, offload, stream_dtype, progress
-        As in :func:`streamed_step`.
     objective : LossOverSums
         A function of sums over tokens: ``sums(prediction, target, rows)`` of the tokens
         ``rows[0]:rows[1]``, and ``value(sums)``, one number. A force or an average is one.
@@ -169,13 +153,11 @@ def streamed_gradients(
     ...     def value(self, sums):
     ...         return sums[0] / sums[1]
     >>> x, areas = torch.rand(1, 1000, 3), torch.rand(1, 1000, 1)
-    >>> options = {"target": areas, "token_weights": areas[..., 0], "chunk_size": 300}
-    >>> wanted = ("fx", "token_weights", "target")
     >>> average, gradients = streamed_gradients(
-    ...     model, x, None, Average(), wanted=wanted, **options
+    ...     model, x, None, Average(), target=areas, wanted=("fx", "target"), chunk_size=300
     ... )
     >>> {name: tuple(gradient.shape) for name, gradient in gradients.items()}
-    {'fx': (1, 1000, 3), 'token_weights': (1, 1000), 'target': (1, 1000, 1)}
+    {'fx': (1, 1000, 3), 'target': (1, 1000, 1)}
     """
     model = unwrap(model)
     given = {"fx": fx, "embedding": embedding, "token_weights": token_weights, "target": target}
@@ -185,8 +167,8 @@ def streamed_gradients(
     inputs = TokenInputs(model, time=time, token_mask=token_mask, **given)
     grid = model.structured_shape
     places = {name: TokenArray(name, array, grid) for name, array in results.items()}
-    plan = (chunk_size, offload, stream_dtype, progress)
-    value, _ = _run(model, inputs, target, objective, [], places, 1.0, plan)
+    passes = TokenPasses(inputs, chunk_size, offload, stream_dtype, len(model.blocks) + 1)
+    value, _ = _run(passes, target, objective, [], places, 1.0, progress)
     return value, results
 
 
@@ -224,14 +206,13 @@ def _arrays_for(
 
 
 def _run(
-    model: TokenModel,
-    inputs: TokenInputs,
+    passes: TokenPasses,  # with a stream for each block and one for the gradient
     target: ArrayLike | None,
     loss: LossOverSums,
     parameters: list[nn.Parameter],
     places: Mapping[str, TokenArray],
     factor: float | Tensor,
-    plan: tuple[int | str, str | os.PathLike | None, torch.dtype | None, bool],
+    progress: bool,
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the loss and the gradients of the parameters in fp64; fills the places."""
     if not isinstance(loss, LossOverSums):
@@ -240,20 +221,16 @@ def _run(
             f"{type(loss).__name__}: a loss that is not a function of sums over tokens cannot be "
             "streamed; use the plain forward, or leave it out for the relative L2"
         )
-    targets, expected = None, (inputs.batch, inputs.n_tokens)
+    targets, expected = None, (passes.inputs.batch, passes.inputs.n_tokens)
     if target is not None:
-        targets = TokenArray("target", target, model.structured_shape)
+        targets = TokenArray("target", target, passes.model.structured_shape)
         if len(targets.shape) != 3 or targets.shape[:2] != expected:
             raise ValueError(
                 f"target must have a row for each of the {expected[1]} tokens of the {expected[0]} "
                 f"samples, got the shape {tuple(target.shape)}"
             )
-    chunk_size, offload, dtype, progress = plan
-    n_streams = len(model.blocks) + 1  # the last one for the gradient
-    place = storage_place(offload)
-    passes, visits = plan_passes(model, inputs, chunk_size, place, dtype, n_streams)
     work = GradientPasses(passes, targets, loss, parameters, places)
-    visits = 2 * (visits + len(passes.ranges))
+    visits = 2 * (passes.visits + len(passes.ranges))
     with progress_bar("streamed step", visits, progress) as passes.advance:
         value = work.run(factor)
     return value, work.gradients

@@ -102,8 +102,7 @@ class FieldLoss(Objective):
         if settings.derivative_weight > 0 and (grid is None or len(grid) != 2 or group is not None):
             raise ValueError(
                 f"training.derivative_weight is {settings.derivative_weight}: finite differences "
-                f"need whole samples on a 2-D grid, got the grid {grid} "
-                f"{'split over a context group' if group is not None else ''}; set it to 0, or "
+                f"need whole samples on a 2-D grid, got the grid {grid}; set it to 0, or "
                 "parallel.context to 1 and data.n_points to null"
             )
         super().__init__(forward, adapter, settings.precision)

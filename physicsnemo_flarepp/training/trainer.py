@@ -78,8 +78,7 @@ class Trainer:
         if select == "best" and loaders.val is None:
             raise ValueError(
                 "training.select is 'best', but the data has no validation split to choose on: set "
-                "data.n_val, or data.splits with an entry val, or choose training.select=last "
-                "('best_on_test' chooses on the test set, which makes its errors optimistic)"
+                "data.n_val, or data.splits with val, or training.select=last or best_on_test"
             )
         if watches_test and loaders.test is None:
             raise ValueError(
@@ -93,7 +92,8 @@ class Trainer:
         self.chosen_by = "test" if select == "best_on_test" else by_validation
         self.result_split = "val" if loaders.test is None else "test"
         self._errors: dict[str, Float[Tensor, "cases F"]] = {}
-        self._baselines: dict[str, float | None] = {}
+        # Of predicting the training mean on each evaluated split; None if it is unknown.
+        self.mean_errors: dict[str, float | None] = {}
         self._pending: list[tuple[dict, Tensor, list[Tensor]]] = []  # row, loss, cases of a step
         self._saved_step = self._evaluated_step = -1
         self._metric: float | None = None
@@ -273,10 +273,6 @@ class Trainer:
             self._log([row])
         return selection, errors
 
-    def mean_predictor_error(self, split: str) -> float | None:
-        """Error of predicting the training mean on an evaluated split; None if it is unknown."""
-        return self._baselines[split]
-
     def _select(self) -> Selection:
         """Set the averaged weights to those of the chosen checkpoint, on all ranks."""
         select = self.settings.select
@@ -303,14 +299,14 @@ class Trainer:
         """Return the errors of the averaged weights; measure the mean predictor the first time."""
         self.assembly.average.eval()
         measures = {"model": self.assembly.evaluation.errors}
-        if split not in self._baselines and self.assembly.constant is not None:
+        if split not in self.mean_errors and self.assembly.constant is not None:
             measures["mean"] = self.assembly.constant
         loader, fields = getattr(self.assembly.loaders, split), len(self.assembly.fields)
         with self.reporter.evaluating(split, len(loader)) as advance:
             group = self.ranks.data_group
             errors = case_errors(measures, loader, fields, data_group=group, advance=advance)
         mean = errors["mean"].mean().item() if "mean" in errors else None
-        self._baselines.setdefault(split, mean)
+        self.mean_errors.setdefault(split, mean)
         return errors["model"]
 
     def _error_row(self, kind: str, split: str, errors: Float[Tensor, "cases F"]) -> dict:
@@ -318,7 +314,7 @@ class Trainer:
         row = {"kind": kind, "split": split, "step": self.step, "epoch": self.epoch}
         row["error"] = means.mean().item()
         row["errors"] = dict(zip(self.assembly.fields, means.tolist(), strict=True))
-        return row | {"mean_predictor_error": self.mean_predictor_error(split)}
+        return row | {"mean_predictor_error": self.mean_errors[split]}
 
     # Metrics -------------------------------------------------------------------------------
 

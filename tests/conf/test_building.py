@@ -14,6 +14,7 @@ from scipy.io import savemat
 from physicsnemo_flarepp.datapipes import build_dataloaders, sources
 from physicsnemo_flarepp.models.feeding import InputLayout, build_model, input_adapter
 from tests.conf.composing import MIXERS, composed, options
+from tests.layouts import layout_of
 
 TINY = ["model.n_layers=1", "model.n_hidden=16", "model.n_head=2", "model.slice_num=4"]
 CAR_FIELDS = ["pMeanTrim", *(f"wallShearStressMeanTrim_{axis}" for axis in "xyz")]
@@ -153,7 +154,7 @@ def test_data_is_read_and_fed_to_a_model(name, tmp_path, monkeypatch):
     reader = train.dataset.reader
     assert reader.open_case(0).channels()["fields"] == names
     batch = next(iter(train))
-    layout = InputLayout.of_batch(batch, reader.grid)
+    layout = layout_of(batch, reader.grid)
     assert layout == InputLayout(d, f, g, len(names), reader.grid)
     model = build_model(cfg.model, layout)
     assert model(**input_adapter(model)(batch)).shape == batch["fields"].shape

@@ -11,8 +11,9 @@ from scipy.io import savemat
 
 from physicsnemo_flarepp.datapipes import build_dataloaders
 from physicsnemo_flarepp.datapipes.channels import Channels
-from physicsnemo_flarepp.models.feeding import InputLayout, build_model
+from physicsnemo_flarepp.models.feeding import build_model
 from physicsnemo_flarepp.runs import save_module
+from tests.layouts import layout_of
 
 MODEL = {
     "_target_": "physicsnemo_flarepp.MixerBackbone",
@@ -86,7 +87,7 @@ def write_run(directory, data, model=None, channels=True):
     directory.mkdir(parents=True)
     model = MODEL | (model or {})
     loaders = build_dataloaders({**data, "num_workers": 0})
-    layout = InputLayout.of_batch(next(iter(loaders.train)), loaders.train.dataset.reader.grid)
+    layout = layout_of(next(iter(loaders.train)), loaders.train.dataset.reader.grid)
     torch.manual_seed(0)
     built = build_model(model, layout)
     for parameter in built.parameters():

@@ -11,7 +11,7 @@ import torch
 from physicsnemo_flarepp import LNO
 from physicsnemo_flarepp.inference import decode_state, encode_state, predict
 from physicsnemo_flarepp.ops import plain_operators
-from physicsnemo_flarepp.ops.plain import is_plain
+from physicsnemo_flarepp.ops.kernels import is_plain
 from physicsnemo_flarepp.training import streamed_step
 from tests.inference.streaming_cases import make_cloud, make_model
 

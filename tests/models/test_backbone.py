@@ -58,7 +58,7 @@ def test_one_row_of_fx_is_never_expanded_before_the_first_hidden_layer(monkeypat
         widths.append((x.shape[1], x.shape[2]))
         return linear(x, weight, bias)
 
-    projection = InProjection(2, 3, 8, 0, "gelu")
+    projection = InProjection(5, 8, 0, "gelu")
     monkeypatch.setattr(torch.nn.functional, "linear", spy)
     projection(torch.randn(1, 1, 3), torch.randn(1, 9, 2))
     assert widths == [(9, 2), (1, 3), (9, 8)]

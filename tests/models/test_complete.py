@@ -262,7 +262,7 @@ def test_only_the_weights_of_linear_layers_are_matrices(cls):
 @CLASSES
 def test_bad_arguments_and_inputs_are_named(cls):
     assert issubclass(cls, TokenModel) and not issubclass(cls, MixerBackbone)
-    with pytest.raises(ValueError, match="n_hidden=16, n_head=3"):
+    with pytest.raises(ValueError, match="divisible by n_head, got 16 and 3"):
         small(cls, n_head=3)
     with pytest.raises(ValueError, match="n_layers must be an integer of at least 1, got 0"):
         small(cls, n_layers=0)

@@ -19,6 +19,7 @@ from physicsnemo_flarepp.models.feeding import (
     build_model,
     input_adapter,
 )
+from tests.layouts import layout_of
 
 GRID = (3, 4)
 FAMILIES = {
@@ -72,7 +73,7 @@ def make_batch(features=0, globals_=0, lengths=(12, 12), dims=2):
 
 
 def fed(family, batch, **changes):
-    model = build_model(config(family, **changes), InputLayout.of_batch(batch, GRID))
+    model = build_model(config(family, **changes), layout_of(batch, GRID))
     return model, input_adapter(model)(batch)
 
 
@@ -85,12 +86,6 @@ def assert_same(got, expected):
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(got[name], value, rtol=0, atol=0)
-
-
-def test_layout_counts_channels_and_absent_entries_are_zero():
-    full = InputLayout.of_batch(make_batch(2, 5), grid=[3, 4])
-    assert full == InputLayout(coordinates=2, features=2, globals=5, fields=4, grid=(3, 4))
-    assert InputLayout.of_batch(make_batch()) == InputLayout(2, 0, 0, 4, None)
 
 
 @pytest.mark.parametrize("features, globals_", CONTENTS)
@@ -205,7 +200,7 @@ def test_arguments_may_repeat_what_the_data_says():
         ("flarepp", {"n_layer": 2}, "'n_layer' .did you mean 'n_layers'"),
         ("gnot", {"slice_num": 4}, "GNOT has no argument 'slice_num'"),
         ("transolver", {"mixer": "flare"}, "Transolver has no argument 'mixer'. Its arguments"),
-        ("flarepp", {"time_input": True}, "time_input is True, but batches carry no time"),
+        ("flarepp", {"time_input": True}, "time_input is True, but in batches time is a feature"),
         ("geotransolver", {"include_local_features": True}, "needs 3 coordinates .* has 2"),
     ],
 )
@@ -238,7 +233,7 @@ def test_grid_without_a_grid_is_refused():
 @pytest.mark.parametrize("family", THEIRS)
 def test_models_without_a_mask_refuse_ragged_batches(family):
     batch = make_batch(lengths=(7, 12))
-    model = build_model(config(family), InputLayout.of_batch(batch))
+    model = build_model(config(family), layout_of(batch))
     with pytest.raises(ValueError, match="takes no token_mask.*batch_size.*to 1.*n_points"):
         input_adapter(model)(batch)
 
@@ -265,14 +260,12 @@ def test_unknown_models_are_refused_with_the_known_ones(cfg, message):
 
 
 def test_an_entry_makes_another_model_known(monkeypatch):
-    feed = InputRule(
-        lambda layout, _: {"in_features": layout.coordinates, "out_features": layout.fields},
-        lambda model, batch: {"x": batch["coordinates"]},
-    )
+    widths = {"in_features": "x", "out_features": "fields"}
+    feed = InputRule(lambda model, batch: {"x": batch["coordinates"]}, widths)
     with pytest.raises(ValueError, match="INPUT_RULES an entry"):
         input_adapter(FullyConnected())
     monkeypatch.setitem(INPUT_RULES, f"{FullyConnected.__module__}.FullyConnected", feed)
     batch = make_batch()
     cfg = {"_target_": "physicsnemo.models.mlp.FullyConnected", "num_layers": 1}
-    model = build_model(cfg, InputLayout.of_batch(batch))
+    model = build_model(cfg, layout_of(batch))
     assert model(**input_adapter(model)(batch)).shape == (2, 12, 4)

@@ -15,7 +15,7 @@ from physicsnemo_flarepp.ops import (
     split_linear,
     unit_scale,
 )
-from physicsnemo_flarepp.ops.plain import is_plain
+from physicsnemo_flarepp.ops.kernels import is_plain
 
 B, H, M, N, D = 2, 1, 2, 3, 3
 MIXERS = ["flarepp", "flare", "attention", "transolver", "transolver3"]

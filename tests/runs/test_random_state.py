@@ -64,7 +64,7 @@ def test_without_ranks_there_is_one_state():
 
 
 def test_states_of_more_ranks_are_refused_with_both_numbers():
-    with pytest.raises(ValueError, match="of 3 ranks, but 1 are running.*Start 3 ranks"):
+    with pytest.raises(ValueError, match="of 3 ranks, but 1 are running.*start 3 ranks"):
         restore_own_random_state(gather_random_states() * 3)
 
 

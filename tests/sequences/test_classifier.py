@@ -178,7 +178,7 @@ def test_rotary_keys_are_not_sharded():
 def test_attention_dropout_is_not_sharded(monkeypatch):
     monkeypatch.setattr(routing, "group_size", lambda group: 2)
     q = torch.randn(1, 1, 2, 4)
-    with pytest.raises(ValueError, match="attention dropout is 0.1, but the tokens are spread"):
+    with pytest.raises(ValueError, match="attention dropout is 0.1, but gathers of 2 ranks merge"):
         encode(q, q, q, dropout=0.1, group="anything")
 
 

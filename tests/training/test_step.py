@@ -257,7 +257,7 @@ def test_models_without_weights_say_so_once(assembled):
         ({"training__stream": 9, "training__compile": True}, "training.compile is true"),
         (
             {"training__stream": 9, "training__derivative_weight": 0.1},
-            "finite differences couple tokens",
+            "differences of training.derivative_weight couple tokens",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from physicsnemo_flarepp import GNOT, LNO, MixerBackbone, PerceiverIO, SetTransf
 from physicsnemo_flarepp.inference import encode_state, predict
 from physicsnemo_flarepp.ops import plain_operators
 from physicsnemo_flarepp.ops.errors import relative_l2
-from physicsnemo_flarepp.ops.plain import is_plain
+from physicsnemo_flarepp.ops.kernels import is_plain
 from physicsnemo_flarepp.training import streamed_gradients, streamed_step
 from tests.inference.streaming_cases import (
     BATCH,

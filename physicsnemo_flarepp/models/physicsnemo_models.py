@@ -1,12 +1,13 @@
-r"""Weights of PhysicsNeMo's FLARE and FLAREPlusPlus as weights of ours, and back.
+r"""PhysicsNeMo's FLARE, FLAREPlusPlus and Transolver as models of ours, and conversions both ways.
 
-Both ways give a new model that computes the same function; where there is none, they raise with the
-option that stands in the way. What differs only in how it is written is folded into the weights:
-the scale of the scores (ours is :math:`D^{-1/2}`), and FLARE's projection before its per-head maps.
+A view shares the weights of a model. A conversion gives a new model that computes the same
+function; where there is none, it raises with the option that stands in the way. What differs only
+in how it is written is folded into the weights: the scale of the scores (ours is
+:math:`D^{-1/2}`), and FLARE's projection before its per-head maps.
 """
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import physicsnemo
 import physicsnemo.models.flare
@@ -14,10 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from ..mixers import FlareMixer, FlarePPMixer
-from ..mixers.physicsnemo_layers import FlarePlusPlusStages, FlareStages
+from ..mixers.physicsnemo_layers import (
+    FlarePlusPlusStages,
+    FlareStages,
+    add_stages,
+    is_known_model,
+)
 from .backbone import MixerBackbone
 from .flarepp import FlarePP
-from .physicsnemo_view import view_physicsnemo
+from .layers import Block, JoinedInputs, stack_blocks
+from .token_model import TokenModel
 
 # Arguments that both have, with the same meaning.
 _SHARED = (
@@ -28,23 +35,81 @@ _EXACT_GELU = "gelu_exact"
 Convert = Callable[..., dict[str, Tensor]]
 
 
+def view_physicsnemo(model: nn.Module) -> TokenModel:
+    """Return a model of PhysicsNeMo's as one of ours that shares its weights.
+
+    It computes what the model does, and takes in addition what a
+    :class:`~physicsnemo_flarepp.models.FlarePP` takes: ``token_mask``, ``token_weights``, one row
+    of ``fx`` for all tokens, and ShardTensors. ``parallel.enable_context_parallel`` and the
+    functions of ``inference`` call it by themselves. Nothing is copied and nothing about the model
+    changes: training one trains the other. Save and load the model itself, and make a new view
+    after moving it.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        ``physicsnemo.models``'s FLARE, FLAREPlusPlus (which no release up to 2.2 has) or
+        Transolver, without Transformer Engine; Transolver without ``structured_shape``, for which
+        it runs convolutions over the grid. A model of ours is returned as it is. Other models
+        raise TypeError, options under which tokens meet in other ways ValueError.
+
+    Examples
+    --------
+    >>> model = physicsnemo.models.flare.FLARE(2, 1, embedding_dim=3, n_hidden=16, n_head=2)
+    >>> fx, x, areas = torch.rand(1, 50, 2), torch.rand(1, 50, 3), torch.rand(1, 50)
+    >>> view_physicsnemo(model)(fx, x, token_weights=areas).shape
+    torch.Size([1, 50, 1])
+    """
+    if isinstance(model, TokenModel):
+        return model
+    if not is_known_model(model):
+        raise TypeError(
+            "model must be a FlarePP, a MixerBackbone, or PhysicsNeMo's FLARE, FLAREPlusPlus or "
+            f"Transolver, got {type(model).__name__}; pass the model inside of a wrapper"
+        )
+    return PhysicsNeMoView(model)
+
+
+class PhysicsNeMoView(TokenModel):
+    """The view of a model that :func:`view_physicsnemo` returns."""
+
+    def __init__(self, model: Any) -> None:
+        given = model._args["__args__"]
+        super().__init__(
+            *(given["functional_dim"], given["out_dim"], model.embedding_dim),
+            structured_shape=model.structured_shape,
+            positions=model.embedding[0] if model.unified_pos else None,
+            time_input=model.time_input,
+            checkpoint_blocks=given.get("activation_checkpointing", False),
+            meta=model.meta,
+        )
+        self._args["__args__"] = given
+        self.in_projection = JoinedInputs(model.preprocess)
+        if model.time_input:
+            self.time_embedding = model.time_embed
+            self.time_projection = model.time_fc
+        # Their dropout is inside the attention layer.
+        self.blocks = stack_blocks(
+            Block(block.ln_1, add_stages(block.Attn), *block.ln_mlp1) for block in model.blocks
+        )
+        self.out_projection = model.blocks[-1].ln_mlp2
+        self.training = model.training
+
+    def save(self, *args, **options) -> None:
+        """Refuse: the model behind this view has the name and the weights to save."""
+        raise TypeError(
+            "this is a view of a PhysicsNeMo model, made by view_physicsnemo; save that model "
+            "instead"
+        )
+
+
 def from_physicsnemo(model: nn.Module) -> MixerBackbone:
     """Return PhysicsNeMo's FLARE or FLAREPlusPlus as a model of ours that computes the same.
 
     Use :func:`~physicsnemo_flarepp.models.view_physicsnemo` for masks, weights, shards and
     streaming on the model as it is; convert it to use ours in configs, checkpoints and routing
-    figures.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        ``physicsnemo.models.flare.FLARE``, or FLAREPlusPlus where PhysicsNeMo has it, with
-        ``dropout=0``.
-
-    Returns
-    -------
-    MixerBackbone
-        With ``plain_projections``, of the mixer "flare", or a FlarePP without ``seed_norm``.
+    figures. The model has ``dropout=0``; ours has ``plain_projections``, and is a MixerBackbone of
+    the mixer "flare", or a FlarePP without ``seed_norm``.
 
     Examples
     --------
@@ -58,9 +123,8 @@ def from_physicsnemo(model: nn.Module) -> MixerBackbone:
     given = view.settings
     if isinstance(view, FlarePP) or not isinstance(mixer, FlareStages | FlarePlusPlusStages):
         raise ValueError(
-            f"{type(model).__name__} computes no function of ours (PhysicsNeMo's Transolver clamps "
-            "its temperatures at 0.5 and adds 0.01 to the weight of a slice, ours 0.1 and 1e-5); "
-            "expected PhysicsNeMo's FLARE or FLAREPlusPlus. view_physicsnemo uses it as it is"
+            f"{type(model).__name__} computes no function of ours; expected PhysicsNeMo's FLARE or "
+            "FLAREPlusPlus. view_physicsnemo uses PhysicsNeMo's Transolver as it is"
         )
     _check_options(given, {"dropout": 0.0}, "FlarePP drops from both branches of a block")
     arguments = {name: given[name] for name in _SHARED}
@@ -82,20 +146,12 @@ def from_physicsnemo(model: nn.Module) -> MixerBackbone:
 def to_physicsnemo(model: MixerBackbone) -> nn.Module:
     """Return a model of ours as PhysicsNeMo's FLARE or FLAREPlusPlus, if one computes the same.
 
-    Parameters
-    ----------
-    model : MixerBackbone
-        Of the mixer "flarepp" or "flare" with ``plain_projections``, LayerNorm, an activation that
-        PhysicsNeMo has ("gelu_exact" is its "gelu"), no dropout, and an integer ``mlp_ratio``;
-        FLARE++ without ``seed_norm`` and ``anchored_queries``. The values of "flare" must be one
-        map per head of its keys, as they are in models that came from PhysicsNeMo.
-
-    Raises
-    ------
-    ValueError
-        With the option for which PhysicsNeMo has no model.
-    ImportError
-        If the installed PhysicsNeMo has no FLAREPlusPlus.
+    That is one of the mixer "flarepp" or "flare" with ``plain_projections``, LayerNorm, an
+    activation that PhysicsNeMo has ("gelu_exact" is its "gelu"), no dropout, and an integer
+    ``mlp_ratio``; FLARE++ without ``seed_norm`` and ``anchored_queries``. The values of "flare"
+    must be one map per head of its keys, as they are in models that came from PhysicsNeMo.
+    ValueError names the option that PhysicsNeMo has no model for; ImportError if the installed one
+    has no FLAREPlusPlus.
     """
     if type(model) not in (MixerBackbone, FlarePP):
         raise ValueError(f"PhysicsNeMo has no model for {type(model).__name__}")
@@ -111,8 +167,7 @@ def to_physicsnemo(model: MixerBackbone) -> nn.Module:
     act = given["act"].lower()
     if act == "gelu":
         raise ValueError(
-            'act="gelu" is the tanh approximation, which PhysicsNeMo has no name for; its "gelu" '
-            f"is {_EXACT_GELU!r}"
+            f'act="gelu" is the tanh approximation; PhysicsNeMo\'s "gelu" is {_EXACT_GELU!r}'
         )
     if given["mlp_ratio"] != int(given["mlp_ratio"]):
         raise ValueError(f"PhysicsNeMo needs an integer mlp_ratio, got {given['mlp_ratio']}")
@@ -223,8 +278,7 @@ def _flare_to(mixer: FlareMixer, scale: float) -> dict[str, Tensor]:
     if misfit > 1e-5:
         raise ValueError(
             "the values of a block are not a map of its keys that all heads share (misfit "
-            f"{misfit:.1e}), which they are in PhysicsNeMo's FLARE: one projection, and two D x D "
-            'maps. Models of mixer="flare" that were not converted from there stay ours'
+            f"{misfit:.1e}), as in PhysicsNeMo's FLARE; only models converted from there go back"
         )
     identity = torch.eye(mixer.head_dim, dtype=torch.float64, device=weight.device)
     return {
