@@ -121,8 +121,17 @@ def encode_state(
 ) -> LatentState:
     """Gather a cloud into the latents of every block, with which any point can be evaluated.
 
-    Arguments are as in :func:`predict`. The state is on the model's device, and its size does not
-    depend on N.
+    Parameters
+    ----------
+    model, fx, embedding, chunk_size, offload, progress
+        As in :func:`predict`.
+    time, token_mask, token_weights, stream_dtype
+        As in :func:`predict`.
+
+    Returns
+    -------
+    LatentState
+        On the model's device; its size does not depend on N.
 
     Examples
     --------
@@ -170,13 +179,22 @@ def decode_state(
 
     Parameters
     ----------
-    model, state
-        The state of :func:`encode_state`, whose time is used, and the model that made it.
+    model : TokenModel
+        The model that made ``state``.
     fx, embedding : ArrayLike
         Inputs at the points, as in :func:`predict`. A model with ``unified_pos`` evaluates its
         grid if ``embedding`` is None, else takes the distances to the reference points.
-    chunk_size, out, progress
-        As in :func:`predict`. A new tensor is made on the model's device.
+    state : LatentState
+        From :func:`encode_state`; its time is used.
+    chunk_size : int or "auto", optional
+        Points per chunk. None is "auto".
+    out, progress
+        As in :func:`predict`.
+
+    Returns
+    -------
+    torch.Tensor or ArrayLike
+        As :func:`predict`; a new tensor is made on the model's device.
 
     Examples
     --------

@@ -132,14 +132,30 @@ def routing_spectra(
     time: Float[Tensor, " B"] | None = None,
     token_weights: ArrayLike | None = None,
 ) -> Float[Tensor, "blocks heads M"]:
-    r"""Return the singular values of the routing matrix of every head, the largest first, in fp64.
+    r"""Return the singular values of the routing matrix of every head, the largest first.
 
     :math:`W = W_\mathrm{dec} W_\mathrm{enc}` is N x N and never formed: with QR factors
     :math:`W_\mathrm{dec} = Q_1 R_1` and :math:`W_\mathrm{enc}^\top = Q_2 R_2`, accumulated chunk by
-    chunk, its singular values are those of the M x M matrix :math:`R_1 R_2^\top`; the last are 0
-    if there are fewer tokens than routes. With weights they are taken in the norm that the weights
-    define, :math:`\sum_n w_n x_n^2`, as the operator on fields has them. Arguments are as in
-    :func:`routing_weights`.
+    chunk, its singular values are those of the M x M matrix :math:`R_1 R_2^\top`. With weights
+    they are taken in the norm that the weights define, :math:`\sum_n w_n x_n^2`, as the operator
+    on fields has them.
+
+    Parameters
+    ----------
+    model, fx, embedding, chunk_size, time, token_weights
+        As in :func:`routing_weights`.
+
+    Returns
+    -------
+    torch.Tensor
+        fp64. If there are fewer tokens than routes the last values are 0.
+
+    Examples
+    --------
+    >>> from physicsnemo_flarepp import MixerBackbone
+    >>> model = MixerBackbone(3, 1, n_layers=2, n_hidden=32, n_head=4, slice_num=16)
+    >>> routing_spectra(model, torch.rand(1, 500, 3)).shape
+    torch.Size([2, 4, 16])
     """
     passes = _one_case(model, fx, embedding, chunk_size, time, token_weights)
 

@@ -67,7 +67,7 @@ def _looks(tensors: Mapping[str, Tensor]) -> object:
 
 @dataclass(frozen=True)
 class LatentState:
-    """What a model has gathered from a cloud: with it any point can be evaluated alone.
+    r"""What a model has gathered from a cloud: with it any point can be evaluated alone.
 
     Parameters
     ----------
@@ -78,6 +78,12 @@ class LatentState:
         :func:`model_fingerprint` of the model that made it.
     time : torch.Tensor, optional
         The time :math:`(B,)` it was encoded at; further points are evaluated at the same.
+
+    Examples
+    --------
+    >>> state = LatentState(((torch.zeros(1, 2, 4, 8),) * 2,), "0" * 64)
+    >>> state.batch, state.dtype, state.shapes
+    (1, torch.float32, (((1, 2, 4, 8), (1, 2, 4, 8)),))
     """
 
     latents: tuple[tuple[Tensor, ...], ...]

@@ -1,7 +1,7 @@
 """The paper's matched backbone, in which only the token mixer changes."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -101,7 +101,19 @@ class MixerBackbone(TokenModel):
             raise ValueError('plus=True is mixer="transolver_plus" here; leave plus out')
         if mixer == "flare" and plain_projections and not seed_norm:
             seed_norm = True  # from_physicsnemo of 0.3.1 wrote False for what FLARE does not have
-        known = mixer_options(MixerBackbone, mixer, locals())
+        options = {
+            "slice_num": slice_num,
+            "seed_norm": seed_norm,
+            "residual_projections": residual_projections,
+            "shared_projections": shared_projections,
+            "anchored_queries": anchored_queries,
+            "orthogonal_slices": orthogonal_slices,
+            "noise_at_evaluation": noise_at_evaluation,
+            "projection_layers": projection_layers,
+            "synthesis_layers": synthesis_layers,
+            "unit_scale": unit_scale,
+        }
+        known = mixer_options(MixerBackbone, mixer, options, norm=norm, act=act)
         latents = {"slice_num": slice_num} if "slice_num" in known else {}
         check_sizes(n_layers, n_hidden, n_head, latents, mlp_ratio, io_layers, dropout)
         depths = {name: value for name, value in known.items() if name.endswith("_layers")}
@@ -113,9 +125,13 @@ class MixerBackbone(TokenModel):
                 "log-normaliser that exact sharding and streaming need; pass use_te=False"
             )
         if plain_projections and io_layers != 2:
-            raise ValueError(f"io_layers={io_layers} has no effect with plain_projections=True")
+            raise ValueError(
+                f"io_layers={io_layers} has no effect with plain_projections=True; leave one out"
+            )
         if ffn_layers and mlp_ratio != 2:
-            raise ValueError(f"mlp_ratio={mlp_ratio} has no effect with ffn_layers={ffn_layers}")
+            raise ValueError(
+                f"mlp_ratio={mlp_ratio} has no effect with ffn_layers={ffn_layers}; leave one out"
+            )
         super().__init__(
             *(functional_dim, out_dim, embedding_dim, structured_shape, unified_pos, ref),
             time_input=time_input,
@@ -148,21 +164,19 @@ class MixerBackbone(TokenModel):
 
 
 def mixer_options(
-    model: type[nn.Module], mixer: str, arguments: Mapping[str, Any]
+    model: type[nn.Module], mixer: str, options: dict[str, Any], **shared: str
 ) -> dict[str, Any]:
-    """Return those of a model's arguments that a mixer has; raise on others that were set.
-
-    Norm and activation are also used outside of the mixer.
-    """
+    """Return the options that a mixer has; raise on others that are not `model`'s defaults."""
     if mixer not in MIXERS:
         raise ValueError(f"mixer must be one of {sorted(MIXERS)}, got {mixer!r}")
+    defaults = inspect.signature(model).parameters
     parameters = {key: inspect.signature(cls).parameters for key, cls in MIXERS.items()}
-    for name, parameter in inspect.signature(model).parameters.items():
+    for name, value in options.items():
         having = [key for key in MIXERS if name in parameters[key]]
-        unused = having and mixer not in having and name not in ("norm", "act")
-        if unused and arguments[name] not in (None, parameter.default):
+        if mixer not in having and value not in (None, defaults[name].default):
             raise ValueError(
-                f"{name}={arguments[name]!r} has no effect with mixer={mixer!r}, only with "
+                f"{name}={value!r} has no effect with mixer={mixer!r}, only with "
                 f"{', '.join(having)}; leave it out, or choose another mixer"
             )
-    return {name: arguments[name] for name in parameters[mixer] if name in arguments}
+    given = options | shared
+    return {name: value for name, value in given.items() if name in parameters[mixer]}

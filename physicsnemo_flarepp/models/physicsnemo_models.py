@@ -108,8 +108,18 @@ def from_physicsnemo(model: nn.Module) -> MixerBackbone:
 
     Use :func:`~physicsnemo_flarepp.models.view_physicsnemo` for masks, weights, shards and
     streaming on the model as it is; convert it to use ours in configs, checkpoints and routing
-    figures. The model has ``dropout=0``; ours has ``plain_projections``, and is a MixerBackbone of
-    the mixer "flare", or a FlarePP without ``seed_norm``.
+    figures.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        ``physicsnemo.models.flare.FLARE``, or FLAREPlusPlus where PhysicsNeMo has it, with
+        ``dropout=0``.
+
+    Returns
+    -------
+    MixerBackbone
+        With ``plain_projections``, of the mixer "flare", or a FlarePP without ``seed_norm``.
 
     Examples
     --------
@@ -146,12 +156,20 @@ def from_physicsnemo(model: nn.Module) -> MixerBackbone:
 def to_physicsnemo(model: MixerBackbone) -> nn.Module:
     """Return a model of ours as PhysicsNeMo's FLARE or FLAREPlusPlus, if one computes the same.
 
-    That is one of the mixer "flarepp" or "flare" with ``plain_projections``, LayerNorm, an
-    activation that PhysicsNeMo has ("gelu_exact" is its "gelu"), no dropout, and an integer
-    ``mlp_ratio``; FLARE++ without ``seed_norm`` and ``anchored_queries``. The values of "flare"
-    must be one map per head of its keys, as they are in models that came from PhysicsNeMo.
-    ValueError names the option that PhysicsNeMo has no model for; ImportError if the installed one
-    has no FLAREPlusPlus.
+    Parameters
+    ----------
+    model : MixerBackbone
+        Of the mixer "flarepp" or "flare" with ``plain_projections``, LayerNorm, an activation that
+        PhysicsNeMo has ("gelu_exact" is its "gelu"), no dropout, and an integer ``mlp_ratio``;
+        FLARE++ without ``seed_norm`` and ``anchored_queries``. The values of "flare" must be one
+        map per head of its keys, as they are in models that came from PhysicsNeMo.
+
+    Raises
+    ------
+    ValueError
+        With the option for which PhysicsNeMo has no model.
+    ImportError
+        If the installed PhysicsNeMo has no FLAREPlusPlus.
     """
     if type(model) not in (MixerBackbone, FlarePP):
         raise ValueError(f"PhysicsNeMo has no model for {type(model).__name__}")

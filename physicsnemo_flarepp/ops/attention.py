@@ -159,13 +159,28 @@ def attention_backward(
     key_weights: TokenWeights | None = None,
     splits: int | None = None,
 ) -> tuple[Float[Tensor, "B H M D"], Float[Tensor, "B H N D"], Float[Tensor, "B H N E"]]:
-    r"""Gradients of attention by ``q``, ``k`` and ``v``, stored with the heads innermost.
+    r"""Gradients of attention with respect to ``q``, ``k`` and ``v``.
 
-    ``out`` and ``lse`` are what the forward pass returned, or the merged pair of a larger key set
-    of which ``k``, ``v`` are one shard: the kernel rebuilds :math:`P = \exp(S - L)` from ``lse``
-    and subtracts :math:`\langle \bar{O}, O\rangle`, so with the *global* pair it differentiates the
-    globally normalised attention (paper, appendix A "Backward pass"). The gradient of ``q`` is then
-    the shard's share of a sum. Other arguments are those of :func:`attention_with_lse`.
+    ``out`` and ``lse`` may come from a larger key set of which ``k``, ``v`` are one shard: the
+    kernel rebuilds :math:`P = \exp(S - L)` from ``lse`` and subtracts
+    :math:`\langle \bar{O}, O\rangle`, so with the *global* pair it differentiates the globally
+    normalised attention (paper, appendix A "Backward pass"). The gradient of ``q`` is then the
+    shard's share of a sum.
+
+    Parameters
+    ----------
+    grad_out : torch.Tensor
+        Gradient of the loss with respect to ``out``, shape :math:`(B, H, M, D)`.
+    q, k, v, scale, key_mask, key_weights, splits
+        As in :func:`attention_with_lse`.
+    out, lse : torch.Tensor
+        What the forward pass returned, or the merged pair of all shards.
+
+    Returns
+    -------
+    tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+        Gradients shaped like ``q``, ``k`` and ``v``, stored with the heads innermost, the layout in
+        which projections want them.
     """
     if not torch.compiler.is_compiling():
         check_attention(q, k, v, scale, key_mask, key_weights)

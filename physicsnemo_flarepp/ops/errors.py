@@ -59,10 +59,19 @@ def field_errors(
     token_weights: Float[Tensor, "B N"] | None = None,
     group: Group | None = None,
 ) -> Float[Tensor, "B F"]:
-    """Return the relative L2 error of each field of each sample, shape :math:`(B, F)`.
+    r"""Return the relative L2 error of each field of each sample.
 
-    ``widths`` are the channels of the F fields in order: (1, 3) for a pressure and a wall shear
-    stress. The rest is as in :func:`relative_l2`; the fields cost no further collective.
+    Parameters
+    ----------
+    prediction, target, token_mask, token_weights, group
+        As in :func:`relative_l2`; the fields cost no further collective.
+    widths : sequence of int
+        Channels of the F fields, in order: (1, 3) for a pressure and a wall shear stress.
+
+    Returns
+    -------
+    torch.Tensor
+        Errors of shape :math:`(B, F)`.
 
     Examples
     --------

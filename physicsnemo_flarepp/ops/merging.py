@@ -25,15 +25,26 @@ def merge_partials(
     outs: Sequence[Float[Tensor, "*rows D"]] | Float[Tensor, "R *rows D"],
     lses: Sequence[Float[Tensor, "*rows"]] | Float[Tensor, "R *rows"],
 ) -> tuple[Float[Tensor, "*rows D"], Float[Tensor, "*rows"]]:
-    r"""Merge R partial gathers over disjoint token sets into the gather over their union.
+    r"""Merge partial gathers over disjoint token sets into the gather over their union.
 
     .. math::
 
         L = \log \sum_r \exp L_r, \qquad O = \sum_r \exp(L_r - L)\, O_r
 
     A partial that saw no token has :math:`L_r = -\infty` and drops out; where all did, the result
-    is :math:`O = 0`, :math:`L = -\infty`, with zero gradients. The merge runs in the dtype of
-    ``lses``, and the output has that of ``outs``.
+    is :math:`O = 0`, :math:`L = -\infty`, with zero gradients.
+
+    Parameters
+    ----------
+    outs : sequence of torch.Tensor or torch.Tensor
+        R partial outputs of shape :math:`(\ldots, D)`.
+    lses : sequence of torch.Tensor or torch.Tensor
+        R log-normalisers of shape :math:`(\ldots)`; the merge runs in their dtype.
+
+    Returns
+    -------
+    tuple[torch.Tensor, torch.Tensor]
+        Output in the dtype of ``outs`` and its log-normaliser.
 
     Examples
     --------
@@ -59,8 +70,8 @@ def merge_over_group(
 ) -> tuple[Float[Tensor, "*rows D"], Float[Tensor, "*rows"]]:
     r"""Merge each rank's partial gather into the gather over the tokens of all ranks.
 
-    The same merge as :func:`merge_partials`, with ranks for parts; None or one rank returns the
-    pair. It is not differentiable by itself; :func:`encode` with a group is.
+    The same merge as :func:`merge_partials`, with ranks for parts. It is not differentiable by
+    itself; :func:`encode` with a group is.
 
     The packed payload is :math:`(O_r, L_r)`, :math:`D + 1` numbers per row whatever the number of
     tokens. It travels in one of two ways, the same on all ranks because all see the same shapes:
@@ -70,6 +81,27 @@ def merge_over_group(
     - else an all-reduce maximum of :math:`L_r` and one all-reduce sum of the packed
       :math:`(a_r O_r, a_r)`, :math:`a_r = \exp(L_r - \max_s L_s)`: about two payloads per rank
       however many ranks there are (paper, "Stable reductions").
+
+    Parameters
+    ----------
+    out : torch.Tensor
+        This rank's output, shape :math:`(\ldots, D)`, of one shape on all ranks.
+    lse : torch.Tensor
+        Its log-normaliser in fp32 or fp64, shape :math:`(\ldots)`; :math:`-\infty` where the rank
+        saw no token.
+    group : ProcessGroup, str or None
+        The context group or its name; None or one rank returns the pair.
+
+    Returns
+    -------
+    tuple[torch.Tensor, torch.Tensor]
+        Merged output in the dtype of ``out`` and its log-normaliser, equal on all ranks. The merge
+        runs in the dtype of ``lse``.
+
+    Examples
+    --------
+    >>> merge_over_group(torch.ones(1, 2), torch.zeros(1), None)
+    (tensor([[1., 1.]]), tensor([0.]))
     """
     if not torch.compiler.is_compiling():
         check_pair(out, lse)

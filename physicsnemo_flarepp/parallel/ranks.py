@@ -32,11 +32,19 @@ BUCKET_BYTES = 2**26
 def make_mesh(context_size: int) -> DeviceMesh:
     """Arrange all ranks as (data, context), consecutive ranks sharing one token sequence.
 
-    `context_size` ranks share the tokens of a sample; it must divide the number of ranks.
     Neighbouring ranks usually sit in one node, where links are fastest, and the context axis
     communicates in every layer while the data axis does so once per step.
-    ``mesh["context"].get_group()`` is what
-    :func:`~physicsnemo_flarepp.parallel.enable_context_parallel` takes.
+
+    Parameters
+    ----------
+    context_size : int
+        Ranks R that share the tokens of a sample. Must divide the number of ranks.
+
+    Returns
+    -------
+    torch.distributed.DeviceMesh
+        Of shape (world / R, R) with axes "data" and "context"; ``mesh["context"].get_group()`` is
+        what :func:`~physicsnemo_flarepp.parallel.enable_context_parallel` takes.
     """
     world = DistributedManager().world_size
     if context_size < 1 or world % context_size:
@@ -163,8 +171,13 @@ def sync_gradients(model: nn.Module, mesh: DeviceMesh) -> None:
     DDP or FSDP2; those average over all ranks, so with them multiply the loss by the size of the
     context group.
 
-    Parameters must be equal on all ranks. Those without a gradient count as zero and get one;
-    those with ``requires_grad=False`` are left alone.
+    Parameters
+    ----------
+    model : torch.nn.Module
+        With equal parameters on all ranks. Parameters without a gradient count as zero and get
+        one; those with ``requires_grad=False`` are left alone.
+    mesh : torch.distributed.DeviceMesh
+        With axes "data" and "context".
     """
     check_axes(mesh)
     if mesh[AXES].size() == 1:

@@ -111,11 +111,22 @@ class SequenceClassifier(Module):
                 raise ValueError(f"{name} must be one of {choices}, got {value!r}")
         check_integers(2, {"vocabulary": vocabulary, "classes": classes})
         check_integers(1, {"length": length})
+        options = {
+            "slice_num": slice_num,
+            "seed_norm": seed_norm,
+            "residual_projections": residual_projections,
+            "shared_projections": shared_projections,
+            "anchored_queries": anchored_queries,
+            "query_key_norm": query_key_norm,
+            "unit_scale": unit_scale,
+            "orthogonal_slices": orthogonal_slices,
+            "attention_dropout": attention_dropout,
+        }
         if positions == "rotary" and mixer not in ("attention", "flare", "flarepp"):
             raise ValueError(
                 f"positions='rotary' rotates keys, and mixer={mixer!r} has none; choose 'learned'"
             )
-        known = mixer_options(SequenceClassifier, mixer, locals())
+        known = mixer_options(SequenceClassifier, mixer, options, norm=norm, act=act)
         known |= {"rotary": True} if positions == "rotary" else {}
         latents = {"slice_num": slice_num} if "slice_num" in known else {}
         for dropout in (embedding_dropout, attention_dropout, projection_dropout, head_dropout):
