@@ -18,10 +18,10 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
-from importlib import import_module
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 from zlib import error as ZlibError
 
@@ -168,7 +168,7 @@ def _solve_share(
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Standard output belongs to the caller's answer: what libraries print goes to standard error.
     os.dup2(2, 1)
-    data_set = import_module(module).SET
+    data_set = resolve_name(module)
     for case_id in cases:
         problem = None
         try:

@@ -35,7 +35,10 @@ from .specs import BenchmarkSpec, benchmark
 
 # Arguments of readers that have their own place in the config.
 NAMES = ("coordinates", "features", "fields", "globals", "association")
-_SET_BY_DATA = ("root", "split", "cases", "manifest", "n_train", "n_val", "n_test", "options")
+_SET_BY_DATA = (
+    *("root", "split", "cases", "manifest", "choice"),
+    *("n_train", "n_val", "n_test", "options"),
+)
 # Weights that are the measure of the tokens where it is known.
 AUTO = "auto"
 # Marks a config whose cases were in memory.
@@ -82,7 +85,7 @@ class DataSource:
         if self.cfg.n_val == 0:
             return False
         # Else a reader that knows no validation split might give the cases of another.
-        knows = "n_val" in inspect.signature(self.reader_class).parameters
+        knows = _takes(self.reader_class, "n_val")
         if not knows and ("val" in self.splits or self.cfg.n_val is not None):
             raise ValueError(
                 f"{self.reader_class.__name__} has no validation split (no argument `n_val`); set "
@@ -107,13 +110,12 @@ class DataSource:
                 f"data.{next(iter(names))} is for own files (data=own); "
                 f"{self.reader_class.__name__} takes the names of its arrays in data.reader"
             )
-        taken = inspect.signature(reader).parameters
         # Where some splits are listed, another is what the data says it is, never a share of all.
         unlisted = SplitName(split) if any(name in SPLITS for name in self.splits) else None
         cases, manifest = self.splits.get(split, unlisted), self.splits.get("manifest")
         choice = {"cases": cases, "manifest": manifest}
         choice = {name: value for name, value in choice.items() if value is not None}
-        if any(name not in taken for name in choice):
+        if not all(_takes(self.reader_class, name) for name in choice):
             raise ValueError(
                 f"data.splits is {dict(cfg.splits)}, but the cases of "
                 f"{self.reader_class.__name__} have positions, not names: set data.n_train, "
@@ -122,7 +124,7 @@ class DataSource:
         _check_arguments(
             self.reader_class,
             arguments,
-            [name for name in taken if name not in _SET_BY_DATA],
+            [name for name in inspect.signature(reader).parameters if name not in _SET_BY_DATA],
             ". An experiment made for other data may have set it: choose data by experiment=..., "
             "or leave it out with experiment=none",
         )
@@ -132,7 +134,7 @@ class DataSource:
             split=split,
             n_train=cfg.n_train,
             n_test=cfg.n_test,
-            **({"n_val": cfg.n_val} if "n_val" in taken else {}),
+            **({"n_val": cfg.n_val} if _takes(self.reader_class, "n_val") else {}),
             **choice,
             options=ReaderOptions(
                 n_points=cfg.n_points if training else cfg.n_points_test,
@@ -158,6 +160,12 @@ class DataSource:
             return self
         reader.check_parameters()
         return replace(self, cfg=OmegaConf.merge(self.cfg, reader.names.as_config()))
+
+
+def _takes(reader: type, name: str) -> bool:
+    """Return whether a reader takes an argument; ``**choice`` is all of how cases are chosen."""
+    parameters = inspect.signature(reader).parameters
+    return name in parameters or "choice" in parameters
 
 
 def _check_arguments(
@@ -313,7 +321,7 @@ def data_elsewhere(
         return other | ({"n_train": 0} if tests else {})
     kind = str(target).rpartition(".")[2]
     reader = COMPONENT_REGISTRY.get(kind) if kind in COMPONENT_REGISTRY else None
-    if reader is not None and "cases" not in inspect.signature(reader).parameters:
+    if reader is not None and not _takes(reader, "cases"):
         return other
     return other | {"splits": {"test": 1.0}}
 

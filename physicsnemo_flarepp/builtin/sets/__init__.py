@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import NamedTuple
 
 import numpy as np
@@ -12,11 +12,14 @@ import numpy as np
 Case = dict[str, np.ndarray]
 
 # A worker process imports the one module it needs, so the list holds names, not modules.
-_NAMES = (
-    "cars cars_wake car_volumes darcy elasticity pipe airfoil listops listops_short pathfinder "
-    "pathfinder_small"
-)
-MODULES = {name: f"{__package__}.{name}" for name in _NAMES.split()}
+MODULES = {
+    name: f"{__package__}.{name}:SET"
+    for name in "cars car_volumes darcy elasticity pipe airfoil listops pathfinder".split()
+} | {
+    "cars_wake": f"{__package__}.cars:WAKE",
+    "listops_short": f"{__package__}.listops:SHORT",
+    "pathfinder_small": f"{__package__}.pathfinder:SMALL",
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def load_set(name: str) -> BuiltinSet:
     if name not in MODULES:
         known = ", ".join(sorted(MODULES))
         raise ValueError(f"name={name!r} is not a built-in set; choose one of {known}")
-    return import_module(MODULES[name]).SET
+    return resolve_name(MODULES[name])
 
 
 class CaseId(NamedTuple):

@@ -242,9 +242,6 @@ def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int, n_
             np.save(out_dir / f"pathfinder_{split}_{name}.npy", joined)
 
 
-def make_set(name: str, n_train: int, n_test: int, rules: Rules) -> BuiltinSet:
-    """Return the set of these rules."""
-    return BuiltinSet(name, 1, n_train, n_test, partial(solve_case, rules=rules), assemble)
-
-
-SET = make_set("pathfinder", 640, 80, Rules())
+SET = BuiltinSet("pathfinder", 1, 640, 80, partial(solve_case, rules=Rules()), assemble)
+_few = Rules(size=16, dashes=4, distractor_dashes=2, distractors=1, inset=5, apart=5)
+SMALL = BuiltinSet("pathfinder_small", 1, 80, 8, partial(solve_case, rules=_few), assemble)

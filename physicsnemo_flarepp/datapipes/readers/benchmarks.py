@@ -18,7 +18,7 @@ from .case_tables import TokenTable, make_table
 from .contents import Contents, Wanted
 from .names import MEASURE, NO_WEIGHTS, Names, Pick
 from .own import OwnReader
-from .splits import CaseChoice, SplitMissing, apart_split, check_split, positional_split
+from .splits import SplitMissing, apart_split, check_split, positional_split
 
 # Files of DrivAerML by layout; those with cell centres in tables, and no mesh, name them so.
 PATTERNS = {
@@ -141,12 +141,8 @@ class DrivAerMLReader(OwnReader):
         association: str | None = None,
         boundary: str = "vehicle",
         allow_missing_chunks: Sequence[str] = (),
-        cases: CaseChoice | None = None,
-        manifest: str | Path | None = None,
-        n_train: int | None = None,
-        n_val: int | None = None,
-        n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
+        **choice: Any,
     ) -> None:
         root = existing_directory(
             root,
@@ -167,12 +163,8 @@ class DrivAerMLReader(OwnReader):
             constants=constants,
             boundary=boundary,
             allow_missing_chunks=allow_missing_chunks,
-            cases=cases,
-            manifest=manifest,
-            n_train=n_train,
-            n_val=n_val,
-            n_test=n_test,
             options=options,
+            **choice,
         )
         self.files = {case: files.cases[case][0] for case in self.case_ids}
 

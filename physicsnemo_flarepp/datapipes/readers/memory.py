@@ -23,6 +23,7 @@ from .own import NamedReader
 
 # Entries of a sample of this package, for data sets that already have them.
 _ENTRIES = ("coordinates", "features", "fields", "globals")
+_NAMES = (*_ENTRIES, "association")
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,7 @@ def _ids(given: Sequence[str] | None, n_cases: int) -> tuple[str, ...]:
 
 def _given(*names: Any) -> dict[str, Any]:
     """Return coordinates, features, fields, globals and association by name, if they are given."""
-    pairs = zip((*_ENTRIES, "association"), names, strict=True)
-    return {key: value for key, value in pairs if value is not None}
+    return {key: value for key, value in zip(_NAMES, names, strict=True) if value is not None}
 
 
 def _memory_cases(
@@ -287,25 +287,19 @@ class MemoryReader(NamedReader):
         split: str = "train",
         *,
         root: str | Path | None = None,
-        cases: Any = None,
-        manifest: str | Path | None = None,
-        n_train: int | None = None,
-        n_val: int | None = None,
-        n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
-        **names: Any,
+        **choice: Any,
     ) -> None:
         self._memory = memory
+        names = _given(*(choice.pop(key, None) for key in _NAMES))
         super().__init__(
             {case: Path("memory") for case in memory.case_ids},
             Path("memory" if root is None else root),
             split,
-            names={**memory.names, **{key: n for key, n in names.items() if n is not None}},
+            names={**memory.names, **names},
             options=options,
-            cases=cases,
-            manifest=manifest,
-            n_cases={"train": n_train, "val": n_val, "test": n_test}.get(split),
             by_share=True,
+            **choice,
         )
 
     def open_contents(self, index: int, wanted: Wanted) -> Contents:

@@ -191,12 +191,8 @@ class OwnReader(NamedReader):
         body: str | None = None,
         grid: Sequence[int] | None = None,
         allow_missing_chunks: Sequence[str] = (),
-        cases: Any = None,
-        manifest: str | Path | None = None,
-        n_train: int | None = None,
-        n_val: int | None = None,
-        n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
+        **choice: Any,
     ) -> None:
         root = Path(root).expanduser()
         if not isinstance(files, CaseFiles):
@@ -223,10 +219,8 @@ class OwnReader(NamedReader):
                 **{"globals": globals, "association": association, "grid": grid},
             },
             options=options,
-            cases=cases,
-            manifest=manifest,
-            n_cases={"train": n_train, "val": n_val, "test": n_test}.get(split),
             by_share=self._by_share,
+            **choice,
         )
         self._constants = {n: np.asarray(v, dtype=float) for n, v in (constants or {}).items()}
         self._parameters = read_parameters(

@@ -25,7 +25,7 @@ from .array_files import map_npy
 from .base import CaseReader, ReaderOptions
 from .case_tables import TokenTable
 from .names import MEASURE, NO_WEIGHTS, distinct_names
-from .splits import MANIFEST, CaseChoice, named_split
+from .splits import MANIFEST, named_split
 
 CASE_FILE = "case.json"
 FORMAT = 1
@@ -98,13 +98,11 @@ class PreparedReader(CaseReader):
     fields, features, global_names : Sequence[str], optional
         Columns and values to read; all of them, as they were prepared, by default. ``areas`` among
         the features is what each token stands for.
-    cases, manifest
-        Which cases belong to the split, instead of what the manifest says; see
-        :func:`~physicsnemo_flarepp.datapipes.readers.splits.named_split`.
-    n_train, n_val, n_test : int, optional
-        Keep the first cases of the split.
     options : ReaderOptions or Mapping, optional
         Which tokens of a case are read; see :class:`ReaderOptions`. Draws are blocks.
+    cases, manifest, n_train, n_val, n_test
+        Which cases belong to the split, instead of what the manifest says; see
+        :func:`~physicsnemo_flarepp.datapipes.readers.splits.named_split`.
     """
 
     def __init__(
@@ -115,12 +113,8 @@ class PreparedReader(CaseReader):
         fields: Sequence[str] | None = None,
         features: Sequence[str] | None = None,
         global_names: Sequence[str] | None = None,
-        cases: CaseChoice | None = None,
-        manifest: str | Path | None = None,
-        n_train: int | None = None,
-        n_val: int | None = None,
-        n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
+        **choice: Any,
     ) -> None:
         root = existing_directory(root, expected=[MANIFEST], source="flarepp prepare")
         if not (root / MANIFEST).is_file():
@@ -134,14 +128,7 @@ class PreparedReader(CaseReader):
             for path in root.rglob(CASE_FILE)
             if not path.parent.name.startswith(".")
         }
-        self.files = named_split(
-            root,
-            split,
-            found,
-            cases=cases,
-            manifest=manifest,
-            n_cases={"train": n_train, "val": n_val, "test": n_test}.get(split),
-        )
+        self.files = named_split(root, split, found, **choice)
         super().__init__(case_ids=list(self.files), options=options)
         self._cases: dict[Path, dict[str, Any]] = {}
         asked = {"fields": fields, "features": features, "globals": global_names}

@@ -248,16 +248,20 @@ def named_split(
     *,
     cases: CaseChoice | None = None,
     manifest: str | Path | None = None,
-    n_cases: int | None = None,
     by_share: bool = False,
+    **counts: int | None,
 ) -> dict[str, Path]:
     """Return id -> file of the cases of `split`, in the order of the list that defines it.
 
     The list is, in this order: `cases`; the manifest (``manifest.json`` under `root` unless
     given); else a file belongs to the split if it lies in the directory ``<root>/<split>``. The
     validation split may also be called ``valid`` or ``validation`` there. If there is none of these
-    a split is, with `by_share`, a share of all cases.
+    a split is, with `by_share`, a share of all cases. `n_train`, `n_val` and `n_test` keep the
+    first cases of their split.
     """
+    if unknown := counts.keys() - {f"n_{name}" for name in SPLITS}:
+        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
+    n_cases = counts.get(f"n_{split}")
     unsaid = cases is None and manifest is None and not says_its_split(root)
     if by_share and unsaid and split in SPLITS:
         shares = FEW_SHARES if len(found) < _MANY else SHARES
