@@ -77,11 +77,7 @@ def write_stamp(folder: Path, content: dict) -> None:
 
 
 def read_stamp(folder: Path, expected: dict | None = None) -> dict | None:
-    """Return the stamp of a set after checking it and every file of the set; None without one.
-
-    A stamp that is damaged or does not say what is ``expected``, and a lost or changed file, are
-    ValueErrors that tell how to have the set made again.
-    """
+    """Return the stamp of a set whose files are all whole, None without one; else raise."""
     stamp = folder / STAMP
     if not stamp.exists():
         return None
@@ -209,10 +205,7 @@ def _fresh_interpreters() -> Iterator[None]:
 def solve_cases(
     module: str, seed: int, folder: Path, cases: list[CaseId], workers: int
 ) -> Iterator[CaseId]:
-    """Solve cases of the set in ``module`` and yield each once its file in ``folder`` is written.
-
-    Process k of ``workers`` takes the cases k, k + workers, ...; closing the iterator ends them.
-    """
+    """Solve cases of a set and yield each once its file is written; closing ends the processes."""
     processes = {}
     try:
         with _fresh_interpreters():
@@ -295,12 +288,10 @@ def generate(
 ) -> Path:
     """Return the directory of a built-in data set, made now if it is not in the cache yet.
 
-    The files are a function of the name, the counts and the seed; the number of workers does not
-    change them. Training, test and validation cases are the beginnings of fixed sequences: a larger
-    set starts with the cases of a smaller one, in every split. A random case whose equations have
-    no solution is drawn again, from a seed derived from its own; the stamp lists such cases. An
-    interrupted generation resumes from its finished cases when called again. A finished set with a
-    lost or changed file is an error. Two processes that ask for the same set at once make it once.
+    The files are a function of the name, the counts and the seed, whatever the number of workers.
+    A larger set starts with the cases of a smaller one, in every split. A random case whose
+    equations have no solution is drawn again; the stamp lists such cases. An interrupted generation
+    resumes from its finished cases. A finished set with a lost or changed file is an error.
 
     Parameters
     ----------

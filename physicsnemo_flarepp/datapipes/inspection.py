@@ -249,7 +249,7 @@ def _compare(cases: Sequence[tuple[CaseReader, int]], *, progress: bool = False)
     with progress_bar("check", len(cases), progress) as advance:
         for reader, index in cases:
             # Which case is the odd one is told when all were read.
-            reader.forget_common()
+            reader.common.clear()
             try:
                 sample, metadata = reader[index]
             except (ValueError, OSError) as error:
@@ -323,11 +323,7 @@ def _channel_sizes(
 
 
 def _out_of_scale(sizes: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
-    """Yield case, size and the median of all, of cases whose size is far from it.
-
-    Where the other cases differ much among themselves, or in sign, it is the quantity that varies,
-    not its unit; near 0 it may do so more.
-    """
+    """Yield case, size and median of sizes far from the median, unless others vary much as well."""
     present = {case: abs(size) for case, size in sizes.items() if size != 0}
     if len(present) < 2 or len({size > 0 for size in sizes.values() if size != 0}) > 1:
         return

@@ -32,8 +32,7 @@ def check_vertices(connectivity: Int[np.ndarray, " L"], n_points: int) -> None:
     low, high = int(connectivity.min()), int(connectivity.max())
     if low < 0 or high >= n_points:
         raise ValueError(
-            f"vertex numbers go from {low} to {high}, expected 0 to {n_points - 1}, because the "
-            f"mesh has {n_points} points"
+            f"vertex numbers go from {low} to {high}, but the mesh has {n_points} points"
         )
 
 
@@ -199,10 +198,7 @@ class CellMesh(Cells):
         connectivity, offsets = select_polygons(self.connectivity, self.offsets, rows)
         counts = np.diff(offsets)
         if (counts == 0).any():
-            raise ValueError(
-                f"{self.source} has {(counts == 0).sum()} cells without vertices; remove them, for "
-                "example with pyvista's clean()"
-            )
+            raise ValueError(f"{self.source} has {(counts == 0).sum()} cells without vertices")
         if len(counts) == 0:
             return np.zeros((0, 3))
         vertices = np.asarray(self.points[connectivity], dtype=np.float64)

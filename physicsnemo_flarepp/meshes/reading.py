@@ -166,15 +166,13 @@ def read_polygons(path: str | Path) -> PolygonMesh:
         return mesh
     if mesh.kind != "PolyData":
         raise ValueError(
-            f"{path} holds a {mesh.kind} with cells that are not polygons, expected a surface; "
-            "extract it, for example with pyvista's extract_surface()"
+            f"{path} holds a {mesh.kind} with cells that are not polygons, expected a surface, "
+            "such as pyvista's extract_surface() gives"
         )
     n_polygons = int(np.isin(mesh.types, POLYGON_TYPES).sum())
     raise ValueError(
-        f"{path} has {n_polygons} polygons among {mesh.n_cells} cells and "
-        f"{len(mesh.points)} points; expected a surface of polygons only. If it is not empty "
-        "or damaged, remove lines and vertices, and turn strips into triangles, for example "
-        "with pyvista's triangulate()"
+        f"{path} has {n_polygons} polygons among {mesh.n_cells} cells, {len(mesh.points)} points; "
+        "expected polygons only; remove lines and vertices, and triangulate strips"
     )
 
 
@@ -187,7 +185,7 @@ def read_surface(path: str | Path, *, scale: float = 1.0) -> "pv.PolyData":
     if (sizes < 3).any():
         raise ValueError(
             f"{path} has {(sizes < 3).sum()} cells with fewer than 3 vertices, the first at "
-            f"{int(np.argmax(sizes < 3))}; remove them, for example with pyvista's clean()"
+            f"{int(np.argmax(sizes < 3))}; pyvista's clean() removes them"
         )
     bad = np.flatnonzero(~np.isfinite(raw.points).all(axis=1))
     if len(bad):
@@ -211,10 +209,7 @@ def _check_stl(path: Path, size: int) -> None:
         raise ValueError(f"it has {size} bytes, the header of a binary STL file alone has 84")
     (n_facets,) = struct.unpack("<I", start[80:84])
     if size < 84 + 50 * n_facets:
-        raise ValueError(
-            f"it has {size} bytes, but {84 + 50 * n_facets} are needed for the {n_facets} facets "
-            "that it declares"
-        )
+        raise ValueError(f"it has {size} bytes, but declares {n_facets} facets of 50 bytes")
 
 
 def _check_ply(path: Path, size: int) -> None:
@@ -380,8 +375,8 @@ def _ask_vtk(
                 f"the process that reads {path} ended with exit code {code}: {said}"
             ) from error
         raise ValueError(
-            f"VTK crashed on it with {signal.Signals(-code).name}, which also happens where "
-            f"memory is short: it was allowed {request['memory'] / 2**30:.3g} GiB"
+            f"VTK crashed on it with {signal.Signals(-code).name}, maybe for lack of memory, of "
+            f"{request['memory'] / 2**30:.3g} GiB"
         ) from error
     except BaseException:
         process.end()

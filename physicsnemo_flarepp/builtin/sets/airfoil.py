@@ -64,10 +64,7 @@ def section_grid(section: Section, thickness: float, shape: tuple[int, int] = GR
 
 
 def random_section(rng: np.random.Generator) -> tuple[Section, float]:
-    """A random section and its thickness before bumps.
-
-    Thickness 8 to 13 %, camber 0 to 1.5 % at 30 to 60 % chord, eight bumps of at most 0.4 %.
-    """
+    """A section 8 to 13 % thick, cambered by 0 to 1.5 %, with eight bumps; and its thickness."""
     thickness = rng.uniform(0.08, 0.13)
     camber, position = rng.uniform(0.0, 0.015), rng.uniform(0.3, 0.6)
     bumps = rng.uniform(-_LARGEST_BUMP, _LARGEST_BUMP, (2, len(_BUMP_CENTRES)))

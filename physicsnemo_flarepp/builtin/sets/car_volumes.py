@@ -29,10 +29,7 @@ CLEARANCE = 0.5
 
 
 def graded_axis(start: float, low: float, high: float, end: float, cells: int) -> np.ndarray:
-    """Return the ``cells + 1`` planes of an axis: even from `low` to `high`, wider beyond.
-
-    Cells grow by :data:`GROWTH` towards both ends; a side of length 0 has none.
-    """
+    """Return the ``cells + 1`` planes of an axis: even from `low` to `high`, wider beyond."""
 
     # Where growth is that of a cell's size, the number of cells between two planes is a primitive.
     def count(distance: np.ndarray, inner: float) -> np.ndarray:

@@ -69,8 +69,7 @@ def pipe_flow(
 ) -> np.ndarray:
     """u_x, u_y and kinematic pressure on the body-fitted grid, (3, *shape).
 
-    The solution has ``cells`` along and across; the first is a multiple of four, so that the joints
-    of the centreline are cell boundaries. ``order`` is the degree of the velocity.
+    ``cells`` along are a multiple of four: joints of the centreline are cell boundaries.
     """
     elements = channel_elements(cells, order)
     count_along, count_across = elements.node_shape

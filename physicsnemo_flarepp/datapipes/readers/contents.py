@@ -146,16 +146,13 @@ def _refuse_twice(
     twice = sorted(set(first) & set(second))
     if twice:
         raise ValueError(
-            f"{', '.join(twice)} is in {one.source} and again in {other}; leave one of the "
-            "files out of data.reader.files, or rename the array"
+            f"{', '.join(twice)} is in {one.source} and again in {other}; rename one, or leave one "
+            "of the files out of data.reader.files"
         )
 
 
 def _matching_points(points: np.ndarray, others: np.ndarray) -> np.ndarray | None:
-    """Return which of `others` is each of `points`, to the last bit; None if they are not the same.
-
-    DrivAerNet++ has pressure and wall shear on the same points in different orders.
-    """
+    """Return which of `others` is each of `points`, to the last bit; None if they differ."""
     order, place = np.lexsort(points.T), np.lexsort(others.T)
     if not np.array_equal(points[order], others[place]):
         return None
@@ -178,8 +175,7 @@ def _joined_mesh(
     if not same:
         raise ValueError(
             f"{mesh.source} has {counts[0][0]} points and {counts[0][1]} cells, {other.source} "
-            f"{counts[1][0]} and {counts[1][1]}, or their points differ; files of one case must "
-            "hold the same mesh, with cells in one order (points alone may be in another)"
+            f"{counts[1][0]} and {counts[1][1]}, or their points differ; one case needs one mesh"
         )
     data = {p: {**other.data.get(p, {}), **mesh.data.get(p, {})} for p in {*mesh.data, *other.data}}
     names = [m.array_names() for m in (mesh, other)]
@@ -195,8 +191,7 @@ def open_files(
 ) -> Contents:
     """Return what is in some files; `names` are those of arrays in .npy files.
 
-    With the name of the `case` whose files they are, it is told what of them is decoded. The values
-    of meshes are checked here then, for they are read whole.
+    For a `case`, note what is decoded, and check the values of meshes, which are read whole.
     """
     contents = open_file(paths[0], wanted, names.get(paths[0]))
     for path in paths[1:]:
@@ -220,7 +215,7 @@ def open_files(
 
 
 def open_file(path: Path, wanted: Wanted, name: str | None = None) -> Contents:
-    """Return the contents of one file or store; the format is told by its suffix."""
+    """Return the contents of one file or store, by its suffix."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}")
@@ -265,9 +260,7 @@ def _check_present(path: Path) -> None:
     """Raise unless there is a file, or a folder where the format is one; a pipe would wait."""
     if not path.exists():
         link = f": it is a link to {path.readlink()}" if path.is_symlink() else ""
-        raise FileNotFoundError(
-            f"{path} does not exist{link}; give a file or store of arrays or a mesh"
-        )
+        raise FileNotFoundError(f"{path} does not exist{link}; give a file of arrays or a mesh")
     store = path.suffix.lower() in STORE_SUFFIXES
     if not (path.is_dir() if store else path.is_file()):
         kind = "folder" if store else "regular file"
@@ -279,17 +272,14 @@ def open_body(path: Path) -> PolygonMesh:
     mesh = read_mesh(path, arrays=())
     if not isinstance(mesh, PolygonMesh):
         raise ValueError(
-            f"{path} does not hold a surface, but data.reader.body names the surface of the body "
-            "in the domain, to which distances are measured; name a .stl, .vtp, .ply or .obj"
+            f"{path} is not a surface; data.reader.body names the surface of the body to which "
+            "distances are measured, a .stl, .vtp, .ply or .obj"
         )
     return mesh
 
 
 def _check_memory_maps(path: Path) -> None:
-    """Raise if a tensor of a stored TensorDict is shorter than described (EOFError) or missing.
-
-    Loading would leave out a missing one, and lengthen a truncated one with zeros.
-    """
+    """Raise on missing or cut tensors, which loading would leave out or lengthen with zeros."""
     for description in path.rglob("meta.json"):
         try:
             entries = json.loads(description.read_text())
@@ -313,16 +303,11 @@ def _check_memory_maps(path: Path) -> None:
 
 
 def _load_memory_maps(path: Path) -> Mesh | DomainMesh:
-    """Return a Mesh or DomainMesh stored as memory maps; pickled entries are refused.
-
-    The maps are copy-on-write: a shared one would lengthen a truncated file with zeros, or a file
-    elsewhere to which a link in the store leads.
-    """
+    """Return a Mesh or DomainMesh from memory maps, copy-on-write so that no file is lengthened."""
     for pickled in (*path.rglob("*.pickle"), *path.rglob("*.pkl")):
         raise RefusedFile(
-            f"{path} is refused: {pickled.relative_to(path)} is a pickle, and loading it could "
-            "run code of whoever wrote it. Nothing of it was run; write the mesh again with "
-            "tensors only"
+            f"{path} is refused: {pickled.relative_to(path)} is a pickle, which could run code. "
+            "Nothing of it was run; write the mesh again with tensors only"
         )
     try:
         _check_memory_maps(path)
@@ -332,10 +317,7 @@ def _load_memory_maps(path: Path) -> Mesh | DomainMesh:
 
 
 def _part_name(source: Path | str, names: Sequence[str], boundary: str | None) -> str | None:
-    """Return the boundary asked for, or by default the only one; None for the interior.
-
-    A domain without boundaries has an interior alone.
-    """
+    """Return the boundary asked for, or by default the only one; None for the interior."""
     if boundary == INTERIOR or (boundary is None and not names):
         return None
     if boundary is None and len(names) > 1:

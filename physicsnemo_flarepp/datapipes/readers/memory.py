@@ -28,11 +28,9 @@ _NAMES = (*_ENTRIES, "association")
 
 @dataclass(frozen=True)
 class MemoryCases:
-    """Cases by position, and what their arrays stand for.
+    """Cases by position, and what their arrays stand for; ``data`` of ``train`` and of loaders.
 
-    Made by :func:`from_meshes`, :func:`from_arrays` and :func:`from_dataset`; pass it as ``data``
-    to :func:`~physicsnemo_flarepp.training.train` or
-    :func:`~physicsnemo_flarepp.datapipes.build_dataloaders`.
+    Made by :func:`from_meshes`, :func:`from_arrays` and :func:`from_dataset`.
     """
 
     case_ids: tuple[str, ...]
@@ -152,8 +150,8 @@ def contents_of(item: Any, source: str, wanted: Wanted) -> Contents:
         tensors = {name: item[name] for name in (keys() if callable(keys) else keys)}
     else:
         raise TypeError(
-            f"{source} is a {type(item).__name__}; expected a PyG Data (keys() and indexing by "
-            "name), a DGL-style graph (ndata), a mapping, or a mesh of pyvista or PhysicsNeMo"
+            f"{source} is a {type(item).__name__}; expected a PyG Data, a DGL-style graph (ndata), "
+            "a mapping, or a mesh of pyvista or PhysicsNeMo"
         )
     arrays = {str(name): as_array(tensors[name]) for name in tensors}
     return Contents(source, {n: a for n, a in arrays.items() if a.dtype.kind in "fiub"})
@@ -239,10 +237,9 @@ def _is_shared(coordinates: Any, columns: Mapping[str, Any], n_cases: int) -> bo
     if shared and each:
         name, other = next(iter(of_case.items()))
         raise ValueError(
-            f"coordinates of shape {shape} may be a grid that all {n_cases} cases share or one "
-            f"array for each of them: {name} of shape {(n_cases, *other)} fits both. Give a list "
-            "with one array per case: [coordinates] * cases if they share it, list(coordinates) "
-            "if not"
+            f"coordinates of shape {shape} may be one grid or one array per case: {name} of shape "
+            f"{(n_cases, *other)} fits both. Give a list: [coordinates] * {n_cases} if all cases "
+            "share them, list(coordinates) if not"
         )
     return shared
 
@@ -275,11 +272,7 @@ def from_dataset(
 
 
 class MemoryReader(NamedReader):
-    """Reader of one split of :class:`MemoryCases`; names that are given replace those of `memory`.
-
-    `root` is the folder of a manifest; other arguments are as in
-    :class:`~physicsnemo_flarepp.datapipes.OwnReader`.
-    """
+    """Reader of one split of :class:`MemoryCases`; given names replace those of `memory`."""
 
     def __init__(
         self,

@@ -27,11 +27,9 @@ _PROBED = 4
 
 
 class NamedReader(CaseReader):
-    """Base of the readers whose arrays are given a meaning by names.
+    """Base of the readers whose arrays get a meaning by names, or guessed from the first cases.
 
-    A subclass gives :meth:`open_contents`. `found` says where each case is, by its id; `root`,
-    `split` and `choice` are those of :func:`.splits.named_split`. What is not in `names` is guessed
-    from the first cases.
+    `found` has the file of each case; `root`, `split`, `choice` are those of :func:`named_split`.
     """
 
     def __init__(
@@ -81,8 +79,7 @@ class NamedReader(CaseReader):
         for name, reason in self.faults.items() if self._given.globals is None else ():
             if not RESULT.match(name):
                 raise ValueError(
-                    f"{reason}. Repair it; or name the values of the cases that are inputs as "
-                    "data.globals=[...], which may be empty"
+                    f"{reason}. Repair it, or name the values that are inputs: data.globals=[...]"
                 )
 
     def describe_names(self) -> list[str]:
@@ -95,7 +92,7 @@ class NamedReader(CaseReader):
             listed = ", ".join(f"{name} ({where})" for name, where in unused.items())
             lines.append(
                 f"data: NOT USED: {listed}. To use them, name inputs in data.features, values of "
-                "the whole case in data.globals, and what to predict in data.fields"
+                "the whole case in data.globals, and outputs in data.fields"
             )
         return lines
 
@@ -282,10 +279,9 @@ class OwnReader(NamedReader):
         pattern = self._body.replace("{case}", glob.escape(case))
         found = sorted(self._root.glob(pattern))
         if len(found) != 1:
-            listed = f" ({', '.join(str(path) for path in found[:3])})" if found else ""
             raise ValueError(
-                f"data.reader.body {self._body!r} matches {len(found)} files{listed} for case "
-                f"{case} below {self._root}; it must match one"
+                f"data.reader.body {self._body!r} matches {len(found)} files for case {case} in "
+                f"{self._root}, expected one: {some(map(str, found), 3)}"
             )
         return open_body(found[0])
 
@@ -308,8 +304,7 @@ class OwnReader(NamedReader):
 def _divide_set(contents: Contents, shared: Sequence[str]) -> tuple[int, set[str]]:
     """Return the number of cases in arrays of all cases, and the arrays that all cases share.
 
-    The number is the length of the largest array. With as many cases as points the shape does not
-    tell: coordinates that would have one row per case, and none per point, are shared.
+    Cases are as many as the largest array is long; with as many points, coordinates are shared.
     """
     arrays = contents.arrays
     shared = {*shared, *(name for name, array in arrays.items() if is_connectivity(name, array))}
@@ -320,8 +315,8 @@ def _divide_set(contents: Contents, shared: Sequence[str]) -> tuple[int, set[str
     ]
     if not several:
         raise ValueError(
-            f"{contents.source} holds no array with cases along its first axis; it has "
-            f"{', '.join(f'{n} {tuple(a.shape)}' for n, a in arrays.items()) or 'none'}"
+            f"{contents.source} has no array with cases along its first axis, only "
+            f"{some(f'{n} {tuple(a.shape)}' for n, a in arrays.items())}"
         )
     n = max(several, key=math.prod)[0]
     as_many = any(array.shape[:2] == (n, n) for array in arrays.values())

@@ -5,10 +5,8 @@
     <root>/<case>/*.npy          one column each, (N,) or (N, channels)
     <root>/<case>/order.npy      row i of the columns is row order[i] of the original
 
-Plain ``.npy`` files because a block of rows is one read at a known place, because their header
-tells a cut file (a tensor of PhysicsNeMo's memory-mapped Mesh has none, and is lengthened with
-zeros), because no chunk has to be found and decompressed (zarr), and because they open without
-pickle anywhere.
+Plain ``.npy`` files: a block of rows is one read at a known place, without chunks to decompress,
+and the header reveals a cut file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,17 +51,13 @@ def read_case_file(path: Path) -> dict[str, Any]:
             _check_case(content)
     if content.get("format") != FORMAT:
         raise ValueError(
-            f"{path} has format {content.get('format')}, this version reads {FORMAT}; prepare the "
-            "cases again"
+            f"{path} has format {content.get('format')}, expected {FORMAT}; prepare the cases again"
         )
     return content
 
 
 def _check_case(content: Mapping[str, Any]) -> None:
-    """Raise ValueError unless everything that a ``case.json`` must say is there, and of its type.
-
-    A checksum tells what was changed, not what was never right.
-    """
+    """Raise ValueError unless a ``case.json`` has all entries: a checksum shows changes only."""
     try:
         columns = content["columns"]
         entries = [entry for group in COLUMN_GROUPS for entry in columns[group].values()]
@@ -82,7 +76,7 @@ def _check_case(content: Mapping[str, Any]) -> None:
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"it does not describe a case: {type(error).__name__} {error}") from error
     if not sound:
-        raise ValueError("it does not describe a case: a number or a name in it is of another kind")
+        raise ValueError("it does not describe a case: an entry has the wrong type")
 
 
 @register()
@@ -119,8 +113,8 @@ class PreparedReader(CaseReader):
         root = existing_directory(root, expected=[MANIFEST], source="flarepp prepare")
         if not (root / MANIFEST).is_file():
             raise FileNotFoundError(
-                f"{root / MANIFEST} is missing: the preparation did not finish, or this is another "
-                "folder. Run `flarepp prepare` again with the same arguments; it resumes"
+                f"{root / MANIFEST} is missing: the preparation did not finish. Run `flarepp "
+                "prepare` again with the same arguments; it resumes"
             )
         # What a kill left unfinished is in a hidden folder.
         found = {
