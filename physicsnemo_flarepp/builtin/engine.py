@@ -298,10 +298,8 @@ def generate(
     name : str
         One of ``cars``, ``cars_wake``, ``car_volumes``, ``darcy``, ``elasticity``, ``pipe``,
         ``airfoil``.
-    n_train, n_test : int, optional
-        Numbers of training and test cases; the defaults belong to the set.
-    n_val : int or None
-        Number of validation cases; None makes as many as test cases.
+    n_train, n_test, n_val : int, optional
+        Numbers of cases; None makes the set's own, and as many for validation as for testing.
     seed : int
         Seed of the set, 0 or more.
     root : str or Path, optional

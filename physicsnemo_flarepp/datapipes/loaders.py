@@ -1,10 +1,9 @@
 """From a config to the loaders of its splits, on one process or on a data x context mesh."""
 
-import copy
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -244,8 +243,7 @@ def _make_normalizer(data: DataSource, train: CaseReader) -> Normalizer:
         mine = range(parallel.data_rank, len(train), parallel.data_size)
         return fit_normalizer(train, kinds, cases=mine, group=dist.group.WORLD)
     if parallel.context_size > 1:
-        train = copy.copy(train)
-        train.options = replace(train.options, shard=(0, 1))
+        train = train.with_options(shard=(0, 1))
     return fit_normalizer(train, kinds)
 
 

@@ -4,10 +4,9 @@ Baselines are the mean field and a linear regression on the parameters, fitted t
 cases that share a mesh. With ``data.baseline`` a network learns the remainder.
 """
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -223,8 +222,6 @@ class Normalizer(Transform):
 
 def paper_normalizer(spec: BenchmarkSpec) -> Normalizer:
     """Return the normaliser with the constants that the paper publishes for `spec`."""
-    if not spec.constants:
-        raise ValueError(f"no normalisation constants are published for {spec.name}; use 'fit'")
     return Normalizer({key: Affine(*map(torch.tensor, c)) for key, c in spec.constants.items()})
 
 
@@ -259,10 +256,8 @@ def centres_fields(data: Mapping[str, Any]) -> bool:
 
 def whole_cases(reader: CaseReader, *, n_points: int | None = None) -> CaseReader:
     """Return a reader of the same cases on one rank, with all tokens or a fixed draw of them."""
-    whole = copy.copy(reader)
     fixed = {"sampling": "fixed", "shard": (0, 1), "density": "cells"}
-    whole.options = replace(reader.options, n_points=n_points, **fixed)
-    return whole
+    return reader.with_options(n_points=n_points, **fixed)
 
 
 class FieldFit:

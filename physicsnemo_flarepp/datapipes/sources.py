@@ -1,7 +1,6 @@
 """From a config to readers: where the files are, which of their cases are meant, who reads them."""
 
 import inspect
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +26,6 @@ from .readers.splits import (
     SPLITS,
     SplitFraction,
     SplitMissing,
-    SplitName,
     case_choices,
     says_its_split,
 )
@@ -111,7 +109,7 @@ class DataSource:
                 f"{self.reader_class.__name__} takes the names of its arrays in data.reader"
             )
         # Where some splits are listed, another is what the data says it is, never a share of all.
-        unlisted = SplitName(split) if any(name in SPLITS for name in self.splits) else None
+        unlisted = split if any(name in SPLITS for name in self.splits) else None
         cases, manifest = self.splits.get(split, unlisted), self.splits.get("manifest")
         choice = {"cases": cases, "manifest": manifest}
         choice = {name: value for name, value in choice.items() if value is not None}
@@ -335,7 +333,7 @@ def _data_root(cfg: DictConfig) -> Path:
         return Path(cfg.root)
     counts = {"n_train": cfg.n_train, "n_val": cfg.n_val, "n_test": cfg.n_test}
     root = generate_once(cfg.builtin, seed=cfg.builtin_seed, **counts)
-    stamp = json.loads((root / "stamp.json").read_text())
+    stamp = read_stamp(root)
     for count in counts:
         cfg[count] = stamp.get(count, 0)
     return root

@@ -75,22 +75,10 @@ def read_mesh(
 ) -> PolygonMesh | CellMesh:
     """Return the mesh in a file; a damaged file or one without a mesh is a ValueError.
 
-    Parameters
-    ----------
-    path : str or Path
-        One of the formats :data:`SUFFIXES`.
-    arrays : Sequence[str], optional
-        Names of the arrays to read from VTK's XML files; by default all arrays of numbers.
-    sizes : bool, optional
-        Have VTK measure the cells of a mesh that is not a surface of polygons.
-    part : str, optional
-        Zone, part or patch of a CGNS, EnSight or OpenFOAM case, of which the last time is read; by
-        default all of the highest dimension, with the arrays that all of them have.
-
-    Returns
-    -------
-    PolygonMesh or CellMesh
-        A surface of polygons, or a mesh of other cells or of points alone.
+    `arrays` are those to read from VTK's XML files, by default all arrays of numbers. With `sizes`
+    VTK measures the cells of a mesh that is not a surface of polygons. `part` is a zone, part or
+    patch of a CGNS, EnSight or OpenFOAM case, of which the last time is read; by default all of the
+    highest dimension, with the arrays that all of them have.
     """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
@@ -132,10 +120,8 @@ def read_mesh(
         if len(third):
             connectivity = connectivity.copy()
             connectivity[swapped] = connectivity[swapped[::-1]]
-    if types is None:
-        return PolygonMesh(path, points, connectivity, offsets, data, head["present"])
-    cells = connectivity, offsets, types
-    return CellMesh(path, points, *cells, data, head["present"], measured, head["kind"])
+    cells = path, points, connectivity, offsets, data, head["present"]
+    return PolygonMesh(*cells) if types is None else CellMesh(*cells, types, measured, head["kind"])
 
 
 def _check_arrays(n_cells: int, found: Mapping[tuple, np.ndarray]) -> None:

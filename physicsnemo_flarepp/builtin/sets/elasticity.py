@@ -48,12 +48,10 @@ def solve_case(case_seed: int) -> Case:
 
 def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) -> None:
     """Write Random_UnitCell_XY_10.npy (972, 2, n) and Random_UnitCell_sigma_10.npy (972, n)."""
-    nodes = np.empty((N_NODES, 2, n_train + n_test), np.float32)
-    stress = np.empty((N_NODES, n_train + n_test), np.float32)
-    for k, case in enumerate(cases):
-        nodes[..., k], stress[..., k] = case["nodes"], case["stress"]
-    np.save(out_dir / "Random_UnitCell_XY_10.npy", nodes)
-    np.save(out_dir / "Random_UnitCell_sigma_10.npy", stress)
+    solved = list(cases)
+    for file, name in (("XY", "nodes"), ("sigma", "stress")):
+        values = np.stack([case[name] for case in solved], axis=-1).astype(np.float32)
+        np.save(out_dir / f"Random_UnitCell_{file}_10.npy", values)
 
 
 SET = BuiltinSet("elasticity", 4, 1000, 200, solve_case, validation_apart(assemble))

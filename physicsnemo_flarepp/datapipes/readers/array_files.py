@@ -12,6 +12,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import EllipsisType
 from typing import BinaryIO
@@ -121,20 +122,7 @@ def _open_npy(path: Path, name: str) -> Found:
 
 def _open_npz(path: Path) -> Found:
     """Return the arrays of a ``.npz`` file; each is read whole when first used."""
-
-    def lazy(name: str, shape: tuple[int, ...], dtype: np.dtype) -> LazyArray:
-        kept: list[np.ndarray] = []
-
-        def read(rows: Part) -> np.ndarray:
-            if not kept:
-                check_fits(path, name, shape, dtype)
-                with reading(path), np.load(path, allow_pickle=False) as file:
-                    kept.append(file[name])
-            return kept[0][rows]
-
-        return LazyArray(shape, read, dtype)
-
-    arrays, unreadable = {}, {}
+    headers, unreadable = {}, {}
     with reading(path), zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         twice = [n for n, count in Counter(m.filename for m in members).items() if count > 1]
@@ -150,10 +138,18 @@ def _open_npz(path: Path) -> Found:
                     header = _npy_header(file, member.file_size)
                 except (ValueError, EOFError) as error:
                     raise ValueError(f"{member.filename}: {error}") from error
-            if isinstance(header, str):
-                unreadable[name] = header
-            else:
-                arrays[name] = lazy(name, *header)
+            (unreadable if isinstance(header, str) else headers)[name] = header
+
+    @cache
+    def whole(name: str) -> np.ndarray:
+        check_fits(path, name, *headers[name])
+        with reading(path), np.load(path, allow_pickle=False) as file:
+            return file[name]
+
+    arrays = {
+        name: LazyArray(shape, lambda rows, name=name: whole(name)[rows], dtype)
+        for name, (shape, dtype) in headers.items()
+    }
     return arrays, unreadable
 
 

@@ -4,12 +4,13 @@ Draws depend only on (seed, epoch, case) and on the shard, never on history or o
 run can be resumed and the ranks of a context group agree without communication.
 """
 
+import copy
 import os
 import threading
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,12 @@ class CaseReader(Reader):
         # Cases that were read whole once, and found without values out of proportion.
         self._in_range: set[int] = set()
         self._kept_cases = KeptCases(options.memory)
+
+    def with_options(self, **changes: Any) -> "CaseReader":
+        """Return a reader of the same cases with other options."""
+        other = copy.copy(self)
+        other.options = replace(self.options, **changes)
+        return other
 
     @abstractmethod
     def open_case(self, index: int) -> TokenTable:

@@ -235,16 +235,13 @@ class GeoFNOReader(_SetReader):
     ----------
     root : str or Path
         Directory with the files, in it or below.
-    name : str
-        ``elasticity``, ``airfoil``, ``pipe`` or ``plasticity``.
-    split : str
-        ``train``, ``val`` or ``test``. Validation cases are those of a directory ``val`` with files
-        of the same names, or else some that are in neither of the published splits.
+    name, split : str
+        A benchmark, and ``train``, ``val`` or ``test``. Validation cases are those of a directory
+        ``val``, or else some that are in neither of the published splits.
     n_train, n_val, n_test : int, optional
-        Cases in the splits; the published numbers by default. With an `n_train` of 0 all cases are
-        for testing.
+        Cases in the splits, by default as published. With an `n_train` of 0 all are for testing.
     options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read; see :class:`ReaderOptions`.
+        Which tokens of a case are read.
     """
 
     def __init__(
@@ -351,18 +348,10 @@ class DarcyReader(_SetReader):
 
     Parameters
     ----------
-    root : str or Path
-        Directory with both files, in it or below.
-    split : str
-        ``train``, ``val`` or ``test``.
     stride : int, optional
-        Keep every `stride`-th grid line; by default the one that gives 85 x 85 (5 for the
-        published 421 x 421, 1 for 85 x 85).
-    n_train, n_val, n_test : int, optional
-        Cases in the splits; the published numbers by default. With an `n_train` of 0 testing takes
-        all cases of its file by default.
-    options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read; see :class:`ReaderOptions`.
+        Keep every `stride`-th grid line; by default the one that gives 85 x 85.
+    root, split, n_train, n_val, n_test, options
+        As in :class:`GeoFNOReader`; with an `n_train` of 0 testing takes all cases of its file.
     """
 
     spec = benchmark("darcy")

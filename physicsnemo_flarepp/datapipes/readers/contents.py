@@ -398,5 +398,5 @@ def _simplices(
     types, measured = np.full(n_cells, _SIMPLEX_TYPES.get(corners, 0)), None
     if sizes and n_cells:
         measured = Mesh(points=torch.tensor(points), cells=torch.tensor(cells)).cell_areas.numpy()
-    mesh = CellMesh(*listed, types, data, sizes=measured, kind="Mesh")
+    mesh = CellMesh(*listed, data, types=types, sizes=measured, kind="Mesh")
     return Contents(source, mesh=mesh, values=values)

@@ -172,8 +172,8 @@ def _contents_of_pyvista(mesh: pv.DataSet, source: str, wanted: Wanted) -> Conte
         sizes = sum(np.abs(measured[name]) for name in ("Length", "Area", "Volume"))
     stored = {"cell": grid.cell_data, "point": grid.point_data}
     data = {place: {n: np.asarray(some[n]) for n in some} for place, some in stored.items()}
-    cells = grid.cell_connectivity, grid.cell_offsets, grid.celltypes
-    arrays = CellMesh(source, np.asarray(grid.points), *cells, data, sizes=sizes)
+    cells = np.asarray(grid.points), grid.cell_connectivity, grid.cell_offsets
+    arrays = CellMesh(source, *cells, data, types=grid.celltypes, sizes=sizes)
     return Contents(source, mesh=arrays, values=values)
 
 
@@ -329,14 +329,7 @@ def tokens_from_graph(
 ) -> TensorDict:
     """Return the nodes of one graph as a sample of :class:`CaseReader`; edges are not used.
 
-    Parameters
-    ----------
-    graph : Any
-        PyG ``Data`` or DGL-style graph with node tensors (N,) or (N, k); neither is imported.
-    coordinates : str, optional
-        Name of the node positions.
-    fields, features : Sequence[str], optional
-        Names of targets and of further inputs.
+    A graph is a PyG ``Data`` or DGL-style, with node tensors (N,) or (N, k); neither is imported.
 
     Examples
     --------
@@ -351,19 +344,7 @@ def tokens_from_graph(
 
 @register()
 class GraphReader(MemoryReader):
-    """Cases from a sequence of graphs in memory.
-
-    Parameters
-    ----------
-    graphs : Sequence[Any]
-        PyG ``Data`` or DGL-style graphs.
-    case_ids : Sequence[str], optional
-        Ids; ``graph_0000`` and so on by default.
-    coordinates, fields, features
-        See :func:`tokens_from_graph`.
-    options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read; see :class:`ReaderOptions`.
-    """
+    """Cases from a sequence of graphs in memory; see :func:`tokens_from_graph`."""
 
     def __init__(
         self,

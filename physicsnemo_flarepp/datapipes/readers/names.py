@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,7 @@ class Pick:
 
     array: str
     columns: slice | None = None
+    text: str | None = field(default=None, compare=False)
 
     @classmethod
     def parse(cls, text: str) -> "Pick":
@@ -68,16 +69,11 @@ class Pick:
             if start is None:
                 raise ValueError(f"{text!r} picks no column; write name[0] or name[1:4]")
             stop = start + 1
-        return cls(found["array"], slice(start, stop))
+        return cls(found["array"], slice(start, stop), str(text))
 
     def __str__(self) -> str:
         """Return the text that :meth:`parse` takes."""
-        if self.columns is None:
-            return self.array
-        start, stop = self.columns.start, self.columns.stop
-        if start is not None and stop == start + 1:
-            return f"{self.array}[{start}]"
-        return f"{self.array}[{'' if start is None else start}:{'' if stop is None else stop}]"
+        return self.text or self.array
 
     def width(self, width: int) -> int:
         """Return how many of `width` columns are picked."""

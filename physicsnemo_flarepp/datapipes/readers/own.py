@@ -158,11 +158,11 @@ class OwnReader(NamedReader):
         Shape of the grid that the tokens form, if the arrays do not show it.
     allow_missing_chunks : Sequence[str]
         Zarr arrays that may lack chunks because these hold nothing but the fill value.
+    options : ReaderOptions or Mapping, optional
+        Which tokens of a case are read.
     cases, manifest, n_train, n_val, n_test
         Which cases belong to the split; see
         :func:`~physicsnemo_flarepp.datapipes.readers.splits.named_split`.
-    options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read; see :class:`ReaderOptions`.
     """
 
     # Whether splits are shares of all cases where nothing says which they have.

@@ -87,16 +87,11 @@ class PreparedReader(CaseReader):
     ----------
     root : str or Path
         Directory with ``manifest.json`` and a folder for each case.
-    split : str
-        ``train``, ``test`` or another split of the manifest.
     fields, features, global_names : Sequence[str], optional
         Columns and values to read; all of them, as they were prepared, by default. ``areas`` among
         the features is what each token stands for.
-    options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read; see :class:`ReaderOptions`. Draws are blocks.
-    cases, manifest, n_train, n_val, n_test
-        Which cases belong to the split, instead of what the manifest says; see
-        :func:`~physicsnemo_flarepp.datapipes.readers.splits.named_split`.
+    split, options, cases, manifest, n_train, n_val, n_test
+        As in :class:`OwnReader`. Draws are blocks.
     """
 
     def __init__(

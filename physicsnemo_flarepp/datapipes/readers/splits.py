@@ -25,13 +25,6 @@ class SplitMissing(FileNotFoundError):
 
 
 @dataclass(frozen=True)
-class SplitName:
-    """The split of a manifest, or the directory, that serves as a split under another name."""
-
-    name: str
-
-
-@dataclass(frozen=True)
 class SplitFraction:
     """A share of all cases, the same for the same ids and seed; at least one case.
 
@@ -70,7 +63,8 @@ class SplitFraction:
         return [case for case in ids if case in chosen]
 
 
-CaseChoice = Sequence[str] | SplitName | SplitFraction
+# Ids; or the name that a split has in the manifest or as a directory; or a share of all cases.
+CaseChoice = Sequence[str] | str | SplitFraction
 
 
 def positional_split(
@@ -202,7 +196,7 @@ def case_choices(given: str | Mapping[str, Any] | None, root: Path) -> dict[str,
         return {name: SplitFraction(name, numbers, seed) for name in numbers}
     choices = {}
     for name, value in given.items():
-        choices[name] = SplitName(value) if isinstance(value, str) else list(value)
+        choices[name] = value if isinstance(value, str) else list(value)
         if isinstance(value, str) and Path(value).suffix in (".txt", ".json", ".csv", ".lst"):
             path = _found_file(value, root)
             if not path.is_file():
@@ -246,11 +240,11 @@ def named_split(
         cases = SplitFraction(split, shares)
     if isinstance(cases, SplitFraction):
         where, ids = "data.splits", cases.choose(list(found))
-    elif cases is not None and not isinstance(cases, SplitName):
+    elif cases is not None and not isinstance(cases, str):
         where, ids = "the list of cases", [str(case) for case in cases]
         check_unique(ids, where)
     else:
-        name = split if cases is None else cases.name
+        name = split if cases is None else cases
         where, ids = _listed(root, _NAMES.get(name, (name,)), found, manifest)
     if not ids:
         raise ValueError(f"{where}: split {split!r} is empty; it needs at least 1 case")
