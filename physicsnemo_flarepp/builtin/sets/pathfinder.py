@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from scipy.ndimage import binary_dilation
 
 from . import BuiltinSet, Case
 
@@ -84,15 +85,6 @@ def draw_disc(centre: np.ndarray, rules: Rules) -> np.ndarray:
     return _coverage((at**2).sum(0) <= rules.disc**2)
 
 
-def _dilated(mask: np.ndarray) -> np.ndarray:
-    """Return a mask with the four neighbours of each pixel."""
-    grown = mask.copy()
-    for ahead, behind in ((np.s_[1:], np.s_[:-1]), (np.s_[:, 1:], np.s_[:, :-1])):
-        grown[ahead] |= mask[behind]
-        grown[behind] |= mask[ahead]
-    return grown
-
-
 def _direction(angle: float) -> np.ndarray:
     return np.array([np.sin(angle), np.cos(angle)])
 
@@ -151,9 +143,7 @@ class Canvas:
         if min(start.min(), end.min()) < 0 or max(start.max(), end.max()) > rules.size - 1:
             return False
         coverage, window = draw_dash(start, end, rules)
-        grown = coverage > 0
-        for _ in range(round(rules.margin)):
-            grown = _dilated(grown)
+        grown = binary_dilation(coverage > 0, iterations=round(rules.margin))
         if (grown & taken[window]).any():
             return False
         mask = np.zeros_like(taken)

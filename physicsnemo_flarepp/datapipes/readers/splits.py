@@ -72,7 +72,7 @@ def positional_split(
     split: str,
     n_cases: int,
     *,
-    path: Path,
+    path: Path | str = "",
     n_train: int | None = None,
     n_val: int | None = None,
     n_test: int | None = None,
