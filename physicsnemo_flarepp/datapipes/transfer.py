@@ -1,8 +1,7 @@
 """Files of the Hugging Face hub: listed by its client library, fetched with resume, unpacked.
 
-The library finds token (``HF_TOKEN``), mirror (``HF_ENDPOINT``) and addresses, but discards a
-partial file when it is interrupted. Files of many gigabytes must resume, so the bytes come by plain
-HTTP with Range requests into a ``.part`` file that outlives the process.
+The library discards a partial file when it is interrupted. Files of many gigabytes must resume, so
+the bytes come by plain HTTP with Range requests into a ``.part`` file that outlives the process.
 """
 
 import errno

@@ -1,12 +1,9 @@
 """Mesh files read to checked arrays.
 
-VTK parses them in a separate process (:mod:`.vtk_process`), because a damaged file can end the
-process that parses it. It starts when the first file is read and is kept for the next ones; threads
-that read at the same time have one each. What it hands over is checked before anything uses it: a
-vertex number outside the points would read other memory, or, if negative, count from the end.
-
-A mesh is a :class:`PolygonMesh` if all its cells are polygons, whatever the format calls them, else
-a :class:`CellMesh`.
+VTK parses them in a separate process (:mod:`.vtk_process`), kept for the next file, because a
+damaged file can end the process that parses it. What it hands over is checked before anything uses
+it: a vertex number outside the points would read other memory. A mesh is a :class:`PolygonMesh` if
+all its cells are polygons, whatever the format calls them, else a :class:`CellMesh`.
 """
 
 import atexit

@@ -1,11 +1,9 @@
 """Built-in set *airfoil*: transonic flow around random sections, in the layout of the Geo-FNO set.
 
-NACA four-digit sections of random thickness and camber carry random smooth bumps on both sides.
-They meet a stream of Mach 0.75 along the chord. The full potential equation (isentropic,
-irrotational, with upwinded density for shocks and the Kutta condition for lift) is solved on a
-221 x 51 C-grid that reaches 25 chords. ``NACA_Cylinder_Q`` holds density, velocity and pressure, in
-units in which density and pressure far away are 1 (so the far speed is Mach * sqrt(1.4)), and the
-Mach number.
+NACA four-digit sections of random thickness and camber with random bumps meet a stream of Mach 0.75
+along the chord. The full potential equation is solved on a 221 x 51 C-grid that reaches 25 chords.
+``NACA_Cylinder_Q`` holds density, velocity and pressure, in units in which far density and pressure
+are 1, and the Mach number.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,8 @@
 """The air around the cars: the panel method evaluated off the body, a small set of volumes.
 
 Each case is the car of the set ``cars`` with the same place and seed, in a box of hexahedra that
-are finer near it, without those that touch it. Velocity is the potential flow's, pressure what
-Bernoulli's equation makes of it. There is no wake and no turbulence, so there is no turbulent
-viscosity to learn.
+are finer near it, without those that touch it. Pressure follows from Bernoulli's equation; there is
+no wake and no turbulence.
 """
 
 from dataclasses import astuple

@@ -1,10 +1,8 @@
 """Built-in set *elasticity*: a hyperelastic unit cell with a void, in the Geo-FNO layout.
 
-The unit square has a central void, drawn by the published law, is clamped at its bottom and pulled
-at its top by a dead load of 100 kPa. The material is the incompressible Rivlin-Saunders solid of
-the published set at large strains, here in plane stress. Every case has its own unstructured mesh
-of 972 nodes; curved quadratic triangles on that mesh give the deformation, and the stored scalar is
-the von Mises norm of the Cauchy stress at the nodes in kPa.
+The void is drawn by the published law; the cell is clamped at its bottom and pulled at its top by a
+dead load of 100 kPa, in plane stress. Every case has its own unstructured mesh of 972 nodes of
+curved quadratic triangles; the stored scalar is the von Mises norm of the Cauchy stress in kPa.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,12 +1,10 @@
 """Built-in set *pathfinder*: are two discs on one dashed contour? Pathfinder-32, hard.
 
-A case is a block of 250 images, so that 640 + 80 + 80 cases are the sizes of Long Range Arena. The
-files ``pathfinder_<split>_images.npy`` hold (n, 32, 32) bytes, ``pathfinder_<split>_labels.npy``
-(n,) labels: 1 if one contour connects the discs.
-
-Two target contours start side by side and grow in turn, dash by dash; then come shorter
-distractors. A dash occupies its pixels and those around; the next one starts behind a gap, in a
-direction drawn among the pixels that it could end on, by the cosine of the turn squared.
+A case is a block of 250 images: ``pathfinder_<split>_images.npy`` hold (n, 32, 32) bytes,
+``pathfinder_<split>_labels.npy`` (n,) labels, 1 if one contour connects the discs. Two target
+contours start side by side and grow in turn, dash by dash; then come shorter distractors. A dash
+occupies its pixels and those around; the next one starts behind a gap, in a direction drawn among
+the pixels that it could end on, by the cosine of the turn squared.
 """
 
 from collections.abc import Iterable

@@ -1,16 +1,13 @@
 """Steady compressible potential flow around an aerofoil section on a C-grid.
 
 The grid comes from the square root of the complex plane: w = sqrt(z - z0), with z0 just inside the
-nose, opens the section and the wake behind it to a shallow bump over a line, Y = S(X) with
-w = X + i Y. Lines of constant X and equal fractions between bump and far boundary, squared again,
-make a smooth grid without overlaps (the sheared parabolic coordinates of the early transonic
-codes).
-
-Bilinear finite elements for div(rho grad phi) = 0 with the isentropic density of the speed at the
-centre of each cell. Where the flow is supersonic the density comes partly from the cell upstream,
-which makes the scheme dissipative there and lets it capture shocks. The potential jumps by the
-circulation across the wake, and the speeds on both sides of the trailing edge are equal (Kutta).
-Far away speed and density are 1 and the perturbation is that of a compressible vortex.
+nose, opens section and wake to a shallow bump over a line. Lines of constant Re w and equal
+fractions between bump and far boundary, squared again, make a smooth grid (sheared parabolic
+coordinates). Bilinear finite elements for div(rho grad phi) = 0 take the isentropic density of the
+speed at the centre of each cell; where the flow is supersonic it comes partly from the cell
+upstream, which lets the scheme capture shocks. The potential jumps by the circulation across the
+wake, and the speeds on both sides of the trailing edge are equal (Kutta). Far away speed and
+density are 1 and the perturbation is that of a compressible vortex.
 """
 
 from collections.abc import Callable

@@ -41,7 +41,6 @@ class CaseFiles:
 
     cases: Mapping[str, tuple[Path, ...]]
     shared: tuple[Path, ...] = ()
-    array_names: Mapping[Path, str] = field(default_factory=dict)
     told: tuple[str, ...] = ()
     whole_set: bool = False
 
@@ -53,10 +52,9 @@ def find_files(root: Path, patterns: Sequence[str] | None, layout: str = "auto")
     if not root.exists():
         raise FileNotFoundError(f"data.root {root} does not exist; give a folder or file of cases")
     if root.suffix.lower() in SUFFIXES:
-        names = {root: root.stem} if root.suffix == ".npy" else {}
         if root.suffix.lower() in _SET_SUFFIXES and layout != "files":
-            return CaseFiles({}, (root,), names, whole_set=True)
-        return CaseFiles({root.stem: (root,)}, array_names=names)
+            return CaseFiles({}, (root,), whole_set=True)
+        return CaseFiles({root.stem: (root,)})
     looked = patterns is None
     found = _by_looking(root, layout) if looked else _by_patterns(root, patterns, layout)
     for case, paths in found.cases.items():
@@ -83,7 +81,7 @@ def _pattern_expression(pattern: str) -> re.Pattern:
 
 def _by_patterns(root: Path, patterns: Sequence[str], layout: str) -> CaseFiles:
     found: dict[str, list[Path]] = defaultdict(list)
-    shared, names, counts = [], {}, {}
+    shared, counts = [], {}
     for pattern in patterns:
         paths = sorted(root.glob(pattern.replace(CASE, "*")))
         if not paths:
@@ -103,10 +101,8 @@ def _by_patterns(root: Path, patterns: Sequence[str], layout: str) -> CaseFiles:
             ids = _ids(root, paths)
         else:
             shared += paths
-            names |= _array_names(paths, {})
             continue
         counts[pattern] = set(ids.values())
-        names |= _array_names(list(ids), ids)
         for path, case in ids.items():
             found[case].append(path)
     every = set().union(*counts.values())
@@ -118,8 +114,8 @@ def _by_patterns(root: Path, patterns: Sequence[str], layout: str) -> CaseFiles:
             )
     if layout == "set" or (not found and layout == "auto"):
         every_file = (*shared, *(path for paths in found.values() for path in paths))
-        return CaseFiles({}, every_file, names, whole_set=True)
-    return CaseFiles({case: tuple(found[case]) for case in in_order(found)}, tuple(shared), names)
+        return CaseFiles({}, every_file, whole_set=True)
+    return CaseFiles({case: tuple(found[case]) for case in in_order(found)}, tuple(shared))
 
 
 def _by_looking(root: Path, layout: str) -> CaseFiles:
@@ -147,10 +143,9 @@ def _by_looking(root: Path, layout: str) -> CaseFiles:
     if suffix in _SET_SUFFIXES and layout != "files" and geometry is None:
         one_each = len(set(without_numbers)) == len(paths) and {p.parent for p in paths} == {root}
         if layout == "set" or len(paths) == 1 or (suffix == ".npy" and one_each):
-            return CaseFiles({}, tuple(paths), _array_names(paths, {}), whole_set=True)
-    ids = _ids(root, paths)
+            return CaseFiles({}, tuple(paths), whole_set=True)
     cases: dict[str, list[Path]] = defaultdict(list)
-    for path, case in ids.items():
+    for path, case in _ids(root, paths).items():
         cases[case].append(path)
     used = [suffix]
     if geometry is not None and suffix in _SET_SUFFIXES:
@@ -165,7 +160,7 @@ def _by_looking(root: Path, layout: str) -> CaseFiles:
         listed = ", ".join(others)
         told.append(f"left aside are {listed} files; name them in data.reader.files to read them")
     ordered = {case: tuple(cases[case]) for case in in_order(cases)}
-    return CaseFiles(ordered, array_names=_array_names(paths, ids), told=tuple(told))
+    return CaseFiles(ordered, told=tuple(told))
 
 
 def _held(folder: Path) -> str:
@@ -202,15 +197,6 @@ def _ids(root: Path, paths: Sequence[Path]) -> dict[Path, str]:
         return ids
     below = {path: path.with_suffix("").relative_to(root).as_posix() for path in paths}
     return {path: name.replace("/", "_") for path, name in below.items()}
-
-
-def _array_names(paths: Iterable[Path], ids: Mapping[Path, str]) -> dict[Path, str]:
-    """Return the names of the arrays of .npy files: of the file, without the id of the case."""
-    names = {path: path.stem for path in paths if path.suffix == ".npy"}
-    for path, name in names.items():
-        if path in ids and ids[path] in name:
-            names[path] = name.replace(ids[path], "", 1).strip("_-. ") or "values"
-    return names
 
 
 def in_order(ids: Iterable[str]) -> list[str]:

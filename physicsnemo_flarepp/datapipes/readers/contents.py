@@ -1,22 +1,14 @@
 """What lies in the files of one case, before names are given a meaning: one opener per format.
 
-========================= ============================================ ========================
-files                     what is found                                what a draw reads
-========================= ============================================ ========================
-.vtp .vtu .vtk .vts .vtr  a mesh, its cell, point and field data       the arrays asked for
-.vti .stl .ply .obj
-.cgns .case .encas .foam  the volumes of a CGNS, EnSight or OpenFOAM   all arrays
-                          case, or a part by name, at its last time
-.csv                      columns by name                              all columns
-.npz                      arrays by name                               the arrays asked for
-.npy                      one array, named by the file                 its rows, memory-mapped
-.h5 .hdf5                 arrays by name, those of groups group/array  the first row to the last
-.zarr                     the same                                     the chunks with its rows
-.pmsh .pdmsh              a PhysicsNeMo Mesh, or part of a DomainMesh  its rows, memory-mapped, or
-                                                                       the chunks of a zarr group
-========================= ============================================ ========================
-
-Of legacy .vtk, .stl, .ply and .obj files all arrays are read.
+====================== ============================================= ===========================
+files                  what is found                                 what a draw reads
+====================== ============================================= ===========================
+VTK's XML files        a mesh, its cell, point and field data        the arrays asked for
+other meshes           the same; of parts the volumes, or one named  all arrays
+.csv, .npz             columns or arrays by name                     all columns; arrays asked for
+.npy, .pmsh .pdmsh     an array; a Mesh, or part of a DomainMesh     its rows, memory-mapped
+.h5 .hdf5, .zarr       arrays by name, of groups group/array         rows first to last; chunks
+====================== ============================================= ===========================
 """
 
 import json
@@ -24,6 +16,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -186,16 +179,20 @@ def _joined_mesh(
     return replace(mesh, data=data, present=present)
 
 
-def open_files(
-    paths: Sequence[Path], wanted: Wanted, names: Mapping[Path, str], case: str | None = None
-) -> Contents:
-    """Return what is in some files; `names` are those of arrays in .npy files.
+def array_name(path: Path, case: str | None) -> str:
+    """Return the name of the array in a .npy file: of the file, without the id of its case."""
+    if case is None or case not in path.stem:
+        return path.stem
+    return path.stem.replace(case, "", 1).strip("_-. ") or "values"
 
-    For a `case`, note what is decoded, and check the values of meshes, which are read whole.
+
+def open_files(paths: Sequence[Path], wanted: Wanted, case: str | None = None) -> Contents:
+    """Return what is in some files.
+
+    Of a `case`, note what is decoded, and check the values of meshes, which are read whole.
     """
-    contents = open_file(paths[0], wanted, names.get(paths[0]))
-    for path in paths[1:]:
-        contents = contents.join(open_file(path, wanted, names.get(path)))
+    opened = [open_file(path, wanted, array_name(path, case)) for path in paths]
+    contents = reduce(Contents.join, opened)
     suffixes = {path.suffix.lower() for path in paths}
     if case is None or not suffixes <= set(_DECODED):
         return contents

@@ -229,8 +229,8 @@ class OwnReader(NamedReader):
     @cached_property
     def _shared(self) -> Contents | None:
         """What all cases share, or of a whole set, the arrays of all cases."""
-        paths, names = self._files.shared, self._files.array_names
-        return open_files(paths, Wanted(**self._opening), names) if paths else None
+        paths = self._files.shared
+        return open_files(paths, Wanted(**self._opening)) if paths else None
 
     def open_contents(self, index: int, wanted: Wanted) -> Contents:
         """Return what is in the files of case `index`."""
@@ -243,7 +243,7 @@ class OwnReader(NamedReader):
             contents = replace(self._shared, arrays=arrays)
         else:
             chosen = Wanted(wanted.arrays, wanted.sizes, **self._opening)
-            contents = open_files(files.cases[case], chosen, files.array_names, case)
+            contents = open_files(files.cases[case], chosen, case)
             if self._shared is not None:
                 contents = contents.join(self._shared)
         contents = contents.with_values(self._case_values(case))
