@@ -305,8 +305,8 @@ def _remedy(key: str, kind: str | None, word: str) -> str:
 def has_same_inputs(cases: Sequence[tuple[CaseReader, int]]) -> bool:
     """Return whether no input tells several cases, each a reader and a position, apart."""
     tables = (reader.case(index) for reader, index in cases)
-    first = next(tables)
-    return len(cases) > 1 and all(_same_inputs(first, table) for table in tables)
+    one = next(tables)
+    return len(cases) > 1 and all(_same_inputs(one, other) for other in tables)
 
 
 def _same_inputs(one: TokenTable, other: TokenTable) -> bool:

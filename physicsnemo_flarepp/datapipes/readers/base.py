@@ -167,19 +167,15 @@ class ReaderOptions:
     Parameters
     ----------
     n_points : int or None
-        Draw this many tokens per case without replacement; None reads all. A case with fewer is
-        read whole.
-    sampling : str
-        ``fixed``: the draw of a case never changes. ``epoch``: a fresh draw each epoch.
+        Draw this many tokens per case without replacement; None, or too many, reads all.
+    sampling, seed
+        ``fixed``: the draw of a case never changes. ``epoch``: a fresh draw each epoch. A
+        DataLoader with a seed replaces that of the draws.
     shard : tuple[int, int]
         (rank, size) in the context group; the reader reads and keeps only its part of the tokens.
-    seed : int
-        Seed of the draws; a DataLoader with a seed replaces it.
-    weights : str
-        Column of weights of the tokens: ``none``, ``measure`` or a stored array.
-    density : str
-        ``cells``: every token is as likely to be drawn. ``area``: as its weight says, which is
-        then divided by that; see :func:`weighted_rows`.
+    weights, density : str
+        Column of weights of the tokens: ``none``, ``measure`` or a stored array. Tokens are drawn
+        as ``cells``, all equally likely, or by ``area``, as their weights say.
     pin_memory : bool
         Pin the tensors for asynchronous copies to a GPU.
     memory : float

@@ -205,9 +205,11 @@ class _SetReader(CaseReader):
         return list(self._paths)
 
 
-def _apart(root: Path, split: str) -> bool:
-    """Return whether validation cases have a directory of their own."""
-    return split == "val" and (root / "val").is_dir()
+def _folder(root: str | Path, split: str, spec: BenchmarkSpec) -> tuple[Path, bool]:
+    """Return the folder of a split, and whether it is one of validation cases alone."""
+    root = existing_directory(root, expected=spec.files, source=spec.source)
+    apart = split == "val" and (root / "val").is_dir()
+    return root / "val" if apart else root, apart
 
 
 def _picks(*names: str, **renamed: str) -> dict[str, Pick]:
@@ -258,9 +260,7 @@ class GeoFNOReader(_SetReader):
         if name not in _SHAPES:
             raise ValueError(f"name is {name!r}, expected one of {list(_SHAPES)}")
         self.spec = spec = benchmark(name)
-        root = existing_directory(root, expected=spec.files, source=spec.source)
-        apart = _apart(root, split)
-        self.root = root / "val" if apart else root
+        self.root, apart = _folder(root, split, spec)
         self._paths = [one_file(self.root, file, source=spec.source) for file in spec.files]
         self._timed = name == "plasticity"
         self._arrays = {} if self._timed else {path.stem: map_npy(path) for path in self._paths}
@@ -368,11 +368,10 @@ class DarcyReader(_SetReader):
         options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
         spec = self.spec
-        root = existing_directory(root, expected=spec.files, source=spec.source)
-        apart = _apart(root, split)
+        root, apart = _folder(root, split, spec)
         place = 1 if split == "test" else 0
         where = {"source": spec.source, "preferred": spec.published[place]}
-        self.path = one_file(root / "val" if apart else root, spec.files[place], **where)
+        self.path = one_file(root, spec.files[place], **where)
         self._paths = [self.path]
         shape = mat_shape(self.path, "coeff")
         check_shape(self.path, "coeff", shape, ("case", "side", "side"))

@@ -341,19 +341,17 @@ def _read_cases(path: Path, case_ids: Sequence[str], by_position: bool) -> Param
     told += "the order of its rows" if column is None else f"its column {printable(column)!r}"
     unreadable, faults, numeric = {}, {}, []
     for name, entries in columns.items():
-        wrong = {case: entries[i] for case, i in place.items() if not _is_number(entries[i])}
         if name in ("", column):
             continue
-        if wrong:
-            case, entry = next(iter(wrong.items()))
-            unreadable[name] = (
-                f"{path}: column {printable(name)} has {entry[:40]!r} for case {case}, no number"
-            )
-            # A column of texts is not a parameter, but one of numbers with a hole would be.
-            if any(_NUMBER.fullmatch(entries[i]) for i in place.values()):
-                faults[name] = unreadable[name]
-        else:
+        case = next((case for case, i in place.items() if not _is_number(entries[i])), None)
+        if case is None:
             numeric.append(name)
+            continue
+        entry, shown = entries[place[case]][:40], printable(name)
+        unreadable[name] = f"{path}: column {shown} has {entry!r} for case {case}, no number"
+        # A column of texts is not a parameter, but one of numbers with a hole would be.
+        if any(_NUMBER.fullmatch(entries[i]) for i in place.values()):
+            faults[name] = unreadable[name]
     values = {
         case: {name: np.array(float(columns[name][i])) for name in numeric}
         for case, i in place.items()

@@ -34,9 +34,18 @@ class MemoryCases:
     """
 
     case_ids: tuple[str, ...]
-    open: Callable[[int, Wanted], Contents]
+    get: Callable[[int], Any]
     names: Mapping[str, Any] = field(default_factory=dict)
+    values: Sequence[Mapping[str, np.ndarray]] | None = None
     mesh: Callable[[int], pv.DataSet] | None = None
+
+    def open(self, index: int, wanted: Wanted) -> Contents:
+        """Return the contents of a case, which is fetched now."""
+        item = self.get(index)
+        if isinstance(item, tuple):
+            item = item[0]  # PhysicsNeMo gives (sample, metadata)
+        contents = contents_of(item, f"case {self.case_ids[index]}", wanted)
+        return contents if self.values is None else contents.with_values(self.values[index])
 
     def __len__(self) -> int:
         return len(self.case_ids)
@@ -69,25 +78,6 @@ def _given(*names: Any) -> dict[str, Any]:
     return {key: value for key, value in zip(_NAMES, names, strict=True) if value is not None}
 
 
-def _memory_cases(
-    ids: tuple[str, ...],
-    get: Callable[[int], Any],
-    names: Mapping[str, Any],
-    values: Sequence[Mapping[str, np.ndarray]] | None = None,
-    mesh: Callable[[int], pv.DataSet] | None = None,
-) -> MemoryCases:
-    """Return cases, each of which is fetched by its position when it is opened."""
-
-    def open_case(index: int, wanted: Wanted) -> Contents:
-        item = get(index)
-        if isinstance(item, tuple):
-            item = item[0]  # PhysicsNeMo gives (sample, metadata)
-        contents = contents_of(item, f"case {ids[index]}", wanted)
-        return contents if values is None else contents.with_values(values[index])
-
-    return MemoryCases(ids, open_case, names, mesh)
-
-
 def from_meshes(
     meshes: Sequence[pv.DataSet | Mesh],
     *,
@@ -118,7 +108,7 @@ def from_meshes(
         return to_pyvista(meshes[index])
 
     names = _given(None, features, fields, globals, association)
-    return _memory_cases(ids, meshes.__getitem__, names, values, mesh_of)
+    return MemoryCases(ids, meshes.__getitem__, names, values, mesh_of)
 
 
 def _per_case(
@@ -213,7 +203,7 @@ def from_arrays(
 
     groups = {"fields": fields, "features": features or (), "globals": globals or ()}
     names = {"coordinates": "coordinates"} | {key: list(group) for key, group in groups.items()}
-    return _memory_cases(ids, item, names, _per_case(globals, n_cases))
+    return MemoryCases(ids, item, names, _per_case(globals, n_cases))
 
 
 def _is_shared(coordinates: Any, columns: Mapping[str, Any], n_cases: int) -> bool:
@@ -263,7 +253,7 @@ def from_dataset(
     3
     """
     given = _given(coordinates, features, fields, globals, association)
-    cases = _memory_cases(_ids(case_ids, len(dataset)), dataset.__getitem__, given)
+    cases = MemoryCases(_ids(case_ids, len(dataset)), dataset.__getitem__, given)
     present = cases.open(0, Wanted()).names()
     names = {key: [key] for key in _ENTRIES if key in present}
     if "fields" in names:
@@ -358,5 +348,5 @@ class GraphReader(MemoryReader):
     ) -> None:
         ids = [f"graph_{i:04d}" for i in range(len(graphs))] if case_ids is None else case_ids
         names = {"coordinates": coordinates, "fields": fields, "features": features, "globals": ()}
-        memory = _memory_cases(_ids(ids, len(graphs)), graphs.__getitem__, names)
+        memory = MemoryCases(_ids(ids, len(graphs)), graphs.__getitem__, names)
         super().__init__(memory, cases=ids, options=options)

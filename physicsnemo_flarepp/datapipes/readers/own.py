@@ -123,14 +123,13 @@ class OwnReader(NamedReader):
     split : str
         ``train``, ``val``, ``test`` or another split of the manifest.
     coordinates : str, list or mapping, optional
-        Arrays of the coordinates: a name, the names of x, y, z, or ``grid`` for the indices of a
-        grid that comes without. Meshes have their own; of these a list such as [x, y] keeps some.
+        A name, the names of x, y, z, or ``grid`` for the indices of a grid that comes without.
+        Meshes have their own, of which a list such as [x, y] keeps some.
     features, fields, globals : list or mapping, optional
-        Further inputs at the tokens, what is predicted, and values of the whole case. A list of
-        names, or {name: array[columns]} such as {shear: "surface_fields[1:4]"}. The features
-        ``normals`` and ``areas`` of surfaces and ``volumes`` of volumes are computed, and with
-        `body` so are the signed ``distance`` to it and the ``direction``. What is not given is
-        guessed; see :attr:`guesses`.
+        Further inputs at the tokens, what is predicted, and values of the whole case: names, or
+        {name: array[columns]} such as {shear: "surface_fields[1:4]"}. The features ``normals``,
+        ``areas`` and ``volumes`` of meshes are computed, and with `body` the signed ``distance``
+        to it and the ``direction``. What is not given is guessed; see :attr:`guesses`.
     association : str, optional
         ``cells`` or ``points`` of a mesh; by default those that hold the fields.
     files : str or list of str, optional
@@ -142,18 +141,14 @@ class OwnReader(NamedReader):
         only CSV in `root` in which the cases are found.
     constants : Mapping[str, float or list], optional
         Values of cases whose files do not hold them.
-    layout : str
+    layout, shared
         ``files``: every case has files of its own. ``set``: arrays hold all cases along their
-        first axis, those of another length are shared by all cases. ``auto`` looks.
-    shared : Sequence[str]
-        Arrays of a set that all cases share although their first axis has the length of the set.
+        first axis; those of another length, and those in `shared`, are the same in all cases.
     rows : Mapping[str, list], optional
         Rows kept of an array, as [start, stop] or a list of these; stop may be null.
-    boundary : str, optional
-        Part of a DomainMesh: a boundary, or ``interior``.
-    body : str, optional
-        Pattern of the surface of the body in the domain, below `root`, such as
-        ``{case}/drivaer_*.stl``.
+    boundary, body : str, optional
+        Part of a DomainMesh: a boundary, or ``interior``. Pattern of the surface of the body in
+        the domain, such as ``{case}/drivaer_*.stl``.
     grid : Sequence[int], optional
         Shape of the grid that the tokens form, if the arrays do not show it.
     allow_missing_chunks : Sequence[str]
