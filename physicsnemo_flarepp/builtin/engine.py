@@ -173,7 +173,7 @@ def _solve_share(
             problem = traceback.format_exc()
         try:
             report.send((case_id, problem))
-        except BrokenPipeError:  # the parent was stopped and nobody is left to be told
+        except BrokenPipeError:  # the parent was stopped
             return
 
 

@@ -248,7 +248,7 @@ def _compare(cases: Sequence[tuple[CaseReader, int]], *, progress: bool = False)
     kinds: dict[str, dict[str, Any]] = {}
     with progress_bar("check", len(cases), progress) as advance:
         for reader, index in cases:
-            # Which case is the odd one is told when all were read.
+            # Which case is the odd one is known when all were read.
             reader.common.clear()
             try:
                 sample, metadata = reader[index]

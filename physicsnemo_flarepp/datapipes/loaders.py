@@ -184,11 +184,8 @@ def _open_on_ranks(
 ) -> DataSource:
     """Return the source of a config, checked against the ranks that are running."""
     cfg = checked_config(cfg)
-    batch_size, n_data, n_context = (
-        cfg.batch_size,
-        cfg.parallel.data_size,
-        cfg.parallel.context_size,
-    )
+    batch_size, parallel = cfg.batch_size, cfg.parallel
+    n_data, n_context = parallel.data_size, parallel.context_size
     ranks = n_data * n_context
     if dist.is_initialized() and dist.get_world_size() != ranks:
         raise ValueError(

@@ -196,7 +196,7 @@ class Normalizer(Transform):
             metadata = file.metadata() or {}
             state = {name: file.get_tensor(name) for name in file.keys()}
         if metadata.get("format") != _FORMAT:
-            raise ValueError(f"{path} has the metadata {metadata}; Normalizer.save wrote others")
+            raise ValueError(f"{path} has the metadata {metadata}, not of Normalizer.save")
         expected = {f"{key}.{part}" for key in _STORED_KEYS for part in ("shift", "scale")}
         slope, gain = state.get("fields.slope"), state.get("fields.gain")
         pairs = state.keys() - {"fields.slope", "fields.gain"}

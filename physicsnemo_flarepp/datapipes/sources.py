@@ -355,7 +355,7 @@ def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> t
     # Other registered components take other arguments, and PhysicsNeMo's mesh readers unpickle.
     if found is None or not trust and not issubclass(found, CaseReader):
         readers = [name for name in COMPONENT_REGISTRY.list() if name.endswith("Reader")]
-        hint = "" if trust else ". A file may name those of this package; else --trust its author"
+        hint = "" if trust else ". Without --trust a file may name only those of this package"
         raise ValueError(f"reader {target!r} is not registered; registered are {readers}{hint}")
     return found
 

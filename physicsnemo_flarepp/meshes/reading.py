@@ -58,8 +58,8 @@ _PLY_BYTES = {
 _PLY_HEADER = 1 << 16
 # How long a parser may take: a minute, and a second per megabyte for slow disks.
 _SECONDS, _BYTES_PER_SECOND = 60, 1e6
-# How much memory it may take: no mesh is packed a hundred times smaller, so a file that needs more
-# makes a false claim, which would otherwise fill the machine before it fails.
+# How much memory it may take: no mesh is packed a hundred times smaller. A damaged file that claims
+# more would otherwise fill the machine before it fails.
 _MEMORY, _EXPANSION = 2**30, 100
 
 
@@ -358,8 +358,8 @@ def _ask_vtk(
                 f"the process that reads {path} ended with exit code {code}: {said}"
             ) from error
         raise ValueError(
-            f"VTK crashed on it with {signal.Signals(-code).name}, maybe for lack of memory, of "
-            f"{request['memory'] / 2**30:.3g} GiB"
+            f"VTK crashed on it with {signal.Signals(-code).name}; it may have needed more than "
+            f"{request['memory'] / 2**30:.3g} GiB of memory"
         ) from error
     except BaseException:
         process.end()

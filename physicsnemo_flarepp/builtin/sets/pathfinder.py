@@ -153,7 +153,7 @@ class Canvas:
         return True
 
     def close(self, contour: Contour) -> None:
-        """Let other contours know the last dash, too."""
+        """Let other contours know the last dash as well."""
         self.occupied |= contour.newest
 
 

@@ -84,7 +84,7 @@ def open_arrays(
 
 
 def _npy_header(file: BinaryIO, size: int) -> tuple[tuple[int, ...], np.dtype] | str:
-    """Return shape and type of an array that fills the `size` bytes, or why it is no numbers."""
+    """Return shape and type of an array that fills `size` bytes, or why it is not of numbers."""
     version = np.lib.format.read_magic(file)
     if version not in _NPY_HEADERS:
         return "of records; save it as numbers"

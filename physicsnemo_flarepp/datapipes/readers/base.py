@@ -48,7 +48,7 @@ def free_memory() -> int:
 
 
 class KeptCases:
-    """Cases by id, the last used, in a `share` of the memory that is free or taken by them."""
+    """The cases used last, by id, in a `share` of the memory that is free or that they take."""
 
     def __init__(self, share: float) -> None:
         self._share = share / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -133,7 +133,7 @@ def inclusion_probabilities(
 def weighted_rows(
     weights: Float[np.ndarray, " N"], n_points: int | None, shard: tuple[int, int], seed: int
 ) -> tuple[Rows, Float[np.ndarray, " n"]]:
-    """Return rows of one case drawn by weight, and their weights over the probability of that.
+    """Return rows of one case drawn by weight, and their weights divided by the probabilities.
 
     So a weighted sum over the draw is on average the sum over the case.
     """

@@ -137,7 +137,7 @@ def _by_looking(root: Path, layout: str) -> CaseFiles:
     paths = by_suffix[suffix]
     without_numbers = [re.sub(r"\d+", "", path.stem) for path in paths]
     if suffix == ".csv":
-        # The files whose names differ in numbers or folders only; a table is none of them.
+        # Cases are the files whose names differ in numbers or folders only, unlike a table.
         ((usual, _),) = Counter(without_numbers).most_common(1)
         paths = [path for path, name in zip(paths, without_numbers, strict=True) if name == usual]
     if suffix in _SET_SUFFIXES and layout != "files" and geometry is None:

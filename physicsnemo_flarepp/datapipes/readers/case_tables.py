@@ -46,7 +46,7 @@ _MOST_VALUES = 4096
 
 
 def channel_names(widths: Mapping[str, int]) -> list[str]:
-    """Return one name per channel of named arrays; the parts of a vector are told apart."""
+    """Return one name per channel of named arrays; parts of a vector have their own names."""
     channels = []
     for name, width in widths.items():
         parts = "xyz"[:width] if width <= 3 else range(width)

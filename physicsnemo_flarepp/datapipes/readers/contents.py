@@ -45,7 +45,7 @@ _CONNECTIVITY = re.compile(
     r"(.*[_/])?(triangles?|tris?|faces?|cells?|elements?|elems?|quads?|connectivity|simplices)",
     re.IGNORECASE,
 )
-# Files that are decoded whole, whatever is asked of them.
+# Files that are decoded whole, whatever is wanted of them.
 _DECODED = (*MESH_SUFFIXES, ".csv", ".npz")
 
 
@@ -230,7 +230,7 @@ def open_file(path: Path, wanted: Wanted, name: str | None = None) -> Contents:
 
 
 def _open_table(path: Path, wanted: Wanted, name: str | None) -> Contents:
-    """Return the arrays of a file; names that DrivAerML's tables have otherwise are found too."""
+    """Return the arrays of a file, also those that DrivAerML's tables store under other names."""
     asked = wanted.arrays
     others = {n: TABLE_NAMES[n] for n in asked or () if n in TABLE_NAMES}
     if asked is not None:

@@ -141,8 +141,6 @@ def read_manifest(path: Path) -> dict[str, list[str]]:
     for name in SPLITS:
         if name in entries and name not in splits:
             raise ValueError(f"{path}: {name} is not a list of case ids")
-    for name, ids in splits.items():
-        check_unique(ids, f"{path}, split {name}")
     return splits
 
 
@@ -177,7 +175,7 @@ def read_case_list(path: Path) -> list[str]:
 
 
 def case_choices(given: str | Mapping[str, Any] | None, root: Path) -> dict[str, Any]:
-    """Return what readers are told of each split in ``data.splits``, and its ``manifest``."""
+    """Return the `cases` of each split in ``data.splits`` for readers, and its ``manifest``."""
     given = {"manifest": given} if isinstance(given, str) else dict(given or {})
     unknown = [name for name in given if name not in (*SPLITS, "manifest", "seed")]
     if unknown:
@@ -242,10 +240,10 @@ def named_split(
         where, ids = "data.splits", cases.choose(list(found))
     elif cases is not None and not isinstance(cases, str):
         where, ids = "the list of cases", [str(case) for case in cases]
-        check_unique(ids, where)
     else:
         name = split if cases is None else cases
         where, ids = _listed(root, _NAMES.get(name, (name,)), found, manifest)
+    check_unique(ids, f"{where}, split {split}")
     if not ids:
         raise ValueError(f"{where}: split {split!r} is empty; it needs at least 1 case")
     absent = [case for case in ids if case not in found]
