@@ -138,15 +138,7 @@ class Cells:
 
 
 class PolygonMesh(Cells):
-    """A surface mesh with its data.
-
-    Examples
-    --------
-    >>> corners = np.array([[0.0, 0, 0], [2, 0, 0], [2, 2, 0], [0, 2, 0]])
-    >>> mesh = PolygonMesh("square", corners, np.arange(4), np.array([0, 4]))
-    >>> mesh.n_cells, mesh.cell_geometry(slice(0, 1))[1], mesh.vertex_areas[1]
-    (1, array([[0., 0., 4.]]), array([1., 1., 1., 1.]))
-    """
+    """A surface mesh with its data."""
 
     def cell_geometry(self, rows: Rows = slice(None)) -> tuple[np.ndarray, np.ndarray]:
         """Return centres and area vectors of the chosen polygons; see :func:`polygon_geometry`."""

@@ -112,9 +112,10 @@ class TokenTable:
         """Return the case as it is kept in memory, lazy if it is very large, and its bytes."""
         if not self.decoded or self.n_tokens > _WHOLE_TOKENS:
             return self, self.held
+        rows = slice(0, self.n_tokens)  # one object: geometry is computed once for its columns
 
         def whole(columns: Mapping[str, Rowwise], dtype: type) -> dict[str, np.ndarray]:
-            values = {name: column[slice(0, self.n_tokens)] for name, column in columns.items()}
+            values = {name: column[rows] for name, column in columns.items()}
             # A memory map would keep its file open, and what is in memory needs no copy.
             return {
                 name: np.asarray(v).astype(dtype, "C", "same_kind", copy=isinstance(v, np.memmap))
