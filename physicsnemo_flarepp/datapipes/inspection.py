@@ -22,7 +22,7 @@ from .readers.array_files import Rowwise
 from .readers.case_files import in_order
 from .readers.case_tables import make_table
 from .readers.contents import SUFFIXES, Contents, Wanted, is_connectivity, open_file
-from .readers.names import MEASURE, NO_WEIGHTS, Names, complete
+from .readers.names import MEASURE, NAMES, NO_WEIGHTS, Names, complete
 from .readers.splits import SPLITS
 from .sources import open_source
 from .statistics import OTHER_UNITS, has_same_inputs
@@ -121,8 +121,7 @@ def inspect_data(path: str | Path) -> Inspection:
     if names is not None:
         problems = _look_at_some(path, readers)
         given["root"] = str(path.resolve())
-        keys = ("root", "coordinates", "features", "fields", "globals", "association")
-        config = {key: given[key] for key in keys if given[key] is not None}
+        config = {key: given[key] for key in ("root", *NAMES) if given[key] is not None}
         if not _has_measure(first, names):
             config["weights"] = NO_WEIGHTS
             guesses = [*guesses, "weights are none: the area or volume of each point is not known"]

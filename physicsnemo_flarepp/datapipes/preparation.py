@@ -33,9 +33,10 @@ from .loaders import check_disjoint
 from .readers import CaseReader
 from .readers.base import MEASURE, NO_WEIGHTS, TokenTable
 from .readers.case_files import some
+from .readers.names import NAMES
 from .readers.prepared import CASE_FILE, COLUMN_GROUPS, FORMAT, read_case_file
 from .readers.splits import MANIFEST, SPLITS
-from .sources import NAMES, DataSource, open_source
+from .sources import DataSource, open_source
 from .specs import builtin_name, force_convention
 from .statistics import Moments
 from .validation import check_finite, check_range

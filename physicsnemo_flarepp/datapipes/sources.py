@@ -22,6 +22,7 @@ from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnRead
 from .readers.base import MEASURE, NO_WEIGHTS
 from .readers.benchmarks import stored_cases
 from .readers.memory import MemoryCases, MemoryReader, from_dataset
+from .readers.names import NAMES
 from .readers.splits import (
     SPLITS,
     SplitFraction,
@@ -31,8 +32,6 @@ from .readers.splits import (
 )
 from .specs import BenchmarkSpec, benchmark
 
-# Arguments of readers that have their own place in the config.
-NAMES = ("coordinates", "features", "fields", "globals", "association")
 _SET_BY_DATA = (
     *("root", "split", "cases", "manifest", "choice"),
     *("n_train", "n_val", "n_test", "options"),

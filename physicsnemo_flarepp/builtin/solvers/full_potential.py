@@ -209,10 +209,6 @@ class CGridElements:
         return i_up * self._cells[1] + j, i * self._cells[1] + j_up, np.abs(along) / total
 
 
-class NoPotentialFlow(Unsolvable):
-    """Newton's method found no potential flow around this section."""
-
-
 @dataclass(frozen=True)
 class PotentialFlow:
     """Potential at the nodes and its jump across the wake, which is half the lift coefficient."""
@@ -324,7 +320,7 @@ def _newton(
         unknowns, circulation = unknowns + scale * step, circulation + scale * turn
         if size < tolerance:
             return unknowns, circulation
-    raise NoPotentialFlow(
+    raise Unsolvable(
         f"no potential flow at Mach {mach:.3g} after {_NEWTON_LIMIT} Newton steps, last step "
         f"{size:.3g}, expected below {tolerance:.0e}; lower the Mach number, camber or thickness"
     )

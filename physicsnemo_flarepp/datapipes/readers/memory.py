@@ -19,11 +19,8 @@ from ..validation import check_unique
 from .base import ReaderOptions
 from .case_tables import COLUMN_GROUPS
 from .contents import Contents, Wanted, from_physicsnemo
+from .names import GROUPS, NAMES
 from .own import NamedReader
-
-# Entries of a sample of this package, for data sets that already have them.
-_ENTRIES = ("coordinates", "features", "fields", "globals")
-_NAMES = (*_ENTRIES, "association")
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def _ids(given: Sequence[str] | None, n_cases: int) -> tuple[str, ...]:
 
 def _given(*names: Any) -> dict[str, Any]:
     """Return coordinates, features, fields, globals and association by name, if they are given."""
-    return {key: value for key, value in zip(_NAMES, names, strict=True) if value is not None}
+    return {key: value for key, value in zip(NAMES, names, strict=True) if value is not None}
 
 
 def from_meshes(
@@ -255,7 +252,8 @@ def from_dataset(
     given = _given(coordinates, features, fields, globals, association)
     cases = MemoryCases(_ids(case_ids, len(dataset)), dataset.__getitem__, given)
     present = cases.open(0, Wanted()).names()
-    names = {key: [key] for key in _ENTRIES if key in present}
+    # A data set may have the entries of a sample of this package already.
+    names = {key: [key] for key in GROUPS if key in present}
     if "fields" in names:
         names = {"features": [], "globals": []} | names
     return replace(cases, names=names | given)
@@ -274,7 +272,7 @@ class MemoryReader(NamedReader):
         **choice: Any,
     ) -> None:
         self._memory = memory
-        names = _given(*(choice.pop(key, None) for key in _NAMES))
+        names = _given(*(choice.pop(key, None) for key in NAMES))
         super().__init__(
             {case: Path("memory") for case in memory.case_ids},
             Path("memory" if root is None else root),

@@ -21,6 +21,8 @@ NO_WEIGHTS, MEASURE = "none", "measure"
 # Coordinates of arrays that form a grid and come with none: its indices, scaled to [0, 1].
 GRID = "grid"
 GROUPS = ("coordinates", "features", "fields", "globals")
+# Arguments of readers that have their own place in the config.
+NAMES = (*GROUPS, "association")
 # What is computed of a mesh, by its kind, unless an array of the file has the name.
 TO_BODY = ("distance", "direction")
 GEOMETRY = ("normals", "areas", "volumes", *TO_BODY)
