@@ -243,7 +243,7 @@ class CaseReader(Reader):
             raise ValueError(f"{type(self).__name__}: the split is empty; it needs at least 1 case")
         check_unique(case_ids, type(self).__name__)
         self.case_ids = list(case_ids)
-        # What the first case opened has and all others must have; clear it to compare no more.
+        # What the first case opened has and all others must have; clear it to start anew.
         self.common: dict[str, Any] = {}
         self.grid = grid
         self.options = options
@@ -359,7 +359,7 @@ class CaseReader(Reader):
         for name in ("coordinates", "fields"):
             if name not in changed:
                 raise ValueError(
-                    f"data.transforms must keep coordinates and fields, but leave "
+                    "data.transforms must keep coordinates and fields, but leave "
                     f"{', '.join(changed) or 'nothing'}"
                 )
         return changed
