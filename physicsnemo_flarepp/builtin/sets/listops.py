@@ -34,9 +34,8 @@ class Rules:
     longer: int = 500
 
 
-def apply_operator(operator: int, values: list[int]) -> int:
-    """Return the value of an operator; the median is rounded down."""
-    return int((min, max, np.median, lambda given: sum(given) % 10)[operator](values))
+# Of the median int() keeps the whole part.
+_OPERATORS = (min, max, np.median, lambda values: sum(values) % 10)
 
 
 def draw_expression(rng: np.random.Generator, rules: Rules) -> tuple[list[int], int] | None:
@@ -63,7 +62,7 @@ def draw_expression(rng: np.random.Generator, rules: Rules) -> tuple[list[int], 
         count = 2 + int((rules.arguments - 1) * draw())
         values = [grow(depth + 1) for _ in range(count)]
         symbols.append(_CLOSE)
-        return apply_operator(operator, values)
+        return int(_OPERATORS[operator](values))
 
     value = grow(1)
     return (symbols, value) if rules.longer < len(symbols) < rules.shorter else None

@@ -323,7 +323,7 @@ def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]
         if not fields:
             raise ValueError(
                 f"{first.source} has no array that could be predicted, only "
-                f"{_listed(first.names())}. Name one as data.fields=[...]"
+                f"{some(first.names())}. Name one as data.fields=[...]"
             )
         take("fields", "fields to predict", fields)
     if names.features is None:
@@ -338,10 +338,6 @@ def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]
         found = [n for n in values[0] if n not in used and _is_parameter(n, values)]
         take("globals", "globals", found)
     return names, told
-
-
-def _listed(names: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} ({place})" for name, place in names.items()) or "no arrays"
 
 
 def is_coordinates(name: str) -> bool:
@@ -383,7 +379,7 @@ def _guess_coordinates(contents: Contents, names: Names) -> dict[str, Pick]:
         return candidates[0]
     raise ValueError(
         f"{contents.source} holds no array that looks like coordinates, only "
-        f"{_listed(contents.names())}. Set data.coordinates to a name, a list of arrays x, y, z, "
+        f"{some(contents.names())}. Set data.coordinates to a name, a list of arrays x, y, z, "
         f"or {GRID!r} for the indices of a grid"
     )
 
