@@ -179,9 +179,10 @@ def missing(contents: Contents, name: str) -> MissingName:
     n_tokens = ""
     if contents.mesh is not None:
         n_tokens = f" for {contents.count('cell')} cells and {contents.count('point')} points"
-    files = some(map(str, dict.fromkeys([contents.source, *contents.origins.values()])))
+    files = list(dict.fromkeys([contents.source, *contents.origins.values()]))
+    none = f"{files[0]} has no" if len(files) == 1 else f"none of {some(map(str, files))} has an"
     return MissingName(
-        f"{files} has no array {name!r}{n_tokens}; present: "
+        f"{none} array {name!r}{n_tokens}; present: "
         f"{', '.join(sorted(present)) or 'none'}. Name one of these in data.fields, data.features, "
         "data.globals, data.coordinates or data.weights, or leave the case out of data.splits"
     )
