@@ -189,8 +189,8 @@ def _open_on_ranks(
     ranks = n_data * n_context
     if dist.is_initialized() and dist.get_world_size() != ranks:
         raise ValueError(
-            f"parallel has data_size={n_data} and context_size={n_context}, whose product must be "
-            f"the number of ranks, {dist.get_world_size()}"
+            f"parallel has data_size={n_data} and context_size={n_context}, but "
+            f"{dist.get_world_size()} ranks are running"
         )
     if batch_size < 1:
         raise ValueError(f"data.batch_size is {batch_size}, expected at least 1")

@@ -1,6 +1,7 @@
 """From a config to readers: where the files are, which of their cases are meant, who reads them."""
 
 import inspect
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -332,7 +333,7 @@ def _data_root(cfg: DictConfig) -> Path:
         return Path(cfg.root)
     counts = {"n_train": cfg.n_train, "n_val": cfg.n_val, "n_test": cfg.n_test}
     root = generate_once(cfg.builtin, seed=cfg.builtin_seed, **counts)
-    stamp = read_stamp(root)
+    stamp = json.loads((root / "stamp.json").read_text())
     for count in counts:
         cfg[count] = stamp.get(count, 0)
     return root
