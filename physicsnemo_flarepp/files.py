@@ -90,10 +90,9 @@ def fingerprint(path: Path) -> Fingerprint:
 
 
 def write_durably(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
-    """Write a file by ``write(sink)`` and wait until the disk has it.
+    """Write a file by ``write(sink)``, wait until the disk has it, and return its fingerprint.
 
-    An existing file is lost, so pass a temporary name and rename it. The fingerprint is that of
-    what was meant to be written.
+    An existing file is lost, so pass a temporary name and rename it.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
@@ -115,8 +114,7 @@ def write_durably(path: Path, write: Callable[[Sink], object]) -> Fingerprint:
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a draft beside `path`, with its suffix, that replaces `path` at the end of the block.
 
-    A writer that fails leaves `path` as it was; one that is killed also leaves its draft (see
-    :func:`temporaries`).
+    A writer that fails leaves `path` as it was; a kill also leaves one of :func:`temporaries`.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}{path.suffix}")
     try:
@@ -212,14 +210,7 @@ def read_checked_json(path: Path) -> dict[str, Any]:
 
 
 def check_inside(names: Iterable[str]) -> None:
-    """Raise ValueError if a path that a file in a folder names leads out of that folder.
-
-    Examples
-    --------
-    >>> check_inside(["config.yaml", "../config.yaml"])
-    Traceback (most recent call last):
-    ValueError: it names '../config.yaml', which is not a file in its own folder
-    """
+    """Raise ValueError if a path that a file in a folder names leads out of that folder."""
     for name in names:
         parts = PurePath(name).parts if isinstance(name, str) else ()
         if not parts or PurePath(name).is_absolute() or ".." in parts:
@@ -251,10 +242,9 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def exclusive(lock: Path, on_wait: Callable[[], None]) -> Iterator[IO[bytes]]:
-    """Hold the lock file for the block; call ``on_wait()`` first if another process has it.
+    """Hold the lock file for the block; call ``on_wait()``, which may raise, if it must wait.
 
-    An ``on_wait`` that raises refuses to wait. The operating system frees the lock when its holder
-    ends, however it ends. The open file tells its holder whether the name still leads to it.
+    The operating system frees the lock however its holder ends.
     """
     import fcntl  # only POSIX systems have it, as PhysicsNeMo itself expects
 

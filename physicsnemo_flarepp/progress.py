@@ -13,11 +13,6 @@ def progress_bar(label: str, total: int, wanted: bool) -> Iterator[Callable[[], 
     """Show a bar on stderr if it is a terminal; yield what to call after each of ``total`` steps.
 
     Only the first rank shows a bar.
-
-    Examples
-    --------
-    >>> with progress_bar("predict", 3, wanted=False) as advance:
-    ...     advance()
     """
     console = Console(stderr=True)
     # Ranks need torch to be imported already; generating data should not wait for that import.

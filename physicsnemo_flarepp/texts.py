@@ -1,6 +1,6 @@
 """Text for terminals and spreadsheets: printable names, tables, CSV.
 
-Names come from the files of others. Everything here makes them harmless to show: no escape
+Names come from other people's files. Everything here makes them harmless to show: no escape
 sequence reaches a terminal, and no cell is a formula to a spreadsheet.
 """
 

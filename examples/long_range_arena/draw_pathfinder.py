@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from physicsnemo_flarepp.builtin.sets import pathfinder, pathfinder_small
+from physicsnemo_flarepp.builtin.sets import pathfinder
 
 
 def main() -> None:
     """Write pathfinder.png beside this script."""
     figure = Figure(figsize=(12, 8.5), layout="constrained")
     parts = figure.subfigures(2, 1)
-    for part, made in zip(parts, (pathfinder.SET, pathfinder_small.SET), strict=True):
+    for part, made in zip(parts, (pathfinder.SET, pathfinder.SMALL), strict=True):
         rules, rng = made.solve_case.keywords["rules"], np.random.default_rng(0)
         part.suptitle(
             f"{made.name}: {rules.size} x {rules.size}, contours of {rules.dashes} dashes"

@@ -18,10 +18,10 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
-from importlib import import_module
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 from zlib import error as ZlibError
 
@@ -77,11 +77,7 @@ def write_stamp(folder: Path, content: dict) -> None:
 
 
 def read_stamp(folder: Path, expected: dict | None = None) -> dict | None:
-    """Return the stamp of a set after checking it and every file of the set; None without one.
-
-    A stamp that is damaged or does not say what is ``expected``, and a lost or changed file, are
-    ValueErrors that tell how to have the set made again.
-    """
+    """Return the stamp of a set whose files are all whole, None without one; else raise."""
     stamp = folder / STAMP
     if not stamp.exists():
         return None
@@ -168,7 +164,7 @@ def _solve_share(
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Standard output belongs to the caller's answer: what libraries print goes to standard error.
     os.dup2(2, 1)
-    data_set = import_module(module).SET
+    data_set = resolve_name(module)
     for case_id in cases:
         problem = None
         try:
@@ -177,7 +173,7 @@ def _solve_share(
             problem = traceback.format_exc()
         try:
             report.send((case_id, problem))
-        except BrokenPipeError:  # the parent was stopped and nobody is left to be told
+        except BrokenPipeError:  # the parent was stopped
             return
 
 
@@ -209,10 +205,7 @@ def _fresh_interpreters() -> Iterator[None]:
 def solve_cases(
     module: str, seed: int, folder: Path, cases: list[CaseId], workers: int
 ) -> Iterator[CaseId]:
-    """Solve cases of the set in ``module`` and yield each once its file in ``folder`` is written.
-
-    Process k of ``workers`` takes the cases k, k + workers, ...; closing the iterator ends them.
-    """
+    """Solve cases of a set and yield each once its file is written; closing ends the processes."""
     processes = {}
     try:
         with _fresh_interpreters():
@@ -295,22 +288,18 @@ def generate(
 ) -> Path:
     """Return the directory of a built-in data set, made now if it is not in the cache yet.
 
-    The files are a function of the name, the counts and the seed; the number of workers does not
-    change them. Training, test and validation cases are the beginnings of fixed sequences: a larger
-    set starts with the cases of a smaller one, in every split. A random case whose equations have
-    no solution is drawn again, from a seed derived from its own; the stamp lists such cases. An
-    interrupted generation resumes from its finished cases when called again. A finished set with a
-    lost or changed file is an error. Two processes that ask for the same set at once make it once.
+    The files are a function of the name, the counts and the seed, whatever the number of workers.
+    A larger set starts with the cases of a smaller one, in every split. A random case whose
+    equations have no solution is drawn again; the stamp lists such cases. An interrupted generation
+    resumes from its finished cases. A finished set with a lost or changed file is an error.
 
     Parameters
     ----------
     name : str
         One of ``cars``, ``cars_wake``, ``car_volumes``, ``darcy``, ``elasticity``, ``pipe``,
         ``airfoil``.
-    n_train, n_test : int, optional
-        Numbers of training and test cases; the defaults belong to the set.
-    n_val : int or None
-        Number of validation cases; None makes as many as test cases.
+    n_train, n_test, n_val : int, optional
+        Numbers of cases; None makes the set's own, and as many for validation as for testing.
     seed : int
         Seed of the set, 0 or more.
     root : str or Path, optional

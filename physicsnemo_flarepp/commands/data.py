@@ -40,14 +40,15 @@ def download(options: argparse.Namespace) -> None:
 
 def prepare(cfg: "DictConfig") -> None:
     """Prepare the cases of ``cfg.data`` and say where they are and how to train on them."""
+    from rich.filesize import decimal
+
     from ..datapipes.inspection import as_override
     from ..datapipes.preparation import bytes_of, prepare
-    from ..datapipes.transfer import in_words
 
     given = cfg.prepare
     out = prepare(cfg.data, given.out, workers=given.workers, seed=given.order_seed)
     root = shlex.quote(f"data.root={as_override(str(out))}")
-    print(f"{out} is complete ({in_words(bytes_of(out))}): train with data=prepared {root}")
+    print(f"{out} is complete ({decimal(bytes_of(out))}): train with data=prepared {root}")
 
 
 def inspect(options: argparse.Namespace) -> None:

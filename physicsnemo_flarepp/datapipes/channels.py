@@ -106,17 +106,12 @@ class Channels:
                     raise ValueError(f"the widths of {name} are {stored[name]}")
             grid = stored.pop("grid")
             channels = cls(**stored, grid=None if grid is None else tuple(grid))
-            valid = {
-                "coordinates": type(channels.coordinates) is int,
-                "association": channels.association in ASSOCIATIONS,
-                "weights": isinstance(channels.weights, str),
-            }
-            for name in (name for name, is_so in valid.items() if not is_so):
-                raise ValueError(f"{name} is {getattr(channels, name)!r}")
+            texts = isinstance(channels.weights, str) and channels.association in ASSOCIATIONS
+            if not (texts and type(channels.coordinates) is int):
+                raise ValueError("an entry has the wrong type")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(
-                f"{path} cannot be used ({type(error).__name__}: {error}); restore it from a copy "
-                "of the run, or train again"
+                f"{path} cannot be used ({type(error).__name__}: {error}); restore it from a copy"
             ) from error
         return channels
 
@@ -125,9 +120,8 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
     """Return the mesh of a whole case, ready for point or cell data.
 
     Surfaces are read from their file again; values of sampled tokens belong at the rows
-    ``sample["tokens"]`` of its cell or point data, as ``metadata["association"]`` says. Grids are
-    built from the coordinates, and so are surfaces whose files list the points of each cell; other
-    sets give a point cloud.
+    ``sample["tokens"]`` of the data of its ``metadata["association"]``. Grids, and surfaces whose
+    files list the points of each cell, are built from the coordinates; others are point clouds.
 
     Examples
     --------
@@ -158,10 +152,7 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
             pv.PolyData(points) if cells is None else pv.PolyData.from_regular_faces(points, cells)
         )
     if math.prod(grid) != len(points):
-        raise ValueError(
-            f"a grid of {grid} needs {math.prod(grid)} coordinates, got {len(points)}; "
-            "pass the coordinates of the whole case"
-        )
+        raise ValueError(f"a grid of {grid} is not {len(points)} points; give the whole case")
     mesh = pv.StructuredGrid()
     mesh.points = points
     # VTK counts the fastest axis first; tokens are in row-major order.
@@ -170,10 +161,7 @@ def plot_mesh(metadata: Mapping[str, Any], coordinates: np.ndarray) -> pv.DataSe
 
 
 def _listed_cells(arrays: Mapping[str, Rowwise], n_points: int) -> np.ndarray | None:
-    """Return the triangles or quads that an array lists by the numbers of their points, from 0.
-
-    None if there is no such array for so many points, or several.
-    """
+    """Return the triangles or quads that the only fitting array lists by their points, from 0."""
     found = [np.asarray(a[...]) for name, a in arrays.items() if is_connectivity(name, a)]
     found = [c - (c.min() == 1 and c.max() == n_points) for c in found if c.size]
     fitting = [cells for cells in found if cells.min() >= 0 and cells.max() < n_points]
@@ -189,7 +177,7 @@ def _reordered(surface: pv.PolyData, metadata: Mapping[str, Any]) -> pv.PolyData
     if len(order) != (mesh.n_cells if cells else len(mesh.points)):
         raise ValueError(
             f"{metadata['original']['source']} has changed since {metadata['source']} was prepared "
-            f"from it with {len(order)} rows; prepare it again"
+            "from it; prepare it again"
         )
     points, connectivity, offsets = mesh.points, mesh.connectivity, mesh.offsets
     if cells:

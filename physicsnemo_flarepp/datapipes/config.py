@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 _MOST_VALUES = 1_000_000
 
 
-def setting(default: Any, told: str) -> Any:
-    """Return a field of a config; `told` explains it in the help of the command."""
-    if isinstance(default, type):
-        return field(default_factory=default, metadata={"help": told})
-    return field(default=default, metadata={"help": told})
+def setting(default: Any, text: str) -> Any:
+    """Return a field of a config with its help; a class as default makes a new one each time."""
+    key = "default_factory" if isinstance(default, type) else "default"
+    return field(**{key: default}, metadata={"help": text})
 
 
 @dataclass
@@ -29,8 +28,8 @@ class DataConfig:
 
     benchmark: str | None = setting(
         None,
-        "Published benchmark, which gives the reader, the splits and the normalisation. Default: "
-        "that of the built-in set; null with root needs reader._target_.",
+        "Published benchmark, which gives reader, splits and normalisation; null with root needs "
+        "reader._target_.",
     )
     reader: Any = setting(
         dict,
@@ -42,8 +41,8 @@ class DataConfig:
     )
     coordinates: Any = setting(
         None,
-        "Own files (data=own): the array of the coordinates, the arrays x, y, z, or grid. Meshes "
-        "have their own. null: guessed and reported.",
+        "Own files (data=own): the array of the coordinates, the arrays x, y, z, or grid; not for "
+        "meshes. null: guessed and reported.",
     )
     features: Any = setting(
         None,
@@ -66,20 +65,17 @@ class DataConfig:
     builtin: str | None = setting(None, "Built-in set, generated or taken from its cache.")
     splits: Any = setting(
         None,
-        "Which cases are for training, validation and testing. null leaves it to the data: its "
-        "manifest.json, its directories train, val and test, or published positions. Else a "
-        "mapping with train, val and test: fractions of the cases (with a seed), or each the name "
-        "of a split of the manifest, a list of ids, or a file of ids; a text alone is a manifest.",
+        "null: by manifest.json, directories train, val and test, or published positions. Else a "
+        "mapping with train, val and test: fractions of the cases (with a seed), or each a split "
+        "of the manifest, a list of ids, or a file of ids; a text alone is a manifest.",
     )
     n_train: int | None = setting(
-        None,
-        "Training cases; null takes the published or built-in number. 0 is for files that hold "
-        "test cases only.",
+        None, "Training cases; null takes the published number. 0: files of test cases only."
     )
     n_val: int | None = setting(
         None,
-        "Validation cases; null takes published cases that are in neither of the other splits, or "
-        "as many as test cases in built-in sets. 0 takes none.",
+        "Validation cases; null takes published cases that are in no other split, or as many as "
+        "test cases of built-in sets.",
     )
     n_test: int | None = setting(None, "Test cases; null takes the published or built-in number.")
     n_points: int | None = setting(None, "Tokens drawn per training case; null takes all.")
@@ -91,13 +87,13 @@ class DataConfig:
     )
     weights: str = setting(
         "none",
-        "Weight of a token in the gathers of the model: none (all alike), measure (the area it "
-        "stands for), auto (measure where areas are known) or the name of a stored array.",
+        "Weight of a token in the gathers of the model: none, measure (the area it stands for), "
+        "auto (measure where areas are known) or the name of a stored array.",
     )
     sampling_density: str = setting(
         "cells",
-        "How training tokens are drawn: cells, each as likely as any other, or area, in proportion "
-        "to weights, which are corrected for it. Test tokens are always drawn by cells.",
+        "How training tokens are drawn: cells, all equally likely, or area, in proportion to "
+        "weights, which are corrected for it. Test tokens are always drawn by cells.",
     )
     transforms: Any = setting(
         list,
@@ -107,23 +103,20 @@ class DataConfig:
     )
     normalization: Any = setting(
         "fit",
-        "fit: coordinates centred and divided by one scale, all else to mean 0 and deviation 1, "
-        "fitted to the training split. paper: what was published for the benchmark. none. Or a "
-        "mapping of what differs from fit, from sample key to gaussian, isotropic, per_point, "
-        'unit_box or none. {"load": path}: a stored normaliser.',
+        "fit: coordinates centred and divided by one scale, all else to mean 0 and deviation 1. "
+        "paper: as published. none. Or what differs from fit: a mapping from sample key to "
+        'gaussian, isotropic, per_point, unit_box or none. {"load": path}: a stored normaliser.',
     )
     baseline: str = setting(
         "none",
-        "linear or mean_field: the model learns what a fit to the training cases leaves over, "
-        "token by token: linear regression on the globals, or the mean field, times the size of "
-        "the fields by the globals where that fits better. For cases that share a mesh. none: it "
-        "learns the fields.",
+        "linear or mean_field, for cases that share a mesh: the model learns the remainder of a "
+        "fit, token by token: a regression on the globals, or the mean field, times the size of "
+        "the fields by the globals where that fits better. none: it learns the fields.",
     )
     batch_size: int = setting(
         1,
-        "Training cases per batch over all data ranks, so that any number of ranks trains the "
-        "same: each data rank reads an equal part, and a number that they do not divide is an "
-        "error.",
+        "Training cases per batch over all data ranks, which must divide it: any number of ranks "
+        "trains the same.",
     )
     batch_size_test: int = setting(
         1, "Cases that a data rank evaluates at a time; changes no number."
@@ -132,8 +125,8 @@ class DataConfig:
     prefetch: int = setting(2, "Batches read ahead.")
     memory: float = setting(
         0.25,
-        "Share of the free memory in which decoded cases stay between epochs, those used last; 0 "
-        "keeps none. Prepared cases and stores are read by rows and not kept.",
+        "Share of the free memory in which decoded cases stay between epochs; 0 keeps none. "
+        "Prepared cases and stores are read by rows.",
     )
     builtin_seed: int = setting(
         0, "Seed of the built-in set, so that runs that differ in seed train on the same data."
@@ -152,10 +145,7 @@ class ParallelConfig:
 
 @dataclass
 class LoaderConfig(DataConfig):
-    """What :func:`~.loaders.build_dataloaders` accepts: the data, and where the loaders stand.
-
-    A run sets what is added here from its seed, its device and its ranks.
-    """
+    """The data, and the place of the loaders: seed, device and ranks, which a run sets itself."""
 
     seed: int = setting(
         0,
@@ -185,7 +175,7 @@ def load_yaml(path: Path) -> "DictConfig":
 
 
 def _n_values(node: yaml.Node | None, known: dict[int, float]) -> float:
-    """Count the values below a node, those of an alias at each of its places; inf in a circle."""
+    """Count the values below a node, those of an alias at each place; inf in a circle."""
     if node is None or isinstance(node, yaml.ScalarNode):
         return 1
     if id(node) not in known:

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from huggingface_hub.hf_api import RepoFile
+from rich.filesize import decimal
 
 from ..files import check_inside, exclusive, put_in_place, reading, replace_text
 from ..progress import progress_bar
@@ -24,7 +25,6 @@ from .transfer import (
     connecting,
     download_bar,
     fetch_all,
-    in_words,
     list_files,
     missing_bytes,
     unpack,
@@ -45,10 +45,9 @@ FILE_KINDS = {
     "csv": ("*_{i}.csv",),
     "volume": ("volume_{i}.vtu", "volume_{i}.vtu.[0-9][0-9].part"),
 }
-# Who published the splits below: those called "full" in the manifests of repository
-# neilashton/caemldatasets, assets/downloads/<set>/<set>_official_splits/splits/manifest.json.
-# It also has smaller ones and ones by drag, geometry and wake; a manifest fetched from there works
-# as it is: data.splits={manifest: ..., train: scarce_train, val: scarce_val, test: scarce_test}.
+# The splits "full" in assets/downloads/<set>/<set>_official_splits/splits/manifest.json of the
+# repository neilashton/caemldatasets. Its other manifests work as they are:
+# data.splits={manifest: ..., train: scarce_train, val: scarce_val, test: scarce_test}.
 _SPLITS_SOURCE = "https://caemldatasets.org, split full"
 
 
@@ -100,18 +99,15 @@ def download(
 ) -> Path:
     """Fetch and unpack the archive of a published set below `root` and return its folder.
 
-    An interrupted download resumes; an existing folder is complete and left as it is. If sets
-    share an archive, the first download brings them all. `keep` leaves the archive in `root`;
-    `endpoint` is a mirror instead of ``HF_ENDPOINT`` or the hub.
+    An interrupted download resumes. `keep` leaves the archive in `root`; `endpoint` is a mirror.
     """
     if name not in ARCHIVED_SETS:
         raise ValueError(f"set {name!r} is not published; choose one of {ARCHIVED_SETS}")
     spec, root = benchmark(name), Path(root).expanduser()
     folder, archive = root / spec.folder, root / spec.archive
     by_hand = (
-        f"To fetch it by hand, open {spec.source}/tree/main on a machine with network, copy "
-        f"{spec.archive} to {root} and call this command again. A built-in set needs no network: "
-        "set `builtin` in the config"
+        f"Or copy {spec.archive} from {spec.source}/tree/main to {root} and call again. Built-in "
+        "sets need no network: set data.builtin"
     )
     with _lock(root, spec.folder):
         if not folder.exists():
@@ -128,9 +124,8 @@ def download(
     origin = folder / ORIGIN
     source = json.loads(origin.read_text())["archive"] if origin.is_file() else "no archive"
     raise FileNotFoundError(
-        f"{folder} exists (from {source}) but holds no {', '.join(spec.published or spec.files)}. "
-        "Move it away and call again; if that does not help, the repository has changed: look at "
-        f"{spec.source} and set `data.root` to where the files are"
+        f"{folder} (from {source}) holds no {', '.join(spec.published or spec.files)}. Move it "
+        f"away and call again, or fetch the files from {spec.source} and set data.root"
     )
 
 
@@ -140,11 +135,11 @@ def _fetch_archive(archive: Path, spec: BenchmarkSpec, endpoint: str | None) -> 
     if remote is None:
         present = ", ".join(file.path for file in files[:20]) or "nothing"
         raise FileNotFoundError(
-            f"{spec.source} has no file {spec.archive} (it lists {len(files)} files: {present}). "
-            "The repository has changed: fetch the set by hand and set `data.root`"
+            f"{spec.source} has no file {spec.archive}, only {present}. The repository changed: "
+            "fetch the set by hand and set data.root"
         )
     missing = missing_bytes(archive, remote)
-    print(f"{spec.archive}: {in_words(missing)} of {in_words(remote.size)} to fetch")
+    print(f"{spec.archive}: {decimal(missing)} of {decimal(remote.size)} to fetch")
     # Unpacked it takes at least as much as packed, and both exist for a while.
     check_space(archive.parent, missing + remote.size, f"{spec.archive} and its contents")
     fetch_all(HUB_REPOSITORY, [(archive, remote)], endpoint)
@@ -157,10 +152,9 @@ def parse_runs(text: str) -> list[int]:
         bounds = [bound.strip() for bound in part.split("-")]
         if len(bounds) > 2 or not all(bound.isdecimal() for bound in bounds):
             raise ValueError(f"runs are {text!r}, expected numbers and ranges such as 1-10,12")
-        chosen = range(int(bounds[0]), int(bounds[-1]) + 1)
-        if not chosen:
-            raise ValueError(f"runs are {text!r}, expected numbers and ranges that go up")
-        runs.update(dict.fromkeys(chosen))
+        runs.update(dict.fromkeys(range(int(bounds[0]), int(bounds[-1]) + 1)))
+    if not runs:
+        raise ValueError(f"runs are {text!r}, expected numbers and ranges such as 1-10,12")
     return list(runs)
 
 
@@ -195,9 +189,8 @@ def download_runs(
 ) -> Path:
     """Fetch files of runs to ``<root>/<name>/run_<i>`` and return ``<root>/<name>``.
 
-    The size is printed first; a dry run stops there. Complete files, recognised by their sizes, are
-    left as they are; an interrupted one resumes. Volumes in parts are joined, and a manifest
-    assigns the runs to the published splits.
+    Interrupted files resume. Volumes in parts are joined, and a manifest assigns the runs to the
+    published splits. A dry run prints the size and stops.
     """
     if name not in RAW_SETS:
         raise ValueError(f"set {name!r} has no runs to fetch; choose one of {list(RAW_SETS)}")
@@ -224,7 +217,7 @@ def download_runs(
         missing = sum(missing_bytes(path, file) for path, file in files)
         print(
             f"{name}: {len(files)} files of {len(found) - len(absent)} runs, "
-            f"{in_words(sum(file.size for _, file in files))}, of which {in_words(missing)} are to "
+            f"{decimal(sum(file.size for _, file in files))}, of which {decimal(missing)} are to "
             f"be fetched to {folder}",
             flush=True,
         )
@@ -264,10 +257,7 @@ def _join_parts(whole: Path) -> None:
 
 
 def write_manifest(name: str, folder: Path) -> str:
-    """Write the published split of the runs that are in `folder`, and return what was done.
-
-    A manifest of somebody else is left as it is.
-    """
+    """Write the published split of the runs in `folder`, unless another manifest is there."""
     path = folder / MANIFEST
     if path.is_file():
         with reading(path):

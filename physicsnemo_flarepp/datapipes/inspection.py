@@ -22,7 +22,7 @@ from .readers.array_files import Rowwise
 from .readers.case_files import in_order
 from .readers.case_tables import make_table
 from .readers.contents import SUFFIXES, Contents, Wanted, is_connectivity, open_file
-from .readers.names import MEASURE, NO_WEIGHTS, Names, complete
+from .readers.names import MEASURE, NAMES, NO_WEIGHTS, Names, complete
 from .readers.splits import SPLITS
 from .sources import open_source
 from .statistics import OTHER_UNITS, has_same_inputs
@@ -121,8 +121,7 @@ def inspect_data(path: str | Path) -> Inspection:
     if names is not None:
         problems = _look_at_some(path, readers)
         given["root"] = str(path.resolve())
-        keys = ("root", "coordinates", "features", "fields", "globals", "association")
-        config = {key: given[key] for key in keys if given[key] is not None}
+        config = {key: given[key] for key in ("root", *NAMES) if given[key] is not None}
         if not _has_measure(first, names):
             config["weights"] = NO_WEIGHTS
             guesses = [*guesses, "weights are none: the area or volume of each point is not known"]
@@ -248,8 +247,8 @@ def _compare(cases: Sequence[tuple[CaseReader, int]], *, progress: bool = False)
     kinds: dict[str, dict[str, Any]] = {}
     with progress_bar("check", len(cases), progress) as advance:
         for reader, index in cases:
-            # Which case is the odd one is told when all were read.
-            reader.forget_common()
+            # Which case is the odd one is known when all were read.
+            reader.common.clear()
             try:
                 sample, metadata = reader[index]
             except (ValueError, OSError) as error:
@@ -323,11 +322,7 @@ def _channel_sizes(
 
 
 def _out_of_scale(sizes: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
-    """Yield case, size and the median of all, of cases whose size is far from it.
-
-    Where the other cases differ much among themselves, or in sign, it is the quantity that varies,
-    not its unit; near 0 it may do so more.
-    """
+    """Yield case, size and median of sizes far from the median, unless others vary much as well."""
     present = {case: abs(size) for case, size in sizes.items() if size != 0}
     if len(present) < 2 or len({size > 0 for size in sizes.values() if size != 0}) > 1:
         return

@@ -26,12 +26,10 @@ from .statistics import fit_normalizer
 
 @dataclass(eq=False)
 class CaseSampler(Sampler[int]):
-    """Order of the cases that one data rank reads in an epoch.
+    """Order of the cases that one data rank, (rank, size) in `shard`, reads in an epoch.
 
-    `shard` is (rank, size) among data-parallel ranks. `shuffle` draws a new order each epoch from
-    (seed, epoch). `equal_counts` repeats the first cases so that every rank reads the same number,
-    which collectives in every training step need; without it each case is read exactly once over
-    all ranks, which a test metric needs.
+    `equal_counts` repeats the first cases so that every rank reads the same number, which training
+    needs; without it each case is read exactly once over all ranks.
     """
 
     n_cases: int
@@ -119,11 +117,7 @@ def _to_device(values: list[int], device: torch.device) -> Int[Tensor, " n"]:
 
 
 class Loaders(NamedTuple):
-    """Loaders of the splits and the normaliser that all of them apply.
-
-    The loader of a split that the data does not have is None; at least one of `test` and `val` is
-    present. No case of a split is read before its loader is used.
-    """
+    """Loaders of the splits, None for one that the data does not have, and their normaliser."""
 
     train: DataLoader
     test: DataLoader | None
@@ -190,26 +184,22 @@ def _open_on_ranks(
 ) -> DataSource:
     """Return the source of a config, checked against the ranks that are running."""
     cfg = checked_config(cfg)
-    batch_size, n_data, n_context = (
-        cfg.batch_size,
-        cfg.parallel.data_size,
-        cfg.parallel.context_size,
-    )
+    batch_size, parallel = cfg.batch_size, cfg.parallel
+    n_data, n_context = parallel.data_size, parallel.context_size
     ranks = n_data * n_context
     if dist.is_initialized() and dist.get_world_size() != ranks:
         raise ValueError(
             f"parallel has data_size={n_data} and context_size={n_context}, but "
-            f"{dist.get_world_size()} ranks are running; their product must be the number of ranks"
+            f"{dist.get_world_size()} ranks are running"
         )
     if batch_size < 1:
         raise ValueError(f"data.batch_size is {batch_size}, expected at least 1")
     if batch_size % n_data:
         raise ValueError(
-            f"data.batch_size is {batch_size}, the cases of a batch over all ranks, which {n_data} "
-            "data ranks cannot share equally. Let ranks share cases instead (parallel.context="
-            f"{ranks // math.gcd(batch_size, ranks)} of {ranks} ranks), which trains as one rank "
-            f"would, or set data.batch_size to a multiple of {n_data}, such as "
-            f"{-(-batch_size // n_data) * n_data}, which changes the training"
+            f"data.batch_size is {batch_size}, which {n_data} data ranks cannot share equally. Let "
+            f"ranks share cases (parallel.context={ranks // math.gcd(batch_size, ranks)} of "
+            f"{ranks} ranks), which trains as one rank would, or set data.batch_size to a "
+            f"multiple of {n_data}, such as {-(-batch_size // n_data) * n_data}"
         )
     return open_source(cfg, trust, data)
 
@@ -237,7 +227,7 @@ def _make_normalizer(data: DataSource, train: CaseReader) -> Normalizer:
         if fields != list(spec.outputs):
             raise ValueError(
                 f"normalization 'paper' has constants for the fields {list(spec.outputs)} of "
-                f"{spec.name}, but {fields} are read; read those fields, or use 'fit'"
+                f"{spec.name}, but {fields} are read; use 'fit'"
             )
         return paper_normalizer(spec)
     if "per_point" in kinds.values() and train.options.n_points is not None:
@@ -250,7 +240,7 @@ def _make_normalizer(data: DataSource, train: CaseReader) -> Normalizer:
         mine = range(parallel.data_rank, len(train), parallel.data_size)
         return fit_normalizer(train, kinds, cases=mine, group=dist.group.WORLD)
     if parallel.context_size > 1:
-        train = data.reader("train", whole_cases=True)
+        train = train.with_options(shard=(0, 1))
     return fit_normalizer(train, kinds)
 
 

@@ -1,15 +1,12 @@
 """Affine normalisation of samples, its inverse, its file, and baselines that outputs are added to.
 
-Baselines are the mean field and a linear regression on the parameters, fitted token by token. They
-need cases whose rows are the same places of a mesh. With ``data.baseline`` a network learns what
-they leave over.
+Baselines are the mean field and a linear regression on the parameters, fitted token by token to
+cases that share a mesh. With ``data.baseline`` a network learns the remainder.
 """
 
-import copy
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,25 +73,21 @@ class Affine:
         if self.shift.shape[-1] != values.shape[-1]:
             raise ValueError(
                 f"statistics for {self.shift.shape[-1]} channels met values of shape "
-                f"{tuple(values.shape)}; fit a normaliser to the fields that are read"
+                f"{tuple(values.shape)}; fit a new normaliser"
             )
         if self.shift.ndim == 1:
             return self.shift, self.scale
         if tokens is None and values.shape[-2] != len(self.shift):
             raise ValueError(
-                f"per-point statistics or a baseline for {len(self.shift)} points met values of "
-                f"shape {tuple(values.shape)}; give the mesh of training, or pass `tokens`, the "
-                "rows of these points in it"
+                f"statistics or a baseline for {len(self.shift)} points met values of shape "
+                f"{tuple(values.shape)}; give the mesh of training, or pass `tokens`, their rows"
             )
         rows = slice(None) if tokens is None else tokens
         shift = self.shift[rows]
         met = 0 if given is None else given.shape[-1]
         for part, expected in ((self.slope, len), (self.gain, lambda gain: len(gain) // 2 - 2)):
             if part is not None and met != expected(part):
-                raise ValueError(
-                    f"a baseline of {expected(part)} parameters met {met}; give the globals of "
-                    "training"
-                )
+                raise ValueError(f"a baseline of {expected(part)} parameters met {met} globals")
         if self.slope is not None:
             shift = shift + torch.einsum("...g,g...nk->...nk", given, self.slope[:, rows])
         scale = self.scale[rows]
@@ -203,10 +196,7 @@ class Normalizer(Transform):
             metadata = file.metadata() or {}
             state = {name: file.get_tensor(name) for name in file.keys()}
         if metadata.get("format") != _FORMAT:
-            raise ValueError(
-                f"{path} has the metadata {json.dumps(metadata)}, expected the format {_FORMAT!r}; "
-                "give a file that Normalizer.save wrote"
-            )
+            raise ValueError(f"{path} has the metadata {metadata}, not of Normalizer.save")
         expected = {f"{key}.{part}" for key in _STORED_KEYS for part in ("shift", "scale")}
         slope, gain = state.get("fields.slope"), state.get("fields.gain")
         pairs = state.keys() - {"fields.slope", "fields.gain"}
@@ -219,8 +209,7 @@ class Normalizer(Transform):
             fits &= given > 0 and (slope is None or len(slope) == given)
         if not pairs <= expected or len(pairs) != 2 * len(halves) or not fits:
             raise ValueError(
-                f"{path} holds {sorted(state)}, expected shift and scale of keys among "
-                f"{NORMALIZED_KEYS}; give a file that Normalizer.save wrote"
+                f"{path} holds {sorted(state)}, expected shift and scale of {NORMALIZED_KEYS}"
             )
         normalizer = cls()
         normalizer.load_state_dict(state)
@@ -233,11 +222,6 @@ class Normalizer(Transform):
 
 def paper_normalizer(spec: BenchmarkSpec) -> Normalizer:
     """Return the normaliser with the constants that the paper publishes for `spec`."""
-    if not spec.constants:
-        raise ValueError(
-            f"no normalisation constants are published for {spec.name}; fit the paper's convention "
-            f"{dict(spec.normalization)} to the training split"
-        )
     return Normalizer({key: Affine(*map(torch.tensor, c)) for key, c in spec.constants.items()})
 
 
@@ -250,8 +234,8 @@ def normalization_kinds(data: Mapping[str, Any]) -> dict[str, str] | None:
         spec = BENCHMARKS.get(data.get("benchmark") or data.get("builtin"))
         if spec is None:
             raise ValueError(
-                "normalization 'paper' is the convention of a benchmark, but `benchmark` is not "
-                "set; use 'fit', or a mapping such as {coordinates: unit_box}"
+                "normalization 'paper' needs data.benchmark; use 'fit', or a mapping such as "
+                "{coordinates: unit_box}"
             )
         return dict(spec.normalization)
     if not isinstance(choice, Mapping):
@@ -272,18 +256,15 @@ def centres_fields(data: Mapping[str, Any]) -> bool:
 
 def whole_cases(reader: CaseReader, *, n_points: int | None = None) -> CaseReader:
     """Return a reader of the same cases on one rank, with all tokens or a fixed draw of them."""
-    whole = copy.copy(reader)
     fixed = {"sampling": "fixed", "shard": (0, 1), "density": "cells"}
-    whole.options = replace(reader.options, n_points=n_points, **fixed)
-    return whole
+    return reader.with_options(n_points=n_points, **fixed)
 
 
 class FieldFit:
     """Sums over cases from which fields are regressed on the parameters, token by token.
 
-    Errors are relative, so a regression minimises those: each case counts by the inverse square of
-    its field's norm. Otherwise cases with small fields get the errors of those with large ones.
-    `widths` are the channels of each error; fields are divided by what a `gain` tells.
+    Errors are relative, so each case counts by the inverse square of its field's norm. `widths` are
+    the channels of each error; a `gain` gives the sizes that fields are divided by.
     """
 
     def __init__(self, widths: Sequence[int], gain: Float[Tensor, "c k"] | None = None) -> None:
@@ -347,8 +328,8 @@ class FieldFit:
     def solve(self, kind: str, over_sizes: "FieldFit", *, plain: bool = False) -> Affine:
         """Return the fit; unless `plain`, that of fields over their sizes where it is better.
 
-        The scale is the deviation of what is left over, relative to the sizes, as the errors are.
-        With one scale for all cases a network adds to small fields what it learns from large ones.
+        The scale is the deviation of the remainder relative to the sizes, as errors are: with one
+        scale for all cases a network would add to small fields what it learns from large ones.
         """
         found, scale = np.zeros_like(self._sums[-1]), np.zeros(sum(self._widths))
         gain = over_sizes._gain.clone()
@@ -403,10 +384,7 @@ def _fit_gain(given: np.ndarray, squares: np.ndarray) -> np.ndarray:
 def _ridge(
     gram: np.ndarray, cross: np.ndarray, squares: float, cases: int
 ) -> tuple[np.ndarray, float]:
-    """Return the coefficients (k, n) and their error by generalised cross-validation.
-
-    It chooses the penalty. `squares` are those of the values, added up over all cases.
-    """
+    """Return coefficients (k, n) by the best penalty, and their error by cross-validation."""
     spread = np.diag(gram) - gram[0] ** 2 / max(gram[0, 0], 1e-300)
     best, least = cross, np.inf
     for ridge in _RIDGES:
@@ -422,7 +400,7 @@ def _ridge(
 
 
 def fit_baseline(reader: CaseReader, normalizer: Normalizer, kind: str) -> dict[str, Affine]:
-    """Return what lets a network learn what a baseline leaves over: its fields, and its places."""
+    """Return the affine maps with which a network learns the remainder of a baseline."""
     if kind not in BASELINES:
         raise ValueError(f"data.baseline is {kind!r}; choose none, {' or '.join(BASELINES)}")
     whole = whole_cases(reader)
@@ -431,25 +409,19 @@ def fit_baseline(reader: CaseReader, normalizer: Normalizer, kind: str) -> dict[
     for index, case in enumerate(whole.case_ids):
         if not fit.see(normalizer(whole[index][0])):
             raise ValueError(
-                f"data.baseline is {kind!r}, which is fitted token by token, but case {case} has "
-                "another number of tokens than those before it; set data.baseline=none"
+                f"data.baseline is {kind!r}, but case {case} has a different number of tokens; set "
+                "data.baseline=none"
             )
-    if not fit.corresponds:
-        raise ValueError(
-            f"data.baseline is {kind!r}, but the rows of the cases are at different places, so "
-            "they have no field in common; set data.baseline=none"
-        )
-    if kind == "linear" and fit.parameters == 0:
-        raise ValueError(
-            "data.baseline is 'linear', but the cases have no parameters; name them in "
-            "data.globals, or set data.baseline=mean_field"
-        )
     least = 2 if kind == "mean_field" else fit.parameters + 2
-    if fit.cases < least:
-        raise ValueError(
-            f"data.baseline is {kind!r}, which needs {least} training cases to leave something to "
-            f"learn, but there are {fit.cases}; set data.baseline to mean_field or none"
-        )
+    problem = ""
+    if not fit.corresponds:
+        problem = "the rows of the cases are at different places"
+    elif kind == "linear" and fit.parameters == 0:
+        problem = "the cases have no parameters (data.globals)"
+    elif fit.cases < least:
+        problem = f"it needs {least} training cases to leave something to learn, not {fit.cases}"
+    if problem:
+        raise ValueError(f"data.baseline is {kind!r}, but {problem}; set another, or none")
     over_sizes = fit.over_sizes()
     for index in range(len(whole)):
         over_sizes.see(normalizer(whole[index][0]))

@@ -33,9 +33,10 @@ from .loaders import check_disjoint
 from .readers import CaseReader
 from .readers.base import MEASURE, NO_WEIGHTS, TokenTable
 from .readers.case_files import some
+from .readers.names import NAMES
 from .readers.prepared import CASE_FILE, COLUMN_GROUPS, FORMAT, read_case_file
 from .readers.splits import MANIFEST, SPLITS
-from .sources import NAMES, DataSource, open_source
+from .sources import DataSource, open_source
 from .specs import builtin_name, force_convention
 from .statistics import Moments
 from .validation import check_finite, check_range
@@ -56,9 +57,8 @@ def prepare(
 ) -> Path:
     """Write the cases of a data config to `out` in random order of rows, and return `out`.
 
-    Existing cases are kept, so an interrupted preparation resumes; a case appears whole or not at
-    all, and the manifest last. A case that cannot be read does not stop the others; an error at the
-    end names all such cases. Cases in `out` that were prepared with other settings are an error.
+    An interrupted preparation resumes; a case appears whole or not at all, and the manifest last.
+    A case that cannot be read does not stop the others; an error at the end names all such cases.
     """
     workers = min(4, os.cpu_count() or 1) if workers is None else workers
     if workers < 1:
@@ -106,8 +106,8 @@ def _check_settings(out: Path, seed: int, data: DataSource) -> None:
     others = [found.name for found in out.iterdir() if not found.name.startswith(".")]
     if others and not path.is_file():
         raise FileExistsError(
-            f"{out} holds {some(others, 3)} and was not written by `flarepp prepare`; cases need a "
-            "folder of their own: set prepare.out to a new one"
+            f"{out} holds {some(others, 3)} and was not written by `flarepp prepare`; set "
+            "prepare.out to a new folder"
         )
     if path.is_file():
         with reading(path):
@@ -118,8 +118,7 @@ def _check_settings(out: Path, seed: int, data: DataSource) -> None:
         if changed:
             told = ", ".join(f"{n} was {stored.get(n)} and is {settings[n]}" for n in changed)
             raise ValueError(
-                f"{out} was prepared with other settings: {told}. Use the same settings, choose "
-                "another folder, or remove this one"
+                f"{out} was prepared with other settings: {told}. Use these, or another folder"
             )
     replace_text(path, json.dumps(settings, indent=2) + "\n")
 
@@ -128,8 +127,8 @@ def _check_replaceable(folder: Path) -> None:
     """Raise if a folder that a case would replace is not a prepared case itself."""
     if folder.exists() and not (folder / CASE_FILE).is_file():
         raise FileExistsError(
-            f"{folder} is not a prepared case, but would have to be removed for one. Nothing was "
-            "removed; set prepare.out to another folder, or move it away"
+            f"{folder} is not a prepared case, but in the way of one; set prepare.out to another "
+            "folder, or move it away"
         )
 
 
@@ -158,10 +157,7 @@ def _write_cases(
 
 
 def _write_case(reader: CaseReader, index: int, folder: Path, seed: int) -> None:
-    """Write a case to `folder`, which exists only once it is complete, unless it is there already.
-
-    The order of its rows is seeded by `seed` and the id of the case.
-    """
+    """Write a case, its rows in a random order, to `folder`, which appears once complete."""
     case_id, described = reader.case_ids[index], reader.describe_case(index)
     files = [Path(file) for file in described.get("files", [described["source"]])]
     # Sizes and times, which show a change.

@@ -23,19 +23,20 @@ from .readers import CaseReader, DarcyReader, GeoFNOReader, NamedReader, OwnRead
 from .readers.base import MEASURE, NO_WEIGHTS
 from .readers.benchmarks import stored_cases
 from .readers.memory import MemoryCases, MemoryReader, from_dataset
+from .readers.names import NAMES
 from .readers.splits import (
     SPLITS,
     SplitFraction,
     SplitMissing,
-    SplitName,
     case_choices,
     says_its_split,
 )
 from .specs import BenchmarkSpec, benchmark
 
-# Arguments of readers that have their own place in the config.
-NAMES = ("coordinates", "features", "fields", "globals", "association")
-_SET_BY_DATA = ("root", "split", "cases", "manifest", "n_train", "n_val", "n_test", "options")
+_SET_BY_DATA = (
+    *("root", "split", "cases", "manifest", "choice"),
+    *("n_train", "n_val", "n_test", "options"),
+)
 # Weights that are the measure of the tokens where it is known.
 AUTO = "auto"
 # Marks a config whose cases were in memory.
@@ -82,16 +83,16 @@ class DataSource:
         if self.cfg.n_val == 0:
             return False
         # Else a reader that knows no validation split might give the cases of another.
-        knows = "n_val" in inspect.signature(self.reader_class).parameters
+        knows = _takes(self.reader_class, "n_val")
         if not knows and ("val" in self.splits or self.cfg.n_val is not None):
             raise ValueError(
-                f"{self.reader_class.__name__} has no validation split (no argument `n_val`); set "
-                "data.n_val to 0, or null without data.splits.val"
+                f"{self.reader_class.__name__} has no argument n_val, so no validation split; set "
+                "data.n_val to 0"
             )
         return knows
 
-    def reader(self, split: str, *, whole_cases: bool = False) -> CaseReader:
-        """Return the reader of a split, of this rank's tokens or of whole cases."""
+    def reader(self, split: str) -> CaseReader:
+        """Return the reader of a split, of this rank's tokens."""
         cfg, reader, given = self.cfg, self.reader_class, _plain(self.cfg)
         arguments = given["reader"]
         arguments.pop("_target_", None)
@@ -107,24 +108,21 @@ class DataSource:
                 f"data.{next(iter(names))} is for own files (data=own); "
                 f"{self.reader_class.__name__} takes the names of its arrays in data.reader"
             )
-        taken = inspect.signature(reader).parameters
         # Where some splits are listed, another is what the data says it is, never a share of all.
-        unlisted = SplitName(split) if any(name in SPLITS for name in self.splits) else None
+        unlisted = split if any(name in SPLITS for name in self.splits) else None
         cases, manifest = self.splits.get(split, unlisted), self.splits.get("manifest")
         choice = {"cases": cases, "manifest": manifest}
         choice = {name: value for name, value in choice.items() if value is not None}
-        if any(name not in taken for name in choice):
+        if not all(_takes(self.reader_class, name) for name in choice):
             raise ValueError(
-                f"data.splits is {dict(cfg.splits)}, but the cases of "
-                f"{self.reader_class.__name__} have positions, not names: set data.n_train, "
-                "data.n_val and data.n_test instead"
+                f"data.splits is {dict(cfg.splits)}, but cases of {self.reader_class.__name__} "
+                "have positions, not names: set data.n_train, data.n_val and data.n_test"
             )
         _check_arguments(
             self.reader_class,
             arguments,
-            [name for name in taken if name not in _SET_BY_DATA],
-            ". An experiment made for other data may have set it: choose data by experiment=..., "
-            "or leave it out with experiment=none",
+            [name for name in inspect.signature(reader).parameters if name not in _SET_BY_DATA],
+            ". An experiment for other data may have set it: choose another, or experiment=none",
         )
         training, parallel = split == "train", cfg.parallel
         made = reader(
@@ -132,12 +130,12 @@ class DataSource:
             split=split,
             n_train=cfg.n_train,
             n_test=cfg.n_test,
-            **({"n_val": cfg.n_val} if "n_val" in taken else {}),
+            **({"n_val": cfg.n_val} if _takes(self.reader_class, "n_val") else {}),
             **choice,
             options=ReaderOptions(
                 n_points=cfg.n_points if training else cfg.n_points_test,
                 sampling=cfg.sampling if training else "fixed",
-                shard=(0, 1) if whole_cases else (parallel.context_rank, parallel.context_size),
+                shard=(parallel.context_rank, parallel.context_size),
                 weights=cfg.weights,
                 density=cfg.sampling_density if training else "cells",
                 seed=cfg.seed if training else TEST_SEED,
@@ -160,6 +158,12 @@ class DataSource:
         return replace(self, cfg=OmegaConf.merge(self.cfg, reader.names.as_config()))
 
 
+def _takes(reader: type, name: str) -> bool:
+    """Return whether a reader takes an argument; ``**choice`` is all of how cases are chosen."""
+    parameters = inspect.signature(reader).parameters
+    return name in parameters or "choice" in parameters
+
+
 def _check_arguments(
     reader: type, given: Mapping[str, Any], accepted: Iterable[str], hint: str
 ) -> None:
@@ -174,10 +178,7 @@ def _check_arguments(
 def complete_names(
     cfg: Mapping[str, Any] | DictConfig, *, data: MemoryCases | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return a data config in which own files have all their names, and what was guessed for it.
-
-    The first training cases are opened for it. Other data has nothing to guess.
-    """
+    """Return a data config in which own files have all their names, and what was guessed for it."""
     plain = _plain(cfg)
     if plain.get("weights") == AUTO:
         plain["weights"] = open_source(cfg, True, data).cfg.weights
@@ -188,7 +189,7 @@ def complete_names(
     source = open_source(cfg, True, data)
     if not issubclass(source.reader_class, NamedReader):
         return plain, []
-    reader = source.reader("train", whole_cases=True)
+    reader = source.reader("train")
     reader.check_parameters()
     if data is not None:
         plain |= {"reader": {**(plain.get("reader") or {}), "_target_": MEMORY}}
@@ -199,8 +200,8 @@ def checked_config(cfg: Mapping[str, Any] | DictConfig) -> DictConfig:
     """Return a data config with all its defaults; an unknown key is an error."""
     if cfg.get("sequences") is not None:
         raise ValueError(
-            f"data.sequences is {cfg['sequences']!r}: sequences have classes, not fields. They are "
-            "for flarepp train; a run has its results in table.md and errors.csv"
+            f"data.sequences is {cfg['sequences']!r}: sequences have classes, not fields. Results "
+            "of such a run are in its table.md and errors.csv"
         )
     return OmegaConf.merge(OmegaConf.structured(LoaderConfig), _plain(cfg))
 
@@ -214,7 +215,7 @@ def open_source(
         _check_inside(cfg)
     if cfg.weights == AUTO:
         measured = open_source(OmegaConf.merge(cfg, {"weights": MEASURE}), trust, data)
-        known = measured.reader("train", whole_cases=True).open_case(0).weights
+        known = measured.reader("train").open_case(0).weights
         cfg.weights = MEASURE if MEASURE in known else NO_WEIGHTS
     if data is not None:
         choices = case_choices(cfg.splits, Path())
@@ -222,8 +223,8 @@ def open_source(
     if cfg.reader.get("_target_") == MEMORY:
         if cfg.root is None:
             raise ValueError(
-                "the cases of this config were in memory; give them again as data, such as "
-                "load_run(directory, data=...), or a folder of files as data.root (--data-root)"
+                "the cases of this config were in memory; give them again as load_run(directory, "
+                "data=...), or a folder of files as data.root (--data-root)"
             )
         cfg.reader._target_ = OwnReader.__name__
     name = cfg.benchmark or cfg.builtin
@@ -258,8 +259,7 @@ def _check_inside(cfg: DictConfig) -> None:
             if elsewhere or not Path(path).is_relative_to(root):
                 raise RefusedFile(
                     f"{text!r} in the data config is outside of the root of the data, {root}. Move "
-                    "the file there; or, if you trust whoever wrote the config, say trust=True "
-                    "(--trust)"
+                    "it there, or, if you trust the author, pass trust=True (--trust)"
                 )
 
 
@@ -277,10 +277,9 @@ def data_elsewhere(
 ) -> dict[str, Any]:
     """Return the config of the data in another directory, in the layout of `cfg`.
 
-    Data that was only moved keeps the splits of `cfg`. Which cases of other data are for testing is
-    what its directory says: its ``stamp.json`` (a built-in set), its ``manifest.json``, its
-    directory ``test``, or its file of test cases (Darcy). Where it says nothing, arrays with as
-    many cases as the published ones have the published split, and all other cases are for testing.
+    Data that was only moved keeps the splits of `cfg`. The test cases of other data are those that
+    its stamp, manifest, directory ``test`` or file of test cases (Darcy) names. Otherwise arrays
+    with as many cases as published have the published split, and all other cases are for testing.
 
     Examples
     --------
@@ -313,7 +312,7 @@ def data_elsewhere(
         return other | ({"n_train": 0} if tests else {})
     kind = str(target).rpartition(".")[2]
     reader = COMPONENT_REGISTRY.get(kind) if kind in COMPONENT_REGISTRY else None
-    if reader is not None and "cases" not in inspect.signature(reader).parameters:
+    if reader is not None and not _takes(reader, "cases"):
         return other
     return other | {"splits": {"test": 1.0}}
 
@@ -326,8 +325,7 @@ def _data_root(cfg: DictConfig) -> Path:
     """Return the directory of the files, after generating a built-in set and noting its counts."""
     if (cfg.root is None) == (cfg.builtin is None):
         raise ValueError(
-            f"root is {cfg.root!r} and builtin is {cfg.builtin!r}; set exactly one: `root` to a "
-            "directory of files, or `builtin` to the name of a built-in set"
+            f"data.root is {cfg.root!r} and data.builtin is {cfg.builtin!r}; set exactly one"
         )
     if cfg.root is not None:
         # A folder without a stamp was made by others and has no checksums to verify.
@@ -357,13 +355,8 @@ def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> t
     # Other registered components take other arguments, and PhysicsNeMo's mesh readers unpickle.
     if found is None or not trust and not issubclass(found, CaseReader):
         readers = [name for name in COMPONENT_REGISTRY.list() if name.endswith("Reader")]
-        told = f"reader {target!r} is not registered; registered are {readers}"
-        if not trust:
-            told += (
-                ", of which those of this package may be named by a file. Nothing was imported. If "
-                "you trust whoever wrote it, say trust=True (--trust)"
-            )
-        raise ValueError(told)
+        hint = "" if trust else ". Without --trust a file may name only those of this package"
+        raise ValueError(f"reader {target!r} is not registered; registered are {readers}{hint}")
     return found
 
 
@@ -389,8 +382,8 @@ def make_transform(entry: Mapping[str, Any], trust: bool) -> Transform:
         raise ValueError(f"transform {target!r} is not registered; registered are {known}")
     if not trust and (found.__name__ not in _SAFE_TRANSFORMS or "stats_file" in arguments):
         raise ValueError(
-            f"transform {target!r} may not be named in a file of others, because it could open "
-            "files. If you trust whoever wrote it, say trust=True (--trust)"
+            f"transform {target!r} in somebody else's file is refused: it could open files. "
+            "If you trust its author, pass trust=True (--trust)"
         )
     parameters = inspect.signature(found).parameters
     for name, value in arguments.items():
@@ -400,8 +393,7 @@ def make_transform(entry: Mapping[str, Any], trust: bool) -> Transform:
         return found(**arguments)
     except TypeError as error:
         raise ValueError(
-            f"data.transforms: {found.__name__} was not made ({error}); it takes "
-            f"{', '.join(parameters)}"
+            f"data.transforms: {found.__name__} takes {', '.join(parameters)} ({error})"
         ) from error
 
 

@@ -6,7 +6,6 @@ describes both; only the number of cases differs.
 """
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -73,16 +72,11 @@ class BenchmarkSpec:
     # Cases that are published for training and testing, the first of a file; None means all.
     pool: int | None = None
     grid: tuple[int, ...] | None = None
-    n_tokens: int | None = None
     normalization: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, tuple] = field(default_factory=dict)
     source: str = f"https://huggingface.co/datasets/{HUB_REPOSITORY}"
     published: tuple[str, ...] = ()
     archive: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.n_tokens is None and self.grid is not None:
-            object.__setattr__(self, "n_tokens", math.prod(self.grid))
 
     @property
     def folder(self) -> str | None:
@@ -99,11 +93,8 @@ TABLE_NAMES = {
     "areas": (TABLE_AREAS, None),
 }
 
-# Tokens per case of the presampled DrivAerML surfaces, by the size in their names.
-PRESAMPLED_SIZES = {
-    **{f"{thousands}k": 1000 * thousands for thousands in (10, 40, 100, 200, 300, 400, 500)},
-    "1m": 1_000_000,
-}
+# Tokens per case of the presampled DrivAerML surfaces, as their names say it.
+PRESAMPLED_SIZES = ("10k", "40k", "100k", "200k", "300k", "400k", "500k", "1m")
 _GAUSSIAN = {"coordinates": "none", "features": "gaussian", "fields": "gaussian"}
 _geo_fno = partial(
     BenchmarkSpec,
@@ -135,7 +126,6 @@ def _presampled(size: str) -> BenchmarkSpec:
         files=(f"{name}/*/run_*.npz",),
         n_train=387,
         n_test=97,
-        n_tokens=PRESAMPLED_SIZES[size],
         constants=constants if size == "40k" else {},  # published for this size alone
         archive=f"{name}.tar.gz",
     )
@@ -146,7 +136,6 @@ _SPECS = (
         name="elasticity",
         files=("Random_UnitCell_XY_10.npy", "Random_UnitCell_sigma_10.npy"),
         outputs=("stress",),
-        n_tokens=972,
     ),
     BenchmarkSpec(
         name="darcy",

@@ -1,9 +1,8 @@
 """Statistics of a training split, streamed case by case and merged over ranks.
 
-Counts, means and squared deviations are merged pairwise (Chan, Golub and LeVeque), in float64: no
-pass holds more than one case, and up to rounding the result does not depend on how cases are
-distributed over ranks. Also what else the inputs of cases tell: whether they differ at all, and
-where surfaces face.
+Counts, means and squared deviations are merged pairwise (Chan, Golub and LeVeque), in float64, so
+that up to rounding the result does not depend on how cases are distributed over ranks. Also whether
+the inputs of cases differ at all, and where surfaces face.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,10 +33,7 @@ _ORIENTED_ROWS, _FIRST_ROWS = 1 << 16, 1 << 12
 
 
 class Moments(NamedTuple):
-    """Count, mean, squared deviations and range of samples, per channel or per point and channel.
-
-    All have one shape, (k,) or (N, k), in float64. Where the count is 0, so is the mean.
-    """
+    """Count, mean, squared deviations and range of samples, (k,) or per point (N, k), float64."""
 
     count: Float[Tensor, "*shape"]
     mean: Float[Tensor, "*shape"]
@@ -102,8 +98,8 @@ class Moments(NamedTuple):
         """Return the normalisation of `kind`; constant targets and inputs are treated apart."""
         if (self.count == 0).any():
             raise ValueError(
-                f"{int((self.count == 0).sum())} points were in no training case; per-point "
-                "statistics need every point of the grid: fit without n_points"
+                f"{int((self.count == 0).sum())} points were in no training case, which per-point "
+                "statistics need; fit without n_points"
             )
         constant = self.low == self.high if target else is_constant(self.low, self.high)
         shift, scale = self.mean, self.deviation
@@ -137,10 +133,7 @@ def case_moments(sample: TensorDict, kinds: Mapping[str, str]) -> dict[str, Mome
 
 
 def input_ranges(cases: Collection[Mapping[str, Moments]]) -> dict[str, Any]:
-    """Return ``min`` and ``max`` per channel over the moments of cases, as lists for JSON.
-
-    By input, and as ``extent``, the sizes of cases along each axis; ``cases`` is their number.
-    """
+    """Return ``min`` and ``max`` of each input, ``extent`` of the sizes of ``cases``, as lists."""
     ranges: dict[str, Any] = {"cases": len(cases)}
     for key in _INPUTS:
         found = [moments[key] for moments in cases if key in moments]
@@ -178,11 +171,10 @@ def _bulk(
 ) -> dict[str, float]:
     """Return how far the bulk of the points is from their mean, in deviations, at most 1.
 
-    A far field or a few distant points dominate the deviation of a mesh, and would leave a small
-    part of the unit scale to the body in it. The median distance is robust against them; 1.48 times
-    it is no less than the deviation of points along a line, in a box or in a normal cloud.
-    Distances are counted in bins of 1/32 octave, which ranks add up in any order. `spread` gives
-    mean, deviation and which channels vary, by sample key; some tens of cases are read again.
+    A far field dominates the deviation of a mesh and would leave a small part of the unit scale to
+    the body in it. The median distance is robust against that; 1.48 times it is no less than the
+    deviation of points along a line, in a box or in a normal cloud. Distances are counted in bins,
+    which ranks add up in any order. `spread` has mean, deviation and varying channels by key.
     """
     bins = 2 * _OCTAVES * _BINS
     counts = {key: torch.zeros(bins, dtype=torch.int64) for key in spread}
@@ -213,10 +205,9 @@ def fit_normalizer(
 ) -> Normalizer:
     """Return the normaliser fitted to the cases of `reader`, which must be the training reader.
 
-    Each case is read once, as the reader returns it (with `n_points`, its draw). Standard
-    deviations are unbiased. An input that is constant up to rounding is only shifted; a constant
-    target gets the scale 0, so that it is predicted exactly. The same pass collects the ranges of
-    the inputs, the attribute ``ranges`` of the normaliser.
+    Standard deviations are unbiased. An input that is constant up to rounding is only shifted; a
+    constant target gets the scale 0, so that it is predicted exactly. The attribute ``ranges`` of
+    the normaliser has the ranges of the inputs.
     """
     unknown = {kind for kind in kinds.values() if kind not in KINDS}
     if unknown or set(kinds) - set(NORMALIZED_KEYS):
@@ -264,10 +255,8 @@ def doubtful_inputs(
 ) -> list[str]:
     """Return warnings about inputs that are constant, huge or tiny after normalisation.
 
-    And about cases of very different sizes, which are probably in different units. `ranges` are
-    those of :func:`input_ranges`, `kinds` how the normaliser was made (None if unknown) and
-    `names` those of the channels, both by sample key. `varying_axes` is the value of
-    ``data.coordinates`` that leaves out constant ones.
+    And about cases of very different sizes. `kinds` and `names` of channels are by sample key;
+    `varying_axes` is the value of ``data.coordinates`` that leaves out constant ones.
     """
     sizes = ranges.get("extent", {"min": (), "max": ()})
     axes = zip(names.get("coordinates", ()), sizes["min"], sizes["max"], strict=False)
@@ -316,8 +305,8 @@ def _remedy(key: str, kind: str | None, word: str) -> str:
 def has_same_inputs(cases: Sequence[tuple[CaseReader, int]]) -> bool:
     """Return whether no input tells several cases, each a reader and a position, apart."""
     tables = (reader.case(index) for reader, index in cases)
-    first = next(tables)
-    return len(cases) > 1 and all(_same_inputs(first, table) for table in tables)
+    one = next(tables)
+    return len(cases) > 1 and all(_same_inputs(one, other) for other in tables)
 
 
 def _same_inputs(one: TokenTable, other: TokenTable) -> bool:
@@ -334,10 +323,7 @@ def _same_inputs(one: TokenTable, other: TokenTable) -> bool:
 
 
 def surface_orientation(reader: CaseReader) -> str | None:
-    """Return where the normals of some cases point: ``outward`` or ``inward``.
-
-    None if cases differ, or have no normals, or do not enclose a volume.
-    """
+    """Return where the normals of some cases point, ``outward`` or ``inward``; None if unclear."""
     chosen = {0, len(reader) // 2, len(reader) - 1}
     found = {_orientation(reader.case(index)) for index in sorted(chosen)}
     return found.pop() if len(found) == 1 else None

@@ -1,8 +1,7 @@
 """Files of the Hugging Face hub: listed by its client library, fetched with resume, unpacked.
 
-The library finds token (``HF_TOKEN``), mirror (``HF_ENDPOINT``) and addresses, but discards a
-partial file when it is interrupted. Files of many gigabytes must resume, so the bytes come by plain
-HTTP with Range requests into a ``.part`` file that outlives the process.
+The library discards a partial file when it is interrupted. Files of many gigabytes must resume, so
+the bytes come by plain HTTP with Range requests into a ``.part`` file that outlives the process.
 """
 
 import errno
@@ -23,6 +22,7 @@ from huggingface_hub import HfApi, hf_hub_url
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HTTPError
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import build_hf_headers
+from rich.filesize import decimal
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 from ..files import RefusedFile, nearest_existing, put_in_place, reading, sync_folder
@@ -54,8 +54,7 @@ def connecting(by_hand: str) -> Iterator[None]:
     except (HTTPError, *_BROKEN) as error:
         reason = getattr(error, "reason", error)
         raise ConnectionError(
-            f"cannot fetch ({reason}); this machine seems to be offline, or the connection broke. "
-            f"Call again to resume. {by_hand}"
+            f"the connection failed ({reason}). Call again to resume. {by_hand}"
         ) from error
 
 
@@ -75,17 +74,9 @@ def check_space(folder: Path, needed: int, purpose: str) -> None:
     if free < needed:
         raise OSError(
             errno.ENOSPC,
-            f"{purpose} needs {in_words(needed)}, but the disk of {place} has {in_words(free)} "
+            f"{purpose} needs {decimal(needed)}, but the disk of {place} has {decimal(free)} "
             "free. Nothing was written; free some space, or choose another folder with --root",
         )
-
-
-def in_words(size: int) -> str:
-    """Return a number of bytes for people to read, such as 617 MB."""
-    for unit, bytes_of_unit in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= bytes_of_unit:
-            return f"{size / bytes_of_unit:.3g} {unit}"
-    return f"{size} bytes"
 
 
 def _part_of(target: Path) -> Path:
@@ -118,10 +109,7 @@ def fetch_all(
 
 
 def _fetch(target: Path, remote: RepoFile, url: str, progress: Progress) -> None:
-    """Download a file, resuming from its ``.part`` file, and rename that if its checksum is right.
-
-    A broken connection is retried as long as bytes arrive.
-    """
+    """Download a file to its ``.part`` file, with retries, and rename that if its hash is right."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = _part_of(target)
     if part.exists() and part.stat().st_size > remote.size:
@@ -153,7 +141,7 @@ def _fetch(target: Path, remote: RepoFile, url: str, progress: Progress) -> None
         part.unlink()
         raise ValueError(
             f"{remote.path}: {algorithm} checksum is {digest.hexdigest()}, expected {expected}. "
-            "The download was damaged and has been removed: call again"
+            "It was damaged and is removed: call again"
         )
     put_in_place(part, target)
 
@@ -228,10 +216,7 @@ def _refused(archive: Path, name: str, reason: str) -> RefusedFile:
 
 
 def unpack(archive: Path, target: Path, progress: Progress, origin: dict[str, str]) -> None:
-    """Unpack a ``.tar.gz`` to the folder `target`, which exists only once it is complete.
-
-    A single top folder of the same name becomes `target`; `origin` is recorded in it.
-    """
+    """Unpack a ``.tar.gz``, or its only folder, to `target`, which appears once complete."""
     check_space(target, check_members(archive, progress), f"unpacking {archive.name}")
     # Beside the target, so that the rename stays on one disk; what a kill left is thrown away.
     unfinished = target.with_name(f".{target.name}.unpacking")

@@ -29,16 +29,12 @@ class TooLarge(ValueError, MemoryError):
 
 
 def check_fits(path: Path | str, name: str, shape: Sequence[int], dtype: np.dtype) -> None:
-    """Raise if an array, as its file declares it, needs more memory than is free.
-
-    A few bytes can stand for any number of equal values, and a damaged header for any shape.
-    """
+    """Raise if an array, as its file declares it, needs more memory than is free."""
     size = math.prod(shape) * dtype.itemsize
     if size > _SMALL and size > (free := psutil.virtual_memory().available):
         raise TooLarge(
             f"{path}: {printable(name)} has the shape {tuple(shape)} and needs {size / 1e9:.3g} "
-            f"GB, but {free / 1e9:.3g} GB are free. Write it as smaller cases or, if the shape is "
-            "wrong, fetch or write the file again"
+            f"GB, but {free / 1e9:.3g} GB are free. Split the cases, or repair the file"
         )
 
 
@@ -48,9 +44,8 @@ def existing_directory(root: str | Path, *, expected: Sequence[str], source: str
     if not path.is_dir():
         state = "is not a directory" if path.exists() else "does not exist"
         raise FileNotFoundError(
-            f"data directory {path} {state}; expected a directory with {', '.join(expected)} "
-            f"(published at {source}). Set `root` to where the files are, or fetch published sets "
-            "with `flarepp download <set>`"
+            f"data directory {path} {state}; expected {', '.join(expected)} in it (published at "
+            f"{source}). Set data.root to where they are, or fetch them with `flarepp download`"
         )
     return path
 
@@ -64,14 +59,10 @@ def one_file(root: Path, pattern: str, *, source: str, preferred: str | None = N
     present = ", ".join(sorted(p.name for p in root.iterdir())[:20]) or "nothing"
     if not found:
         raise FileNotFoundError(
-            f"{root / pattern} is missing, and no folder below has it; {root} holds {present}. It "
-            f"is published at {source}"
+            f"{root / pattern} is missing, also below; {root} holds {present}. See {source}"
         )
     names = ", ".join(str(path.relative_to(root)) for path in found)
-    raise ValueError(
-        f"{root / pattern} matches {len(found)} files ({names}); keep one of them in this "
-        "directory, or point `root` to a directory with one"
-    )
+    raise ValueError(f"{root / pattern} matches {len(found)} files ({names}); keep one of them")
 
 
 def check_shape(path: Path, name: str, shape: Sequence[int], expected: Sequence[int | str]) -> None:
@@ -84,8 +75,7 @@ def check_shape(path: Path, name: str, shape: Sequence[int], expected: Sequence[
     if not fits:
         wanted = ", ".join(str(want) for want in expected)
         raise ValueError(
-            f"{path}: {name} has shape {tuple(shape)}, expected ({wanted}). The file is not in the "
-            "published layout (check the order of the axes) or belongs to another set"
+            f"{path}: {name} has shape {tuple(shape)}, expected ({wanted}); check the order of axes"
         )
 
 
@@ -101,7 +91,7 @@ def check_finite(
         where = f" ({', '.join(named)}, first at row {int(rows.any(1).argmax())})" if named else ""
         raise ValueError(
             f"{path}: case {case_id} has {bad} of {values.size} values of {name} NaN or infinite"
-            f"{where}. Repair the file, or leave the case out of the split"
+            f"{where}. Repair the file, or leave the case out"
         )
 
 
@@ -121,8 +111,7 @@ def check_range(path: Path | str, case_id: str, name: str, values: np.ndarray) -
             raise ValueError(
                 f"{path}: case {case_id} has {values[row, channel]:.4g} at row {row} of channel "
                 f"{channel} of {name}, more than 10^9 times all but {near} of the {len(values)} "
-                "values. The file is damaged: fetch or write it again, or leave the case out of "
-                "the split"
+                "values. Fetch or write the damaged file again, or leave the case out"
             )
 
 
@@ -134,9 +123,8 @@ def check_weights(
     if len(bad):
         row = rows.start + bad[0] if isinstance(rows, slice) else rows[bad[0]]
         raise ValueError(
-            f"{path}: case {case_id} has the weight {weights[bad[0]]:.6g} at row {row} of {name}; "
-            "weights must be finite and at least 0. Repair the array, or set data.weights to "
-            "another"
+            f"{path}: case {case_id} has the weight {weights[bad[0]]:.6g} at row {row} of {name}, "
+            "expected a finite one of at least 0. Repair it, or set data.weights to another array"
         )
 
 
@@ -152,7 +140,4 @@ def check_unique(case_ids: Sequence[str], where: str) -> None:
     """Raise if a case id appears twice."""
     twice = sorted(case for case, count in Counter(case_ids).items() if count > 1)
     if twice:
-        raise ValueError(
-            f"{where}: case ids appear more than once: {', '.join(twice[:10])}. Give every case "
-            "one id and list it in one split only"
-        )
+        raise ValueError(f"{where}: case ids appear more than once: {', '.join(twice[:10])}")

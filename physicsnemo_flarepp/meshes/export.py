@@ -29,8 +29,7 @@ def prediction_arrays(
 ) -> dict[str, Float[np.ndarray, "N *channels"]]:
     """Return targets, predictions and errors of fields by the names they have in files.
 
-    `widths` gives the channels of each field, in the order of the O columns; `predictions` are by
-    the name of the run. Without a target there are no errors.
+    `widths` gives the channels of each field; `predictions` are by the name of the run.
     """
     arrays = {}
     if target is not None:
@@ -45,10 +44,8 @@ def prediction_arrays(
 
 def _by_field(widths: Mapping[str, int], values: np.ndarray, end: str) -> dict[str, np.ndarray]:
     if values.ndim != 2 or values.shape[1] != sum(widths.values()):
-        raise ValueError(
-            f"values have shape {values.shape}, expected (N, {sum(widths.values())}) for the "
-            f"fields {dict(widths)}"
-        )
+        width = sum(widths.values())
+        raise ValueError(f"shape {values.shape}, expected (N, {width}) for the fields {widths}")
     columns = np.split(values, np.cumsum(list(widths.values()))[:-1], axis=1)
     return {
         _array_name(field) + end: column[:, 0] if widths[field] == 1 else column
@@ -70,8 +67,7 @@ def add_arrays(
     for name, values in arrays.items():
         if len(values) != n:
             raise ValueError(
-                f"array {name!r} has {len(values)} values for a mesh of {n} {association}s; give "
-                "one for each, of the whole case"
+                f"array {name!r} has {len(values)} values for a mesh of {n} {association}s"
             )
         data[_array_name(name)] = np.ascontiguousarray(values)
     return mesh
@@ -94,18 +90,14 @@ def save_mesh(mesh: "pv.DataSet", path: str | Path) -> None:
     """Write a mesh as a VTK XML file that is either complete or not there.
 
     `path` must have the suffix of the mesh's format: ``.vtp`` for a surface or points, ``.vts`` for
-    a structured and ``.vtu`` for an unstructured grid. An existing file stays whole until the new
-    one is complete.
+    a structured and ``.vtu`` for an unstructured grid.
     """
     from vtkmodules import vtkIOXML
 
     path = Path(path)
     kind, suffix = _format(mesh)
     if path.suffix != suffix:
-        raise ValueError(
-            f"output is {path}, but a {type(mesh).__name__} is written to a file that ends in "
-            f"{suffix}; rename it"
-        )
+        raise ValueError(f"output is {path}, but a {type(mesh).__name__} file ends in {suffix}")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"directory {path.parent} of the output does not exist; make it")
     writer = getattr(vtkIOXML, f"vtkXML{kind}Writer")()
@@ -117,8 +109,8 @@ def save_mesh(mesh: "pv.DataSet", path: str | Path) -> None:
         writer.SetFileName(str(draft))
         if writer.Write() != 1 or writer.GetErrorCode() or errors:
             raise OSError(
-                f"{path} could not be written (VTK error {writer.GetErrorCode()}); check that "
-                "there is space and that the folder is writable"
+                f"{path} could not be written (VTK error {writer.GetErrorCode()}); is there space, "
+                "and is the folder writable?"
             )
 
 

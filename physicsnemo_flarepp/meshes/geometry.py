@@ -91,11 +91,10 @@ def surface_tensors(
 def frontal_area(
     points: Float[Tensor, "P 3"], mesh: PolygonMesh, axis: np.ndarray, *, lines: int = 2000
 ) -> Float[Tensor, ""]:
-    """Return the area of the silhouette of a surface along `axis`, differentiable by its vertices.
+    """Return the area of the silhouette along `axis`, differentiable by the vertices `points`.
 
-    The number is that of :func:`~physicsnemo_flarepp.meshes.measures.frontal_area`; the derivative
-    is that of the edges that bound the shadow. `mesh` has the polygons, and `points` in its place
-    of vertices.
+    The value is that of :func:`.measures.frontal_area`, the derivative that of the edges that bound
+    the shadow.
     """
     values = points.detach().cpu().numpy()
     moved = PolygonMesh(mesh.source, values, mesh.connectivity, mesh.offsets)

@@ -24,10 +24,7 @@ _FLAT = 1e-5
 
 
 def stored_measure(mesh: PolygonMesh | CellMesh, place: str) -> Float[np.ndarray, " N"] | None:
-    """Return what cells or points stand for by the notes of PhysicsNeMo's pipes; None without any.
-
-    Cells give their vertices equal parts, unless the points have notes of their own.
-    """
+    """Return what cells or points stand for by the notes of PhysicsNeMo's pipes, or None."""
 
     def noted(place: str, name: str) -> np.ndarray | None:
         stored = mesh.data.get(place, {}).get(name)
@@ -58,26 +55,22 @@ def grid_areas(points: Float[np.ndarray, "N d"], shape: tuple[int, ...]) -> Floa
 
 
 def cloud_areas(points: Float[np.ndarray, "N 2"]) -> Float[np.ndarray, " N"]:
-    """Return the area of each point of a planar cloud: a third of every triangle around it.
-
-    On the nodes of a mesh of triangles it is the lumped mass of linear elements.
-    """
+    """Return the area of each point of a planar cloud: a third of every triangle around it."""
     return _vertex_areas(np.asarray(points, dtype=np.float64), cloud_triangles(points))
 
 
 def cloud_triangles(
     points: Float[np.ndarray, "N 2"], alpha: float | None = None
 ) -> Int[np.ndarray, "n 3"]:
-    """Return the triangles of a planar cloud, as rows of its points, for weights and figures alike.
+    """Return the triangles of a planar cloud, as rows of its points.
 
-    Delaunay's without those that span a void or a bay, told by a circumcircle much larger than the
+    Delaunay's without those across a void or a bay, whose circumcircle is much larger than the
     distances of their corners to other points, or than `alpha`.
     """
     points = np.asarray(points, dtype=np.float64)
     if points.ndim != 2 or points.shape[1] != 2:
         raise ValueError(
-            f"a cloud of shape {points.shape} has no areas: points must lie in a plane, (N, 2). "
-            "Name a stored array of weights instead"
+            f"a cloud of shape {points.shape} has no areas, expected (N, 2); name stored weights"
         )
     bad = np.flatnonzero(~np.isfinite(points).all(axis=1))
     if len(bad):
@@ -86,7 +79,7 @@ def cloud_triangles(
         triangles = Delaunay(points).simplices
     except (QhullError, ValueError) as error:
         raise ValueError(
-            f"{len(points)} points have no triangles between them: they are too few or on a line"
+            f"{len(points)} points have no triangles: they are too few or on a line"
         ) from error
     sides = points[triangles[:, [1, 2, 0]]] - points[triangles]
     lengths = np.linalg.norm(sides, axis=2)
@@ -111,9 +104,8 @@ def _vertex_areas(points: Float[np.ndarray, "N d"], cells: np.ndarray) -> Float[
 class Silhouette:
     """The shadow of a surface, cut by equidistant lines: the edges between which it is dark.
 
-    `plane` (3, 2) spans the shadow, along the lines and across them; `area` is what the intervals
-    cover. Interval i lies on line number `line[i]`, from the edge `starts[i]` to `stops[i]`, pairs
-    of vertex numbers.
+    `plane` (3, 2) spans the shadow, along and across the lines. Interval i lies on line `line[i]`,
+    from the edge `starts[i]` to `stops[i]`, pairs of vertex numbers.
     """
 
     plane: Float[np.ndarray, "3 2"]
@@ -126,8 +118,7 @@ class Silhouette:
 def facing(centres: np.ndarray, vectors: np.ndarray) -> str | None:
     """Return whether cells face ``outward`` or ``inward``, by the sign of the enclosed volume.
 
-    None if the volume is too small for the area. It is taken about the middle of the surface, so
-    that small openings do not matter.
+    None if that is too small. It is taken about the middle, so that small openings do not matter.
     """
     areas = np.linalg.norm(vectors, axis=1)
     total = areas.sum()
@@ -161,12 +152,7 @@ def _directed_edges(mesh: PolygonMesh) -> tuple[np.ndarray, np.ndarray]:
 
 
 def frontal_area(mesh: PolygonMesh, axis: np.ndarray, *, lines: int = 2000) -> float:
-    """Return the area of the silhouette of `mesh` seen along `axis`, (3,).
-
-    Parts that hide each other count once. The shadow is cut by equidistant parallel lines; on
-    each line the union of the intervals is exact, across the lines the midpoint rule is used, so
-    the error is that of `lines` strips (below 1e-4 of the area for a sphere at the default).
-    """
+    """Return the area of the silhouette seen along `axis`, to 1e-4 of it for a sphere."""
     found = silhouette(mesh, axis, lines)
     return 0.0 if found is None else found.area
 
@@ -252,9 +238,7 @@ def distance_to_body(
 
     triangles = fan_triangles(body.connectivity, body.offsets)
     if len(triangles) == 0:
-        raise ValueError(
-            f"{body.source} has no faces to measure a distance to; give the surface of the body"
-        )
+        raise ValueError(f"{body.source} has no faces; give the surface of the body")
     corners = np.asarray(body.points, dtype=np.float64)[triangles].swapaxes(0, 1)
     if np.einsum("tx,tx->", corners[0], np.cross(corners[1], corners[2])) < 0:
         triangles = triangles[:, ::-1]  # it faces inwards, and would be outside of itself

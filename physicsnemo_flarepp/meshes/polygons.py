@@ -32,8 +32,7 @@ def check_vertices(connectivity: Int[np.ndarray, " L"], n_points: int) -> None:
     low, high = int(connectivity.min()), int(connectivity.max())
     if low < 0 or high >= n_points:
         raise ValueError(
-            f"vertex numbers go from {low} to {high}, expected 0 to {n_points - 1}, because the "
-            f"mesh has {n_points} points"
+            f"vertex numbers go from {low} to {high}, but the mesh has {n_points} points"
         )
 
 
@@ -107,12 +106,20 @@ def unit_vectors(vectors: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
 
 @dataclass(frozen=True)
 class Cells:
-    """What meshes of polygons and of other cells share."""
+    """What meshes of polygons and of other cells share; arrays may be memory-mapped or lazy.
+
+    `data` has arrays by place (``cell``, ``point``, or ``field`` for neither) and name; `present`
+    has the names of all arrays of the source by place, if `data` holds only some of them.
+    """
 
     source: Path | str
     points: Float[np.ndarray, "P 3"]
     connectivity: Int[np.ndarray, " L"]
     offsets: Int[np.ndarray, " n1"]
+    data: Mapping[str, Mapping[str, np.ndarray]] = field(
+        default_factory=lambda: {place: {} for place in ASSOCIATIONS}
+    )
+    present: Mapping[str, Collection[str]] | None = None
 
     @property
     def n_cells(self) -> int:
@@ -130,35 +137,8 @@ class Cells:
         return np.bincount(self.connectivity, shares, len(self.points))
 
 
-@dataclass(frozen=True)
 class PolygonMesh(Cells):
-    """A surface mesh with its data, in memory or memory-mapped.
-
-    Parameters
-    ----------
-    source : Path or str
-        Where it came from, to name in errors.
-    points : numpy.ndarray
-        Vertices, (P, 3).
-    connectivity, offsets : numpy.ndarray
-        Vertex numbers one polygon after the other, and where each polygon begins, (n + 1,).
-    data : Mapping[str, Mapping[str, numpy.ndarray]]
-        Arrays, also lazy ones, by place (``cell``, ``point``, or ``field`` for neither) and name.
-    present : Mapping[str, Collection[str]], optional
-        Names of all arrays of the source by place, if `data` holds only some of them.
-
-    Examples
-    --------
-    >>> corners = np.array([[0.0, 0, 0], [2, 0, 0], [2, 2, 0], [0, 2, 0]])
-    >>> mesh = PolygonMesh("square", corners, np.arange(4), np.array([0, 4]))
-    >>> mesh.n_cells, mesh.cell_geometry(slice(0, 1))[1], mesh.vertex_areas[1]
-    (1, array([[0., 0., 4.]]), array([1., 1., 1., 1.]))
-    """
-
-    data: Mapping[str, Mapping[str, np.ndarray]] = field(
-        default_factory=lambda: {place: {} for place in ASSOCIATIONS}
-    )
-    present: Mapping[str, Collection[str]] | None = None
+    """A surface mesh with its data."""
 
     def cell_geometry(self, rows: Rows = slice(None)) -> tuple[np.ndarray, np.ndarray]:
         """Return centres and area vectors of the chosen polygons; see :func:`polygon_geometry`."""
@@ -176,21 +156,11 @@ class PolygonMesh(Cells):
 class CellMesh(Cells):
     """A mesh of cells of any kind, or of points alone, with its data.
 
-    Parameters
-    ----------
-    source, points, connectivity, offsets, data, present
-        As in :class:`PolygonMesh`.
-    types : numpy.ndarray
-        VTK's numbers of the kinds of cells, (n,).
-    sizes : numpy.ndarray, optional
-        Volume of each cell, or area or length of a flat one, (n,).
-    kind : str
-        VTK's name of the data set in the file.
+    `types` are VTK's numbers of the kinds of cells, `sizes` their volumes, or the areas or lengths
+    of flat ones, and `kind` is VTK's name of the data set in the file.
     """
 
-    types: np.ndarray
-    data: Mapping[str, Mapping[str, np.ndarray]]
-    present: Mapping[str, Collection[str]] | None = None
+    types: np.ndarray | None = None
     sizes: Float[np.ndarray, " n"] | None = None
     kind: str = "UnstructuredGrid"
 
@@ -199,10 +169,7 @@ class CellMesh(Cells):
         connectivity, offsets = select_polygons(self.connectivity, self.offsets, rows)
         counts = np.diff(offsets)
         if (counts == 0).any():
-            raise ValueError(
-                f"{self.source} has {(counts == 0).sum()} cells without vertices; remove them, for "
-                "example with pyvista's clean()"
-            )
+            raise ValueError(f"{self.source} has {(counts == 0).sum()} cells without vertices")
         if len(counts) == 0:
             return np.zeros((0, 3))
         vertices = np.asarray(self.points[connectivity], dtype=np.float64)

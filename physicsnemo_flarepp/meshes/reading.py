@@ -1,12 +1,9 @@
 """Mesh files read to checked arrays.
 
-VTK parses them in a separate process (:mod:`.vtk_process`), because a damaged file can end the
-process that parses it. It starts when the first file is read and is kept for the next ones; threads
-that read at the same time have one each. What it hands over is checked before anything uses it: a
-vertex number outside the points would read other memory, or, if negative, count from the end.
-
-A mesh is a :class:`PolygonMesh` if all its cells are polygons, whatever the format calls them, else
-a :class:`CellMesh`.
+VTK parses them in a separate process (:mod:`.vtk_process`), kept for the next file, because a
+damaged file can end the process that parses it. What it hands over is checked before anything uses
+it: a vertex number outside the points would read other memory. A mesh is a :class:`PolygonMesh` if
+all its cells are polygons, whatever the format calls them, else a :class:`CellMesh`.
 """
 
 import atexit
@@ -61,8 +58,8 @@ _PLY_BYTES = {
 _PLY_HEADER = 1 << 16
 # How long a parser may take: a minute, and a second per megabyte for slow disks.
 _SECONDS, _BYTES_PER_SECOND = 60, 1e6
-# How much memory it may take: no mesh is packed a hundred times smaller, so a file that needs more
-# makes a false claim, which would otherwise fill the machine before it fails.
+# How much memory it may take: no mesh is packed a hundred times smaller. A damaged file that claims
+# more would otherwise fill the machine before it fails.
 _MEMORY, _EXPANSION = 2**30, 100
 
 
@@ -75,22 +72,10 @@ def read_mesh(
 ) -> PolygonMesh | CellMesh:
     """Return the mesh in a file; a damaged file or one without a mesh is a ValueError.
 
-    Parameters
-    ----------
-    path : str or Path
-        One of the formats :data:`SUFFIXES`.
-    arrays : Sequence[str], optional
-        Names of the arrays to read from VTK's XML files; by default all arrays of numbers.
-    sizes : bool, optional
-        Have VTK measure the cells of a mesh that is not a surface of polygons.
-    part : str, optional
-        Zone, part or patch of a CGNS, EnSight or OpenFOAM case, of which the last time is read; by
-        default all of the highest dimension, with the arrays that all of them have.
-
-    Returns
-    -------
-    PolygonMesh or CellMesh
-        A surface of polygons, or a mesh of other cells or of points alone.
+    `arrays` are those to read from VTK's XML files, by default all arrays of numbers. With `sizes`
+    VTK measures the cells of a mesh that is not a surface of polygons. `part` is a zone, part or
+    patch of a CGNS, EnSight or OpenFOAM case, of which the last time is read; by default all of the
+    highest dimension, with the arrays that all of them have.
     """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
@@ -132,10 +117,8 @@ def read_mesh(
         if len(third):
             connectivity = connectivity.copy()
             connectivity[swapped] = connectivity[swapped[::-1]]
-    if types is None:
-        return PolygonMesh(path, points, connectivity, offsets, data, head["present"])
-    cells = connectivity, offsets, types
-    return CellMesh(path, points, *cells, data, head["present"], measured, head["kind"])
+    cells = path, points, connectivity, offsets, data, head["present"]
+    return PolygonMesh(*cells) if types is None else CellMesh(*cells, types, measured, head["kind"])
 
 
 def _check_arrays(n_cells: int, found: Mapping[tuple, np.ndarray]) -> None:
@@ -166,15 +149,13 @@ def read_polygons(path: str | Path) -> PolygonMesh:
         return mesh
     if mesh.kind != "PolyData":
         raise ValueError(
-            f"{path} holds a {mesh.kind} with cells that are not polygons, expected a surface; "
-            "extract it, for example with pyvista's extract_surface()"
+            f"{path} holds a {mesh.kind} with cells that are not polygons, expected a surface, "
+            "such as pyvista's extract_surface() gives"
         )
     n_polygons = int(np.isin(mesh.types, POLYGON_TYPES).sum())
     raise ValueError(
-        f"{path} has {n_polygons} polygons among {mesh.n_cells} cells and "
-        f"{len(mesh.points)} points; expected a surface of polygons only. If it is not empty "
-        "or damaged, remove lines and vertices, and turn strips into triangles, for example "
-        "with pyvista's triangulate()"
+        f"{path} has {n_polygons} polygons among {mesh.n_cells} cells, {len(mesh.points)} points; "
+        "expected polygons only; remove lines and vertices, and triangulate strips"
     )
 
 
@@ -187,7 +168,7 @@ def read_surface(path: str | Path, *, scale: float = 1.0) -> "pv.PolyData":
     if (sizes < 3).any():
         raise ValueError(
             f"{path} has {(sizes < 3).sum()} cells with fewer than 3 vertices, the first at "
-            f"{int(np.argmax(sizes < 3))}; remove them, for example with pyvista's clean()"
+            f"{int(np.argmax(sizes < 3))}; pyvista's clean() removes them"
         )
     bad = np.flatnonzero(~np.isfinite(raw.points).all(axis=1))
     if len(bad):
@@ -211,10 +192,7 @@ def _check_stl(path: Path, size: int) -> None:
         raise ValueError(f"it has {size} bytes, the header of a binary STL file alone has 84")
     (n_facets,) = struct.unpack("<I", start[80:84])
     if size < 84 + 50 * n_facets:
-        raise ValueError(
-            f"it has {size} bytes, but {84 + 50 * n_facets} are needed for the {n_facets} facets "
-            "that it declares"
-        )
+        raise ValueError(f"it has {size} bytes, but declares {n_facets} facets of 50 bytes")
 
 
 def _check_ply(path: Path, size: int) -> None:
@@ -380,8 +358,8 @@ def _ask_vtk(
                 f"the process that reads {path} ended with exit code {code}: {said}"
             ) from error
         raise ValueError(
-            f"VTK crashed on it with {signal.Signals(-code).name}, which also happens where "
-            f"memory is short: it was allowed {request['memory'] / 2**30:.3g} GiB"
+            f"VTK crashed on it with {signal.Signals(-code).name}; it may have needed more than "
+            f"{request['memory'] / 2**30:.3g} GiB of memory"
         ) from error
     except BaseException:
         process.end()

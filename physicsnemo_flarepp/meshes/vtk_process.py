@@ -1,10 +1,9 @@
 """The program that reads mesh files with VTK, so that a damaged one ends it and nothing else.
 
-VTK's parsers write past their buffers or abort on some damaged files. :mod:`.reading` runs this
-file with a bare interpreter and asks for one mesh at a time over the socket that is its standard
-input: a line of JSON, and an open file for the arrays, which both processes share without a copy.
-The answer is a line of JSON that says where in that file each array is. It imports only NumPy and
-VTK, which take 0.2 s; the package itself would take seconds.
+:mod:`.reading` runs this file with a bare interpreter and asks for one mesh at a time over the
+socket that is its standard input: a line of JSON, and an open file for the arrays, which both
+processes share without a copy. The answer is a line of JSON that says where in that file each array
+is. It imports only NumPy and VTK, which take 0.2 s; the package itself would take seconds.
 """
 
 import json

@@ -38,8 +38,8 @@ class SequenceClassifier(Module):
     mixer, n_layers, n_hidden, n_head, slice_num, mlp_ratio, act, norm, init
         As in :class:`~physicsnemo_flarepp.models.MixerBackbone`, like the options of mixers.
     positions : str, optional, default="learned"
-        "learned": a vector per position, added before every block. "rotary": keys are rotated (and
-        the queries of attention); such a mixer cannot be sharded, and slices have no keys.
+        "learned": a vector per position, added before every block. "rotary": keys (and queries of
+        attention) are rotated; such a mixer cannot be sharded.
     pooling : str, optional, default="mean"
         "mean" over the tokens, or "cls": a token in front of the sequence, whose vector is read.
     head_layers : int, optional, default=1
@@ -123,9 +123,7 @@ class SequenceClassifier(Module):
             "attention_dropout": attention_dropout,
         }
         if positions == "rotary" and mixer not in ("attention", "flare", "flarepp"):
-            raise ValueError(
-                f"positions='rotary' rotates keys, and mixer={mixer!r} has none; choose 'learned'"
-            )
+            raise ValueError(f"positions='rotary' rotates keys; mixer={mixer!r} has none")
         known = mixer_options(SequenceClassifier, mixer, options, norm=norm, act=act)
         known |= {"rotary": True} if positions == "rotary" else {}
         latents = {"slice_num": slice_num} if "slice_num" in known else {}
@@ -216,13 +214,9 @@ class SequenceClassifier(Module):
             raise TypeError(f"tokens must be integer ids, got {tokens.dtype}")
         if not 1 <= tokens.shape[-1] <= self.length:
             raise ValueError(
-                f"a sequence has {tokens.shape[-1]} tokens, the model was built for 1 to "
-                f"{self.length}; cut it, or build the model with a larger length"
+                f"a sequence has {tokens.shape[-1]} tokens, the model takes 1 to {self.length}"
             )
-        if token_mask is None:
-            return
-        if token_mask.dtype != torch.bool or token_mask.shape != tokens.shape:
+        sound = token_mask is None or token_mask.dtype == torch.bool
+        if not sound or token_mask is not None and token_mask.shape != tokens.shape:
             found = f"{token_mask.dtype} {tuple(token_mask.shape)}"
-            raise ValueError(
-                f"token_mask must be boolean of shape {tuple(tokens.shape)}, got {found}"
-            )
+            raise ValueError(f"token_mask must be boolean {tuple(tokens.shape)}, got {found}")

@@ -11,7 +11,7 @@ class SequenceConfig:
 
     sequences: str = setting("listops", "listops, text, retrieval, image or pathfinder.")
     root: str | None = setting(
-        None, "Folder of the published files; text takes the archive as it is, too."
+        None, "Folder of the published files; for text also the archive itself."
     )
     builtin: str | None = setting(
         None, "Generated set instead: listops, listops_short, pathfinder or pathfinder_small."

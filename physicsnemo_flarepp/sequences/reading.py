@@ -147,7 +147,7 @@ def encode_text(text: bytes, length: int) -> np.ndarray:
 
 def read_imdb(root: Path, length: int, downscale: int = 1) -> dict[str, SequenceSplit]:
     """Read the reviews of IMDB, ``{train,test}/{neg,pos}/*.txt``, of a folder or a tar archive."""
-    # The test reviews are validation, too: the set has no other, and the benchmark uses them so.
+    # The test reviews also serve as validation, as in the benchmark: the set has no others.
     _existing(root, "give the folder aclImdb or its archive, such as aclImdb_v1.tar.gz")
     found: dict[str, list[tuple[str, int, np.ndarray]]] = {"train": [], "test": []}
     for name, read in _archive_members(root) if root.is_file() else _folder_members(root):

@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, {folder!r})
 from physicsnemo_flarepp.builtin import generate, sets
 from physicsnemo_flarepp.builtin.__main__ import main
-sets.MODULES["counted"] = "counted_set"
+sets.MODULES["counted"] = "counted_set:SET"
 main(["counted", "--val", "0", "--root", sys.argv[1], "--workers", sys.argv[2]])
 """
 
@@ -21,7 +21,7 @@ main(["counted", "--val", "0", "--root", sys.argv[1], "--workers", sys.argv[2]])
 def log(tmp_path, monkeypatch):
     """Register the counted set; the file lists the seeds of all solved cases."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setitem(sets.MODULES, "counted", "counted_set")
+    monkeypatch.setitem(sets.MODULES, "counted", "counted_set:SET")
     monkeypatch.setenv("COUNTED_SET_LOG", str(tmp_path / "log"))
     return tmp_path / "log"
 

@@ -108,7 +108,7 @@ def test_a_script_without_a_main_guard_is_run_once(tmp_path, log):
     script.write_text(
         "from physicsnemo_flarepp.builtin import generate, sets\n"
         "print('once')\n"
-        "sets.MODULES['counted'] = 'counted_set'\n"
+        "sets.MODULES['counted'] = 'counted_set:SET'\n"
         f"generate('counted', root={str(tmp_path / 'cache')!r}, workers=2, progress=False)\n"
     )
     folders = os.pathsep.join([str(Path(__file__).parent), *sys.path])

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from physicsnemo.mesh import DomainMesh, Mesh
 from scipy.io import savemat
 
+from physicsnemo_flarepp.builtin.engine import write_stamp
 from physicsnemo_flarepp.datapipes import build_dataloaders, sources
 from physicsnemo_flarepp.models.feeding import InputLayout, build_model, input_adapter
 from tests.conf.composing import MIXERS, composed, options
@@ -116,7 +117,7 @@ CONTENT = {
 def open_small(data, root, monkeypatch):
     """The loaders of a data config, on the small files in place of its own."""
     if data.builtin:
-        (root / "stamp.json").write_text('{"n_train": 2, "n_test": 1}')
+        write_stamp(root, {"n_train": 2, "n_test": 1})
     monkeypatch.setattr(sources, "generate_once", lambda *_, **__: root)
     counts = {"n_train": 2, "n_test": 1, "num_workers": 0}
     draws = {key: 20 for key in ("n_points", "n_points_test") if data[key] is not None}

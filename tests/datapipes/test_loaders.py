@@ -12,6 +12,7 @@ from physicsnemo.datapipes import COMPONENT_REGISTRY
 from scipy.io import savemat
 
 from physicsnemo_flarepp.builtin import generate
+from physicsnemo_flarepp.builtin.engine import write_stamp
 from physicsnemo_flarepp.datapipes import (
     DrivAerMLReader,
     Normalizer,
@@ -207,7 +208,7 @@ def test_builtin_set_is_generated_with_its_counts_and_read_like_files(grid_files
 
     def generate(name, *, n_train, n_val, n_test, seed):
         calls.append((name, n_train, n_val, n_test, seed))
-        (root / "stamp.json").write_text(json.dumps({"n_train": 3, "n_test": 2}))
+        write_stamp(root, {"n_train": 3, "n_test": 2})
         return root
 
     module = "physicsnemo_flarepp.builtin"

@@ -42,8 +42,6 @@ def test_paper_constants_map_the_published_box_to_the_unit_box():
     np.testing.assert_allclose(sample["coordinates"], [[0, 0, 0], [1, 1, 1]], atol=1e-6)
     fields = normalizer.inverse(torch.tensor([[0.0], [1.0]]))
     np.testing.assert_allclose(fields, [[-229.845718], [-229.845718 + 269.598572]], rtol=1e-6)
-    with pytest.raises(ValueError, match="no normalisation constants are published for pipe"):
-        paper_normalizer(benchmark("pipe"))
 
 
 def test_statistics_of_other_channels_are_refused():
@@ -54,6 +52,6 @@ def test_statistics_of_other_channels_are_refused():
 
 def test_another_safetensors_file_is_not_called_damaged(tmp_path):
     save_file({"fields.shift": torch.zeros(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="has the metadata {}.*Normalizer.save wrote") as caught:
+    with pytest.raises(ValueError, match="has the metadata {}, not of Normalizer.save") as caught:
         Normalizer.load(tmp_path / "model.safetensors")
     assert "truncated" not in str(caught.value)

@@ -89,13 +89,16 @@ def test_train_and_val_of_physicsnemos_recipe_need_no_test_split(flat_set, tmp_p
     [
         ({"train": RUNS[:3], "test": RUNS[2:4]}, "1 cases are in both train and test: run_2"),
         ({"train": RUNS[:3], "val": RUNS[:1], "test": RUNS[5:]}, "in both train and val: run_0"),
-        ({"train": 0.9, "test": 0.2}, "sum 1.1; each must be above 0"),
+        ({"train": 0.9, "test": 0.2}, "sum 1.1, expected positive ones"),
         ({"train": 16, "test": 4}, "data.n_train, data.n_val"),
-        ({"train": 0.5, "test": RUNS[:1]}, "fractions for all splits, or lists"),
+        ({"train": 0.5, "test": RUNS[:1]}, "fractions for all splits or for none"),
         ({"training": 0.5}, "data.splits has training; expected train, val, test"),
-        ({"train": RUNS[:2], "test": "absent.txt"}, "absent.txt, which is neither there nor in"),
+        (
+            {"train": RUNS[:2], "test": "absent.txt"},
+            "absent.txt of data.splits is neither here nor in",
+        ),
         ({"train": RUNS[:2], "test": "held_out"}, "does not say which cases are for held_out"),
-        (None, "does not say which cases are for train: give data.splits"),
+        (None, "does not say which cases are for train: set data.splits"),
     ],
     ids=str,
 )

@@ -204,7 +204,7 @@ def prepare(monkeypatch, tmp_path):
     module = ModuleType("numbers_set")
     module.SET = sets.BuiltinSet("numbers", 1, 1, 1, solve_case, assemble)
     monkeypatch.setitem(sys.modules, "numbers_set", module)
-    monkeypatch.setitem(sets.MODULES, "numbers", "numbers_set")
+    monkeypatch.setitem(sets.MODULES, "numbers", "numbers_set:SET")
 
     def prepared(name):
         solved = tmp_path / name / "numbers-v1-s0.cases"

@@ -195,7 +195,7 @@ TABLES = {
     "a huge number": (f"case,u\nc0,{'9' * 400}\nc1,3\nc2,4\n", "column u has '9999"),
     "a zero byte": ("case,u\nc0,1\0\nc1,3\nc2,4\n", r"column u has '1\\x00'"),
     "a huge entry": (f"case,u\nc0,{'x' * 200_000}\nc1,3\nc2,4\n", "field larger"),
-    "semicolons": ("case;u\nc0;1,5\nc1;3,5\nc2;4,5\n", "separated by semicolons"),
+    "semicolons": ("case;u\nc0;1,5\nc1;3,5\nc2;4,5\n", "has semicolons"),
     "Latin-1": ("case,u,grö\nc0,1,1\n".encode("latin-1"), "not UTF-8 text"),
     "UTF-16": ("case,u\nc0,1\n".encode("utf-16"), "not UTF-8 text"),
     "two columns of numbers": ("u,v\n2,0\n0,1\n1,2\n", "u, v could each be the cases"),
@@ -259,13 +259,13 @@ MANIFESTS = {
     "a case twice": ('{"train":["c0","c0"],"test":["c2"]}', "more than once: c0"),
     "a text for a list": ('{"train":"c0","test":["c1"]}', "train is not a list of case ids"),
     "a mapping in a list": ('{"train":["c0",{}],"test":["c1"]}', "train is not a list of case ids"),
-    "no names": ('{"train":[null,1.5,true],"test":["c1"]}', "names 3 cases with no file"),
+    "no names": ('{"train":[null,1.5,true],"test":["c1"]}', "names 3 cases without files"),
     "a huge number": (f'{{"train":[{"9" * 5000}]}}', "cannot be read"),
     "a list": ('["c0"]', "is not a manifest"),
     "nothing in splits": ('{"splits":["c0"]}', "is not a manifest"),
     "cut": ('{"train":["c0"', "cannot be read"),
     "Latin-1": ('{"train":["cé"]}'.encode("latin-1"), "cannot be read"),
-    "control characters": (r'{"train":["c0\u001b[2J\n"]}', r"no file under .*c0\\x1b\[2J\\n\."),
+    "control characters": (r'{"train":["c0\u001b[2J\n"]}', r"without files in .*c0\\x1b\[2J\\n\."),
 }
 
 

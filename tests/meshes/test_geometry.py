@@ -101,7 +101,7 @@ def test_a_larger_silhouette_grows_by_its_outline():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (([[0, 1, 4]],), "vertex numbers go from 0 to 4, expected 0 to 3"),
+        (([[0, 1, 4]],), "vertex numbers go from 0 to 4, but the mesh has 4"),
         (([0, 1, 2, 3], [0, 2, 4]), "2 polygons have fewer than 3 vertices"),
         (([[0, 1, 2]], None, "cells"), "association is 'cells'"),
     ],

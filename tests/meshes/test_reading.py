@@ -61,7 +61,7 @@ def bad_file(name, folder):
     [
         ("empty", ValueError, "0 polygons among 0 cells"),
         ("cloud", ValueError, "0 polygons among 5 cells"),
-        ("lines", ValueError, "expected a surface of polygons only"),
+        ("lines", ValueError, "expected polygons only"),
         ("infinite", ValueError, "1 points with NaN.*first at 7"),
         ("two_corners", ValueError, "1 cells with fewer than 3 vertices, the first at 1"),
         ("volume", ValueError, "holds a UnstructuredGrid.*extract_surface"),

@@ -161,10 +161,10 @@ def test_columns_are_picked_and_renamed(tmp_path):
         ({"fields": ["nope"]}, r"has no array 'nope' for 80 cells and 42 points; present: Cp"),
         ({"fields": ["Cp", "h"]}, "Cp is cell data, h is point data; fields"),
         ({"association": "points"}, "Cp is cell data, but data.association is points"),
-        ({"association": "faces"}, "expected 'cells', 'points' or 'auto'"),
+        ({"association": "faces"}, "expected cells, points or auto"),
         ({"fields": []}, "data.fields is empty"),
-        ({"features": ["volumes"]}, "is a mesh of a surface, which has no volumes"),
-        ({"globals": ["Cp"]}, "Cp of data.globals is cell data, expected a value of the whole"),
+        ({"features": ["volumes"]}, "is a surface and has no volumes"),
+        ({"globals": ["Cp"]}, "Cp of data.globals is cell data, not a value of the whole"),
         ({"options": {"weights": "tau"}}, "tau .of the weights. has shape"),
     ],
 )

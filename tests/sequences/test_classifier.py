@@ -158,7 +158,7 @@ def test_bad_arguments_are_named(options, reason):
 @pytest.mark.parametrize(
     "tokens, mask, reason",
     [
-        (torch.ones(2, 13, dtype=torch.long), None, "13 tokens, the model was built for 1 to 12"),
+        (torch.ones(2, 13, dtype=torch.long), None, "13 tokens, the model takes 1 to 12"),
         (torch.ones(2, 0, dtype=torch.long), None, "0 tokens"),
         (torch.ones(2, 2, 4, dtype=torch.long), None, r"tokens must have shape \(B, N\)"),
         (torch.ones(2, 4, dtype=torch.long), torch.ones(2, 5, dtype=torch.bool), "token_mask"),

@@ -288,7 +288,7 @@ def test_fields_over_their_sizes_are_fitted_as_the_formulas_say(kind):
 def test_a_baseline_without_its_parameters_is_refused(tmp_path):
     data, *_ = of_all_sizes()
     normalizer = build_dataloaders({"num_workers": 0, "baseline": "mean_field"}, data=data)[2]
-    with pytest.raises(ValueError, match="a baseline of 3 parameters met 0; give the globals"):
+    with pytest.raises(ValueError, match="a baseline of 3 parameters met 0 globals"):
         normalizer.inverse(torch.zeros(30, 1))
     for cut in (slice(None, -1), slice(None, 3)):
         damaged = Normalizer(dict(normalizer.affine))
@@ -297,5 +297,5 @@ def test_a_baseline_without_its_parameters_is_refused(tmp_path):
             gain=normalizer.affine["fields"].gain[cut],
         )
         damaged.save(tmp_path / "statistics.safetensors")
-        with pytest.raises(ValueError, match="expected shift and scale of keys"):
+        with pytest.raises(ValueError, match="expected shift and scale of"):
             Normalizer.load(tmp_path / "statistics.safetensors")

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import NamedTuple
 
 import numpy as np
@@ -12,23 +12,24 @@ import numpy as np
 Case = dict[str, np.ndarray]
 
 # A worker process imports the one module it needs, so the list holds names, not modules.
-_NAMES = (
-    "cars cars_wake car_volumes darcy elasticity pipe airfoil listops listops_short pathfinder "
-    "pathfinder_small"
-)
-MODULES = {name: f"{__package__}.{name}" for name in _NAMES.split()}
+MODULES = {
+    name: f"{__package__}.{name}:SET"
+    for name in "cars car_volumes darcy elasticity pipe airfoil listops pathfinder".split()
+} | {
+    "cars_wake": f"{__package__}.cars:WAKE",
+    "listops_short": f"{__package__}.listops:SHORT",
+    "pathfinder_small": f"{__package__}.pathfinder:SMALL",
+}
 
 
 @dataclass(frozen=True)
 class BuiltinSet:
     """One built-in set: how a case is solved and how the cases become the published files.
 
-    ``version`` is raised whenever the files for a given seed change; it is part of the directory
-    name, so that files of an older solver are never mistaken for those of a newer one.
-    ``solve_case`` is a function of the case seed alone; where that gives a problem without a
-    solution it raises :class:`..solvers.Unsolvable`, and the case is drawn again.
-    ``assemble(cases, out_dir, n_train, n_test, n_val)`` writes the files; cases come in order,
-    training first and validation last, read from disk one at a time.
+    ``version``, a part of the directory name, is raised whenever the files for a given seed change.
+    ``solve_case(seed)`` raises :class:`..solvers.Unsolvable` for a problem without a solution, and
+    the case is drawn again. ``assemble(cases, out_dir, n_train, n_test, n_val)`` writes the files;
+    cases are read from disk one at a time, training first and validation last.
     """
 
     name: str
@@ -42,11 +43,7 @@ class BuiltinSet:
 def validation_apart(
     assemble: Callable[[Iterable[Case], Path, int, int], None],
 ) -> Callable[[Iterable[Case], Path, int, int, int], None]:
-    """Return what also writes validation cases, in the same layout to the folder ``val``.
-
-    So the published files hold what they hold without validation cases. ``n_test`` may be 0 for
-    ``assemble(cases, out_dir, n_train, n_test)``.
-    """
+    """Return an ``assemble`` that writes validation cases alike, to the folder ``val``."""
 
     def assemble_all(
         cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int, n_val: int
@@ -65,7 +62,7 @@ def load_set(name: str) -> BuiltinSet:
     if name not in MODULES:
         known = ", ".join(sorted(MODULES))
         raise ValueError(f"name={name!r} is not a built-in set; choose one of {known}")
-    return import_module(MODULES[name]).SET
+    return resolve_name(MODULES[name])
 
 
 class CaseId(NamedTuple):
@@ -85,11 +82,7 @@ def case_ids(n_train: int, n_test: int, n_val: int = 0) -> list[CaseId]:
 
 
 def case_seed(seed: int, case: CaseId, draw: int = 0) -> int:
-    """Return the seed of one case, whatever the number of cases and whoever solves them.
-
-    Each split draws from a stream of its own, so that more cases of one do not change another.
-    ``draw`` counts how often the case was found unsolvable before.
-    """
+    """Return the seed of a case, by split; ``draw`` counts how often it was unsolvable before."""
     # First draws have the keys (), (1,) and (2,), which later draws must not meet.
     number = {"train": 0, "test": 1, "val": 2}[case.split]
     stream = (number, draw) if draw else (number,) if number else ()
@@ -100,10 +93,7 @@ def case_seed(seed: int, case: CaseId, draw: int = 0) -> int:
 def write_grid_files(
     cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int, *, stem: str
 ) -> None:
-    """Write ``points`` (I, J, 2) and ``flow`` (C, I, J) of cases as the published structured sets.
-
-    ``<stem>_X.npy`` and ``_Y.npy`` are (n, I, J), ``<stem>_Q.npy`` is (n, C, I, J), in float32.
-    """
+    """Write ``points`` (I, J, 2) as X and Y (n, I, J), ``flow`` as Q (n, C, I, J), in float32."""
     files = {}
     for index, case in enumerate(cases):
         x, y = np.moveaxis(case["points"], -1, 0)

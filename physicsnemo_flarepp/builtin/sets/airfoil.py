@@ -1,11 +1,9 @@
 """Built-in set *airfoil*: transonic flow around random sections, in the layout of the Geo-FNO set.
 
-NACA four-digit sections of random thickness and camber carry random smooth bumps on both sides.
-They meet a stream of Mach 0.75 along the chord. The full potential equation (isentropic,
-irrotational, with upwinded density for shocks and the Kutta condition for lift) is solved on a
-221 x 51 C-grid that reaches 25 chords. ``NACA_Cylinder_Q`` holds density, velocity and pressure, in
-units in which density and pressure far away are 1 (so the far speed is Mach * sqrt(1.4)), and the
-Mach number.
+NACA four-digit sections of random thickness and camber with random bumps meet a stream of Mach 0.75
+along the chord. The full potential equation is solved on a 221 x 51 C-grid that reaches 25 chords.
+``NACA_Cylinder_Q`` holds density, velocity and pressure, in units in which far density and pressure
+are 1, and the Mach number.
 """
 
 from collections.abc import Callable
@@ -64,10 +62,7 @@ def section_grid(section: Section, thickness: float, shape: tuple[int, int] = GR
 
 
 def random_section(rng: np.random.Generator) -> tuple[Section, float]:
-    """A random section and its thickness before bumps.
-
-    Thickness 8 to 13 %, camber 0 to 1.5 % at 30 to 60 % chord, eight bumps of at most 0.4 %.
-    """
+    """A section 8 to 13 % thick, cambered by 0 to 1.5 %, with eight bumps; and its thickness."""
     thickness = rng.uniform(0.08, 0.13)
     camber, position = rng.uniform(0.0, 0.015), rng.uniform(0.3, 0.6)
     bumps = rng.uniform(-_LARGEST_BUMP, _LARGEST_BUMP, (2, len(_BUMP_CENTRES)))

@@ -7,6 +7,7 @@ up, y = 0 the plane of symmetry, wheels left out; placed where the DrivAer model
 """
 
 from dataclasses import dataclass, fields
+from typing import Annotated
 
 import numpy as np
 
@@ -21,23 +22,23 @@ EDGE_INTERVALS = 2
 
 @dataclass(frozen=True)
 class CarShape:
-    """Shape parameters of one car; metres and degrees.
+    """Shape parameters of one car, their ranges and defaults; metres and degrees.
 
     Angles of windscreen and rear window are measured from the horizontal, that of the tumblehome
     (the lean of the side windows) from the vertical. Height and ground clearance are measured
     from the ground; the length is the sum of hood, cabin and boot.
     """
 
-    hood_length: float = 1.25
-    cabin_length: float = 2.8
-    boot_length: float = 0.6
-    windscreen_angle: float = 30.0
-    rear_angle: float = 28.0
-    width: float = 1.84
-    height: float = 1.44
-    ground_clearance: float = 0.17
-    corner_radius: float = 0.16
-    tumblehome: float = 20.0
+    hood_length: Annotated[float, 1.1, 1.4] = 1.25
+    cabin_length: Annotated[float, 2.6, 3.0] = 2.8
+    boot_length: Annotated[float, 0.45, 0.75] = 0.6
+    windscreen_angle: Annotated[float, 27.0, 36.0] = 30.0
+    rear_angle: Annotated[float, 23.0, 36.0] = 28.0
+    width: Annotated[float, 1.74, 1.94] = 1.84
+    height: Annotated[float, 1.38, 1.52] = 1.44
+    ground_clearance: Annotated[float, 0.13, 0.22] = 0.17
+    corner_radius: Annotated[float, 0.12, 0.22] = 0.16
+    tumblehome: Annotated[float, 14.0, 25.0] = 20.0
 
     @property
     def length(self) -> float:
@@ -45,23 +46,12 @@ class CarShape:
         return self.hood_length + self.cabin_length + self.boot_length
 
 
-RANGES = {
-    "hood_length": (1.1, 1.4),
-    "cabin_length": (2.6, 3.0),
-    "boot_length": (0.45, 0.75),
-    "windscreen_angle": (27.0, 36.0),
-    "rear_angle": (23.0, 36.0),
-    "width": (1.74, 1.94),
-    "height": (1.38, 1.52),
-    "ground_clearance": (0.13, 0.22),
-    "corner_radius": (0.12, 0.22),
-    "tumblehome": (14.0, 25.0),
-}
+RANGES = {field.name: field.type.__metadata__ for field in fields(CarShape)}
 
 
 def sample_shape(rng: np.random.Generator) -> CarShape:
     """Draw every shape parameter uniformly from its range."""
-    return CarShape(**{field.name: rng.uniform(*RANGES[field.name]) for field in fields(CarShape)})
+    return CarShape(**{name: rng.uniform(*limits) for name, limits in RANGES.items()})
 
 
 def smooth_min(a: np.ndarray, b: np.ndarray, reach: float) -> np.ndarray:
@@ -102,11 +92,7 @@ def rounded(points: np.ndarray, half_sizes: np.ndarray, radius: float) -> np.nda
 
 
 def top_profile(shape: CarShape, x: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Heights above the underside of the upper surface and of the belt line.
-
-    ``x`` is the distance from the front end, ``t`` that from the plane of symmetry over the half
-    width.
-    """
+    """Heights of upper surface and belt line, ``x`` behind the front, ``t`` off the middle."""
     roof_height = shape.height - shape.ground_clearance
     cowl, tail = shape.hood_length, shape.hood_length + shape.cabin_length
     # The deck rises from the front edge of the hood to the windscreen and runs level to the boot.
@@ -153,22 +139,12 @@ def bend(shape: CarShape, box: np.ndarray) -> np.ndarray:
 
 
 def lattice_quads(ids: np.ndarray) -> np.ndarray:
-    """Outward quadrilaterals (Q, 4) of the five outer sides of a lattice of node numbers.
-
-    The sixth side, the first layer across, is the plane of symmetry and stays open.
-    """
-    sides = [
-        (ids[-1], False),
-        (ids[0], True),
-        (ids[:, -1], True),
-        (ids[:, :, -1], False),
-        (ids[:, :, 0], True),
-    ]
+    """Outward quadrilaterals (Q, 4) of a lattice of node numbers but for its plane of symmetry."""
     quads = []
-    for side, inward in sides:
+    for side, step in ((ids[-1], 1), (ids[0], -1), (ids[:, -1], -1), (ids[..., -1], 1),
+                       (ids[..., 0], -1)):  # fmt: skip
         ring = np.stack([side[:-1, :-1], side[1:, :-1], side[1:, 1:], side[:-1, 1:]], axis=-1)
-        ring = ring.reshape(-1, 4)
-        quads.append(ring[:, ::-1] if inward else ring)
+        quads.append(ring.reshape(-1, 4)[:, ::step])
     return np.concatenate(quads)
 
 
@@ -184,10 +160,8 @@ def split_quads(points: np.ndarray, quads: np.ndarray) -> np.ndarray:
 def half_surface(
     shape: CarShape, axes: list[np.ndarray] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (P, 3) and triangles (F, 3) of the half of a car with y >= 0.
-
-    Triangles are counter-clockwise from outside; y = 0 exactly on the plane of symmetry. Other
-    `axes` than those of :func:`box_lattice` mesh the same car differently.
+    """Nodes (P, 3) and outward triangles (F, 3) of the half of a car with y >= 0, exactly 0 in the
+    middle. Other `axes` than those of :func:`box_lattice` mesh the same car differently.
     """
     axes = box_lattice(shape) if axes is None else axes
     lattice = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)

@@ -1,9 +1,8 @@
 """The air around the cars: the panel method evaluated off the body, a small set of volumes.
 
 Each case is the car of the set ``cars`` with the same place and seed, in a box of hexahedra that
-are finer near it, without those that touch it. Velocity is the potential flow's, pressure what
-Bernoulli's equation makes of it. There is no wake and no turbulence, so there is no turbulent
-viscosity to learn.
+are finer near it, without those that touch it. Pressure follows from Bernoulli's equation; there is
+no wake and no turbulence.
 """
 
 from dataclasses import astuple
@@ -29,10 +28,7 @@ CLEARANCE = 0.5
 
 
 def graded_axis(start: float, low: float, high: float, end: float, cells: int) -> np.ndarray:
-    """Return the ``cells + 1`` planes of an axis: even from `low` to `high`, wider beyond.
-
-    Cells grow by :data:`GROWTH` towards both ends; a side of length 0 has none.
-    """
+    """Return the ``cells + 1`` planes of an axis: even from `low` to `high`, wider beyond."""
 
     # Where growth is that of a cell's size, the number of cells between two planes is a primitive.
     def count(distance: np.ndarray, inner: float) -> np.ndarray:

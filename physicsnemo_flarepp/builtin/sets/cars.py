@@ -1,17 +1,16 @@
 """Saloon-like cars in potential flow, in the layout of DrivAerML's raw files.
 
-Each case is a body from :mod:`.car_body` in the flow of :mod:`..solvers.panel_method`, with the
-ground as an image plane. Pressure is what Bernoulli's equation makes of the surface velocity. Wall
-shear stress is an estimate, not a solution: that of a turbulent boundary layer on a flat plate,
-taken at the local speed. There is no separation and no wake, so the pressure drag is zero up to
-discretisation and the drag coefficient is friction alone. The set :mod:`.cars_wake` adds an
-estimate of both.
+Each case is a body from :mod:`.car_body` in the flow of :mod:`..solvers.panel_method` over a
+ground. Pressure follows from Bernoulli's equation; wall shear stress is estimated, as that of a
+turbulent flat plate at the local speed. Drag is friction alone; the set ``cars_wake`` adds an
+estimate of separation and wake (:mod:`..solvers.separation`), so that shapes have drag: Cd of 0.25
+to 0.29.
 """
 
 import csv
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -144,3 +143,4 @@ def write_runs(
 
 
 SET = BuiltinSet("cars", 3, 40, 8, solve_case, partial(write_runs, write=write_run))
+WAKE = replace(SET, name="cars_wake", version=1, solve_case=partial(solve_case, wake=True))

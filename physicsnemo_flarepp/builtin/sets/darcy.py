@@ -23,11 +23,7 @@ HIGH, LOW = 12.0, 3.0
 
 
 def sample_coefficient(rng: np.random.Generator) -> np.ndarray:
-    """Random two-valued coefficient on the nodes of the unit square, (n, n).
-
-    The field is a sum of cosines, which satisfy the Neumann conditions, each with a standard
-    deviation of 1 / (pi^2 |k|^2 + 9); the constant mode is left out.
-    """
+    """Two-valued coefficient (n, n) by random cosines of deviation 1 / (pi^2 |k|^2 + 9)."""
     frequency = np.arange(MODES)
     deviation = 1 / (np.pi**2 * (frequency[:, None] ** 2 + frequency**2) + 9)
     deviation[0, 0] = 0
@@ -41,8 +37,7 @@ def sample_coefficient(rng: np.random.Generator) -> np.ndarray:
 def solve_darcy(a: np.ndarray, source: np.ndarray | float = 1.0) -> np.ndarray:
     """Solution u (n, n) of -div(a grad u) = source on the unit square with u = 0 on its boundary.
 
-    The flux between two neighbouring nodes uses the harmonic mean of their coefficients, which is
-    exact for an interface half-way between them.
+    The harmonic mean of coefficients is exact for an interface half-way between two nodes.
     """
     n = a.shape[0]
     inner = n - 2

@@ -1,10 +1,8 @@
 """Built-in set *elasticity*: a hyperelastic unit cell with a void, in the Geo-FNO layout.
 
-The unit square has a central void, drawn by the published law, is clamped at its bottom and pulled
-at its top by a dead load of 100 kPa. The material is the incompressible Rivlin-Saunders solid of
-the published set at large strains, here in plane stress. Every case has its own unstructured mesh
-of 972 nodes; curved quadratic triangles on that mesh give the deformation, and the stored scalar is
-the von Mises norm of the Cauchy stress at the nodes in kPa.
+The void is drawn by the published law; the cell is clamped at its bottom and pulled at its top by a
+dead load of 100 kPa, in plane stress. Every case has its own unstructured mesh of 972 nodes of
+curved quadratic triangles; the stored scalar is the von Mises norm of the Cauchy stress in kPa.
 """
 
 from collections.abc import Callable, Iterable
@@ -48,12 +46,10 @@ def solve_case(case_seed: int) -> Case:
 
 def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int) -> None:
     """Write Random_UnitCell_XY_10.npy (972, 2, n) and Random_UnitCell_sigma_10.npy (972, n)."""
-    nodes = np.empty((N_NODES, 2, n_train + n_test), np.float32)
-    stress = np.empty((N_NODES, n_train + n_test), np.float32)
-    for k, case in enumerate(cases):
-        nodes[..., k], stress[..., k] = case["nodes"], case["stress"]
-    np.save(out_dir / "Random_UnitCell_XY_10.npy", nodes)
-    np.save(out_dir / "Random_UnitCell_sigma_10.npy", stress)
+    solved = list(cases)
+    for file, name in (("XY", "nodes"), ("sigma", "stress")):
+        values = np.stack([case[name] for case in solved], axis=-1).astype(np.float32)
+        np.save(out_dir / f"Random_UnitCell_{file}_10.npy", values)
 
 
 SET = BuiltinSet("elasticity", 4, 1000, 200, solve_case, validation_apart(assemble))

@@ -1,12 +1,10 @@
 """Built-in set *pathfinder*: are two discs on one dashed contour? Pathfinder-32, hard.
 
-A case is a block of 250 images, so that 640 + 80 + 80 cases are the sizes of Long Range Arena. The
-files ``pathfinder_<split>_images.npy`` hold (n, 32, 32) bytes, ``pathfinder_<split>_labels.npy``
-(n,) labels: 1 if one contour connects the discs.
-
-Two target contours start side by side and grow in turn, dash by dash; then come shorter
-distractors. A dash occupies its pixels and those around; the next one starts behind a gap, in a
-direction drawn among the pixels that it could end on, by the cosine of the turn squared.
+A case is a block of 250 images: ``pathfinder_<split>_images.npy`` hold (n, 32, 32) bytes,
+``pathfinder_<split>_labels.npy`` (n,) labels, 1 if one contour connects the discs. Two target
+contours start side by side and grow in turn, dash by dash; then come shorter distractors. A dash
+occupies its pixels and those around; the next one starts behind a gap, in a direction drawn among
+the pixels that it could end on, by the cosine of the turn squared.
 """
 
 from collections.abc import Iterable
@@ -16,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from scipy.ndimage import binary_dilation
 
 from . import BuiltinSet, Case
 
@@ -84,15 +83,6 @@ def draw_disc(centre: np.ndarray, rules: Rules) -> np.ndarray:
     return _coverage((at**2).sum(0) <= rules.disc**2)
 
 
-def _dilated(mask: np.ndarray) -> np.ndarray:
-    """Return a mask with the four neighbours of each pixel."""
-    grown = mask.copy()
-    for ahead, behind in ((np.s_[1:], np.s_[:-1]), (np.s_[:, 1:], np.s_[:, :-1])):
-        grown[ahead] |= mask[behind]
-        grown[behind] |= mask[ahead]
-    return grown
-
-
 def _direction(angle: float) -> np.ndarray:
     return np.array([np.sin(angle), np.cos(angle)])
 
@@ -151,9 +141,7 @@ class Canvas:
         if min(start.min(), end.min()) < 0 or max(start.max(), end.max()) > rules.size - 1:
             return False
         coverage, window = draw_dash(start, end, rules)
-        grown = coverage > 0
-        for _ in range(round(rules.margin)):
-            grown = _dilated(grown)
+        grown = binary_dilation(coverage > 0, iterations=round(rules.margin))
         if (grown & taken[window]).any():
             return False
         mask = np.zeros_like(taken)
@@ -165,7 +153,7 @@ class Canvas:
         return True
 
     def close(self, contour: Contour) -> None:
-        """Let other contours know the last dash, too."""
+        """Let other contours know the last dash as well."""
         self.occupied |= contour.newest
 
 
@@ -242,9 +230,6 @@ def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int, n_
             np.save(out_dir / f"pathfinder_{split}_{name}.npy", joined)
 
 
-def make_set(name: str, n_train: int, n_test: int, rules: Rules) -> BuiltinSet:
-    """Return the set of these rules."""
-    return BuiltinSet(name, 1, n_train, n_test, partial(solve_case, rules=rules), assemble)
-
-
-SET = make_set("pathfinder", 640, 80, Rules())
+SET = BuiltinSet("pathfinder", 1, 640, 80, partial(solve_case, rules=Rules()), assemble)
+_few = Rules(size=16, dashes=4, distractor_dashes=2, distractors=1, inset=5, apart=5)
+SMALL = BuiltinSet("pathfinder_small", 1, 80, 8, partial(solve_case, rules=_few), assemble)

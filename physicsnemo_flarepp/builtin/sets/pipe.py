@@ -1,13 +1,10 @@
 """Built-in set *pipe*: steady laminar flow through a bent pipe, in the layout of the Geo-FNO set.
 
-A two-dimensional pipe of width 1 follows a random centreline over 10 units of x: four cubic pieces
-given by the heights and slopes at five equally spaced stations. The inlet carries a parabolic
-profile with maximum 1 along the centreline, walls do not slip, and the outlet satisfies the
-do-nothing condition nu du/dn - p n = 0.
-The steady incompressible Navier-Stokes equations are solved at viscosity 0.005 (Reynolds number 200
-on width and largest inlet velocity) with Q4-Q3 elements on 32 x 8 cells, and the polynomials are
-evaluated on the 129 x 129 grid. ``Pipe_Q`` holds u_x, u_y and the kinematic pressure,
-whose level the outlet condition sets.
+A pipe of width 1 follows a random centreline over 10 units of x: four cubic pieces given by heights
+and slopes at five stations. The inlet carries a parabolic profile with maximum 1, the outlet
+satisfies the do-nothing condition. The Navier-Stokes equations are solved at viscosity 0.005
+(Reynolds number 200) with Q4-Q3 elements on 32 x 8 cells, which are evaluated on the 129 x 129
+grid. ``Pipe_Q`` holds u_x, u_y and the kinematic pressure.
 """
 
 from functools import partial
@@ -69,8 +66,7 @@ def pipe_flow(
 ) -> np.ndarray:
     """u_x, u_y and kinematic pressure on the body-fitted grid, (3, *shape).
 
-    The solution has ``cells`` along and across; the first is a multiple of four, so that the joints
-    of the centreline are cell boundaries. ``order`` is the degree of the velocity.
+    ``cells`` along are a multiple of four: joints of the centreline are cell boundaries.
     """
     elements = channel_elements(cells, order)
     count_along, count_across = elements.node_shape

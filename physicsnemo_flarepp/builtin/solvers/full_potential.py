@@ -1,16 +1,13 @@
 """Steady compressible potential flow around an aerofoil section on a C-grid.
 
 The grid comes from the square root of the complex plane: w = sqrt(z - z0), with z0 just inside the
-nose, opens the section and the wake behind it to a shallow bump over a line, Y = S(X) with
-w = X + i Y. Lines of constant X and equal fractions between bump and far boundary, squared again,
-make a smooth grid without overlaps (the sheared parabolic coordinates of the early transonic
-codes).
-
-Bilinear finite elements for div(rho grad phi) = 0 with the isentropic density of the speed at the
-centre of each cell. Where the flow is supersonic the density comes partly from the cell upstream,
-which makes the scheme dissipative there and lets it capture shocks. The potential jumps by the
-circulation across the wake, and the speeds on both sides of the trailing edge are equal (Kutta).
-Far away speed and density are 1 and the perturbation is that of a compressible vortex.
+nose, opens section and wake to a shallow bump over a line. Lines of constant Re w and equal
+fractions between bump and far boundary, squared again, make a smooth grid (sheared parabolic
+coordinates). Bilinear finite elements for div(rho grad phi) = 0 take the isentropic density of the
+speed at the centre of each cell; where the flow is supersonic it comes partly from the cell
+upstream, which lets the scheme capture shocks. The potential jumps by the circulation across the
+wake, and the speeds on both sides of the trailing edge are equal (Kutta). Far away speed and
+density are 1 and the perturbation is that of a compressible vortex.
 """
 
 from collections.abc import Callable
@@ -113,10 +110,7 @@ def make_c_grid(
 
 
 def _open(z: np.ndarray) -> np.ndarray:
-    """Square root along a curve around the origin from below to above, its middle opposite.
-
-    The angle is followed along the curve, so that either end may lie on either side of the cut.
-    """
+    """Square root along a curve around the origin, continuous across the cut of the root."""
     angle = np.unwrap(np.angle(z))
     angle += 2 * np.pi * np.round((np.pi - angle[len(z) // 2]) / (2 * np.pi))
     return np.sqrt(np.abs(z)) * np.exp(0.5j * angle)
@@ -127,10 +121,8 @@ class CGridElements:
 
     A potential at the nodes is ``far + circulation * jump + unknowns``: the potentials of the outer
     boundary are known up to the circulation, and a node below the wake has the unknown of the node
-    above it, less the circulation. ``nodes`` (E, 4) are those of every cell, ``stiffness``
-    (E, 4, 4) integrals of products of basis gradients, ``unknown_of`` the unknown of every node, -1
-    on the outer boundary, and ``kutta`` the weights of the nodal potentials in the difference of
-    the speeds at the trailing edge.
+    above it, less the circulation. ``unknown_of`` is the unknown of every node, -1 on the outer
+    boundary; ``kutta`` weighs nodal potentials to the jump of the speed at the trailing edge.
     """
 
     def __init__(self, grid: CGrid, incidence: float) -> None:
@@ -174,11 +166,7 @@ class CGridElements:
         self.kutta = self._kutta_weights(number)
 
     def _kutta_weights(self, number: np.ndarray) -> np.ndarray:
-        """Speed of the upper minus that of the lower side, extrapolated to the trailing edge.
-
-        Near the edge the difference falls like the square root of the distance; from its values in
-        the last two intervals follows its limit, which must vanish.
-        """
+        """Speed above minus below, extrapolated to the edge by the root of the distance."""
         line, lower = self._grid.points[:, 0], self._grid.n_wake
         upper = len(line) - 1 - lower
         weights = np.zeros(number.size)
@@ -193,10 +181,7 @@ class CGridElements:
         return weights
 
     def jump(self, mach: float) -> np.ndarray:
-        """Change of every known nodal potential with the circulation, shape (nodes,).
-
-        On the outer boundary this is the potential of a vortex in compressible flow.
-        """
+        """Change of every known nodal potential with the circulation: far out that of a vortex."""
         angle = self._grid.angle - self._incidence
         stretched = np.cos(angle) + 1j * np.sqrt(1 - mach**2) * np.sin(angle)
         turned = angle + np.angle(stretched * np.exp(-1j * angle))
@@ -224,10 +209,6 @@ class CGridElements:
         return i_up * self._cells[1] + j, i * self._cells[1] + j_up, np.abs(along) / total
 
 
-class NoPotentialFlow(Unsolvable):
-    """Newton's method found no potential flow around this section."""
-
-
 @dataclass(frozen=True)
 class PotentialFlow:
     """Potential at the nodes and its jump across the wake, which is half the lift coefficient."""
@@ -237,10 +218,7 @@ class PotentialFlow:
 
 
 def gas_state(speed_squared: np.ndarray, mach: float) -> tuple[np.ndarray, np.ndarray]:
-    """Isentropic density over its far value and squared local Mach number.
-
-    ``speed_squared`` is over the far speed, ``mach`` the Mach number far away.
-    """
+    """Density and squared Mach number by the squared speed, all but the last over far values."""
     temperature = 1 + 0.5 * (GAMMA - 1) * mach**2 * (1 - speed_squared)
     temperature = np.maximum(temperature, _LEAST_TEMPERATURE)
     return temperature ** (1 / (GAMMA - 1)), mach**2 * speed_squared / temperature
@@ -277,10 +255,7 @@ class _CellFlow:
 def _jacobian_entries(
     elements: CGridElements, flow: _CellFlow, flux: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, columns and values of the derivative of the nodal residuals.
-
-    The direction of upwinding is held; all else is exact.
-    """
+    """Rows, columns and values of the residuals' derivative, exact but for the upwind direction."""
     nodes = elements.nodes
     slopes = 2 * np.einsum("ei,eni->en", flow.velocity, elements.centre_gradients)
     local = np.where(flow.set_upstream, 0.0, flow.drop * flow.upwind_slope)
@@ -345,17 +320,14 @@ def _newton(
         unknowns, circulation = unknowns + scale * step, circulation + scale * turn
         if size < tolerance:
             return unknowns, circulation
-    raise NoPotentialFlow(
+    raise Unsolvable(
         f"no potential flow at Mach {mach:.3g} after {_NEWTON_LIMIT} Newton steps, last step "
         f"{size:.3g}, expected below {tolerance:.0e}; lower the Mach number, camber or thickness"
     )
 
 
 def solve_potential(grid: CGrid, mach: float, incidence: float = 0.0) -> PotentialFlow:
-    """Potential flow around the section of a grid at a Mach number and an incidence in radians.
-
-    The Mach number is raised in steps, each flow being the first guess of the next.
-    """
+    """Potential flow at an incidence in radians; the Mach number is raised in steps."""
     if not 0 <= mach < 1:
         raise ValueError(f"mach={mach} must lie in [0, 1); supersonic far flow is not covered")
     elements = CGridElements(grid, incidence)
@@ -369,11 +341,7 @@ def solve_potential(grid: CGrid, mach: float, incidence: float = 0.0) -> Potenti
 
 
 def nodal_velocity(grid: CGrid, flow: PotentialFlow) -> np.ndarray:
-    """Complex velocity u + i v at the nodes, shape (n_around, n_out), by central differences.
-
-    On the section only the tangential derivative is used, because the flow follows the wall; the
-    two sides of the wake get their mean.
-    """
+    """Complex velocity u + i v at the nodes by central differences, tangential on the section."""
     z_i, z_j = np.gradient(grid.points, edge_order=2)
     p_i, p_j = np.gradient(flow.potential, edge_order=2)
     area = z_i.real * z_j.imag - z_i.imag * z_j.real

@@ -71,10 +71,7 @@ def stress_tangent(gradient: np.ndarray) -> np.ndarray:
 
 
 def von_mises_stress(gradient: np.ndarray) -> np.ndarray:
-    """Von Mises norm of the Cauchy stress in kPa, (...).
-
-    The out-of-plane stress is zero and the volume is kept, so the Cauchy stress is P F^T.
-    """
+    """Von Mises norm, in kPa, of the Cauchy stress P F^T: the volume is kept, the stress plane."""
     cauchy = np.einsum("ik...,jk...->ij...", first_piola_stress(gradient), gradient)
     (xx, xy), (_, yy) = cauchy
     return np.sqrt(xx**2 - xx * yy + yy**2 + 3 * xy**2)
@@ -134,11 +131,7 @@ class _Cell:
         return coo_array((blocks.ravel(), (self._rows, self._columns)), 2 * (self.load.size,))
 
     def nodal_deformation(self, state: np.ndarray) -> np.ndarray:
-        """F at the vertices, averaged over the elements that meet there, (2, 2, N).
-
-        In each element it is extrapolated linearly from the three points of the second-order rule,
-        where gradients of quadratic elements are most accurate.
-        """
+        """F at the vertices (2, 2, N), extrapolated from where it is most accurate and averaged."""
         basis = Basis(self.mesh, self._element, intorder=2)
         x, y = basis.quadrature[0]
         corners = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 0.0, 1.0]])

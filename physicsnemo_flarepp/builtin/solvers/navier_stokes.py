@@ -29,10 +29,7 @@ def _element(degree: int) -> Element:
 
 
 class ChannelElements:
-    """Velocity of degree ``order`` and pressure one lower on ``cells`` along and across a channel.
-
-    Unknowns are the coefficients of u_x, then of u_y, then of p.
-    """
+    """Velocity of degree ``order``, pressure one lower; unknowns are u_x, then u_y, then p."""
 
     def __init__(self, cells: tuple[int, int], order: int) -> None:
         mesh = MeshQuad.init_tensor(*(np.arange(count + 1.0) for count in cells))

@@ -54,11 +54,7 @@ class Panels:
 
 
 def with_images(panels: Panels, symmetry_y: bool, ground: float | None) -> list[Panels]:
-    """Return the panels and their mirror images at y = 0 and at the height z of the ground.
-
-    An image keeps the order of the corners, so its normals point inwards; the velocity of a
-    source does not depend on that.
-    """
+    """Return the panels and their mirror images at y = 0 and at the height z of the ground."""
     images = [panels.corners]
     if symmetry_y:
         images += [corners * [1, -1, 1] for corners in images]
@@ -97,9 +93,8 @@ def panel_velocity(points: np.ndarray, corners: np.ndarray) -> np.ndarray:
 class Influence:
     """Velocities that panels of unit density induce at a set of points (P, 3).
 
-    Far pairs are kept as ``far`` = area / (4 pi r^3), shape (P, N), zero for near pairs; the
-    velocity of such a pair is ``far`` times the vector from the source to the point. Near pairs
-    are a list of (point, panel, velocity).
+    ``far`` = area / (4 pi r^3) of far pairs, (P, N), times the vector from source to point is their
+    velocity; it is zero for near pairs, which are a list of (point, panel, velocity).
     """
 
     def __init__(self, points: np.ndarray, panels: Panels, near: float) -> None:
@@ -145,11 +140,7 @@ def row_blocks(count: int) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class PanelFlow:
-    """Solved potential flow of unit speed along x.
-
-    ``density`` (N,) and ``surface_velocity`` (N, 3), at the centroids, belong to ``panels``;
-    ``images`` are these panels and their mirror images.
-    """
+    """Solved potential flow of unit speed along x; ``images`` include the panels themselves."""
 
     panels: Panels
     images: list[Panels]
@@ -173,8 +164,7 @@ class PanelFlow:
 def set_own_velocity(part: Influence, panels: Panels, first: int) -> None:
     """Put the points ``first``, ``first + 1``, ... on the outer side of their own panels.
 
-    In the plane of a panel the sign of its own solid angle is left to rounding; on the outer
-    side, where the flow is, its own velocity along the normal is one half.
+    There a panel's own velocity along its normal is one half; rounding would leave the sign open.
     """
     own = part.near_point + first == part.near_panel
     normals = panels.normals[part.near_panel[own]]
@@ -187,8 +177,7 @@ def solve_flow(
 ) -> PanelFlow:
     """Potential flow of unit speed along x around a closed surface of panels.
 
-    With ``symmetry_y`` they are its half with y > 0; ``ground`` is the height z of a plane that no
-    flow crosses. Panels nearer than ``near`` longest edges are integrated exactly.
+    With ``symmetry_y`` they are its half with y > 0; no flow crosses the height ``ground``.
     """
     images = with_images(panels, symmetry_y, ground)
     centroids, normals = panels.centroids, panels.normals

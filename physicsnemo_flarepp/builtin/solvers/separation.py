@@ -1,20 +1,13 @@
 r"""Where a turbulent boundary layer leaves a body in potential flow, and the pressure behind it.
 
-An engineering estimate, not a solution. Along the surface streamlines of the potential flow Buri's
-method (Schlichting, *Boundary-Layer Theory*) gives the momentum thickness,
-
-.. math:: \theta\,\mathrm{Re}_\theta^{1/4} = 0.016\, u^{-4} \int u^4\, ds,
-
-and the boundary layer separates where
-:math:`\Gamma = \theta\,\mathrm{Re}_\theta^{1/4}\, u^{-1}\, du/ds` falls below -0.06. Downstream it
-stays separated until the flow accelerates. There the pressure is one base pressure, by Hoerner's
-correlation :math:`c_{p,b} = -0.029 / \sqrt{c_f}` (*Fluid-Dynamic Drag*, chapter 3), with the
-friction coefficient of the attached surface on the separated area that faces backwards.
-
-Separation begins on surfaces that face backwards only: bubbles in front, at the foot of a
-windscreen, close again and have no base pressure. Not in it either: longitudinal vortices at the
-rear pillars, what the wake does to the flow ahead of it, laminar flow, wheels. All maps are smooth,
-so the result changes smoothly with the shape.
+An engineering estimate, not a solution (docs/built_in_sets.md says what it leaves out). Along the
+surface streamlines Buri's method (Schlichting, *Boundary-Layer Theory*) gives the momentum
+thickness, :math:`\theta\,\mathrm{Re}_\theta^{1/4} = 0.016\, u^{-4} \int u^4\, ds`. The boundary
+layer separates where :math:`\theta\,\mathrm{Re}_\theta^{1/4}\, u^{-1}\, du/ds` falls below -0.06 on
+surfaces that face backwards, until the flow accelerates. There the pressure is one base pressure,
+by Hoerner's :math:`c_{p,b} = -0.029 / \sqrt{c_f}` (*Fluid-Dynamic Drag*, chapter 3), with the
+friction of the attached surface on the separated area that faces backwards. All maps are smooth in
+the shape.
 """
 
 import numpy as np

@@ -51,10 +51,7 @@ def triangle_areas(nodes: np.ndarray, triangles: np.ndarray) -> np.ndarray:
 
 
 def _edge_length(n_nodes: int, area: float, perimeter: float) -> float:
-    """Edge of equilateral triangles that fill the area with ``n_nodes`` nodes.
-
-    A triangulated ring with N nodes, B of them on its edges, has 2 N - B triangles.
-    """
+    """Edge of equilateral triangles that fill the area: 2 N - B, with B nodes on its edges."""
     edge = np.sqrt(area / n_nodes)
     for _ in range(50):
         edge = np.sqrt(4 * area / (np.sqrt(3) * (2 * n_nodes - perimeter / edge)))
@@ -104,10 +101,7 @@ def _relax(fixed: np.ndarray, inner: np.ndarray, radius: Radius, edge: float) ->
 
 
 def triangulate_cell(radius: Radius, n_nodes: int, rng: np.random.Generator) -> CellMesh:
-    """A mesh of the unit square around a void with exactly ``n_nodes`` nodes.
-
-    ``rng`` places the nodes; two meshes of one void differ.
-    """
+    """A mesh of the unit square around a void with exactly ``n_nodes`` nodes, placed by ``rng``."""
     outline = void_curve(radius, np.linspace(0, 2 * np.pi, 2000, endpoint=False))
     following = np.roll(outline, -1, axis=0)
     void_area = 0.5 * np.sum(outline[:, 0] * following[:, 1] - outline[:, 1] * following[:, 0])

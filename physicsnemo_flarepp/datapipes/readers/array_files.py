@@ -1,9 +1,8 @@
 """Arrays in ``.npz``, ``.npy``, HDF5, zarr, CSV and MATLAB files: found by headers, read when used.
 
-A file from elsewhere, or from a bad disk, may say anything about its arrays. Before values are read
-their size is compared with what the file holds and with the free memory, and what is stored
-elsewhere or was never written is refused. Arrays that are not numbers are not opened; they are
-named with the reason, for whoever asks for one of them.
+A damaged or hostile file may say anything about its arrays. Before values are read their size is
+compared with what the file holds and with the free memory, and arrays that are stored elsewhere or
+were never written are refused. Arrays that are not numbers are listed with the reason.
 """
 
 import math
@@ -13,6 +12,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import EllipsisType
 from typing import BinaryIO
@@ -72,10 +72,7 @@ def open_arrays(
     wanted: Collection[str] | None = None,
     allow_missing_chunks: Collection[str] = (),
 ) -> Found:
-    """Return the arrays of a file; of a zarr group those wanted must have all their chunks.
-
-    The array of a ``.npy`` file has the `name` given, or that of the file.
-    """
+    """Return the arrays of a file; of a zarr group those wanted must have all their chunks."""
     suffix = path.suffix.lower()
     if suffix == ".npy":
         return _open_npy(path, name or path.stem)
@@ -87,10 +84,7 @@ def open_arrays(
 
 
 def _npy_header(file: BinaryIO, size: int) -> tuple[tuple[int, ...], np.dtype] | str:
-    """Return shape and type of an array of numbers in ``.npy`` format, or why it is not one.
-
-    Raises EOFError unless the array fills the `size` bytes exactly.
-    """
+    """Return shape and type of an array that fills `size` bytes, or why it is not of numbers."""
     version = np.lib.format.read_magic(file)
     if version not in _NPY_HEADERS:
         return "of records; save it as numbers"
@@ -128,20 +122,7 @@ def _open_npy(path: Path, name: str) -> Found:
 
 def _open_npz(path: Path) -> Found:
     """Return the arrays of a ``.npz`` file; each is read whole when first used."""
-
-    def lazy(name: str, shape: tuple[int, ...], dtype: np.dtype) -> LazyArray:
-        kept: list[np.ndarray] = []
-
-        def read(rows: Part) -> np.ndarray:
-            if not kept:
-                check_fits(path, name, shape, dtype)
-                with reading(path), np.load(path, allow_pickle=False) as file:
-                    kept.append(file[name])
-            return kept[0][rows]
-
-        return LazyArray(shape, read, dtype)
-
-    arrays, unreadable = {}, {}
+    headers, unreadable = {}, {}
     with reading(path), zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         twice = [n for n, count in Counter(m.filename for m in members).items() if count > 1]
@@ -157,18 +138,23 @@ def _open_npz(path: Path) -> Found:
                     header = _npy_header(file, member.file_size)
                 except (ValueError, EOFError) as error:
                     raise ValueError(f"{member.filename}: {error}") from error
-            if isinstance(header, str):
-                unreadable[name] = header
-            else:
-                arrays[name] = lazy(name, *header)
+            (unreadable if isinstance(header, str) else headers)[name] = header
+
+    @cache
+    def whole(name: str) -> np.ndarray:
+        check_fits(path, name, *headers[name])
+        with reading(path), np.load(path, allow_pickle=False) as file:
+            return file[name]
+
+    arrays = {
+        name: LazyArray(shape, lambda rows, name=name: whole(name)[rows], dtype)
+        for name, (shape, dtype) in headers.items()
+    }
     return arrays, unreadable
 
 
 def _open_csv(path: Path) -> Found:
-    """Return the columns of a table with a row per point; those of words are not read.
-
-    ``U:0, U:1, U:2`` and ``U_0, U_1, U_2``, as ParaView writes vectors, make one array U.
-    """
+    """Return the columns of numbers of a table; ``U:0, U:1, U:2`` (or ``U_0``) make one array."""
     with reading(path), path.open(encoding="utf-8-sig") as file:
         first, second = file.readline(), file.readline()
         separator = max(",;\t", key=first.count)
@@ -267,8 +253,8 @@ def own_dataset(
                 _check_written(path, found, variable)
             return found
     raise RefusedFile(
-        f"{path} is refused: variable {variable!r} is not stored in it but points elsewhere, maybe "
-        "to another file; write it as one plain dataset"
+        f"{path} is refused: variable {variable!r} points elsewhere, maybe to another file; write "
+        "it as one plain dataset"
     )
 
 
@@ -290,10 +276,9 @@ def _missing_parts(path: Path, name: str, has: str, array: h5py.Dataset | zarr.A
     """Return the error for parts that a file lacks, which would be read as the fill value."""
     fill = array.fillvalue if isinstance(array, h5py.Dataset) else array.fill_value
     return (
-        f"{path}: array {name} has {has}, the others were never written or are lost. Either the "
-        "file is incomplete: fetch or write it again. Or its writer left out parts that hold only "
-        f"the fill value {fill}, as zarr does by default: then write it again with "
-        f"write_empty_chunks, or set allow_missing_chunks=[{name!r}] in data.reader"
+        f"{path}: array {name} has {has}, the others were never written. If it is incomplete, "
+        f"fetch or write it again. If only parts with the fill value {fill} were left out, "
+        f"write it with write_empty_chunks, or set allow_missing_chunks=[{name!r}] in data.reader"
     )
 
 
@@ -328,12 +313,7 @@ def _check_complete(path: Path) -> None:
 
 
 def load_mat(path: Path, variable: str, cases: slice, stride: int = 1) -> np.ndarray:
-    """Return some cases of a MATLAB array, case axis first, as float32.
-
-    MATLAB v7.3 files are HDF5 with the axes reversed (MATLAB stores columns first); only the
-    chosen cases and grid points are read. Earlier formats have no random access: the variable is
-    read whole and cut afterwards.
-    """
+    """Return some cases of a MATLAB array, case axis first, as float32; v7.3 reverses the axes."""
     shape = mat_shape(path, variable)
     grid = [slice(None, None, stride)] * min(2, len(shape) - 1)
     index = (cases, *grid, *[slice(None)] * (len(shape) - 1 - len(grid)))
@@ -409,10 +389,8 @@ def _codec_names(stored: object) -> Iterator[str]:
 
 
 def check_chunks(path: Path, array: zarr.Array, allowed: Container[str]) -> None:
-    """Raise if chunks are absent and the array's name is not in `allowed`, or on other codecs.
-
-    Zarr reads an absent chunk as the fill value, whether it was lost in a copy or left out by the
-    writer because it holds nothing else; the store does not tell the two apart.
+    """Raise on unknown codecs, and on absent chunks, which zarr reads as the fill value, if not
+    `allowed`.
     """
     check_codecs(path, array)
     # With sharding one stored object holds several chunks.

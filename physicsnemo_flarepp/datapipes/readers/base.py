@@ -4,12 +4,13 @@ Draws depend only on (seed, epoch, case) and on the shard, never on history or o
 run can be resumed and the ranks of a context group agree without communication.
 """
 
+import copy
 import os
 import threading
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from .names import MEASURE, NO_WEIGHTS
 
 # Entries of a sample that have one row per token.
 TOKEN_KEYS = ("coordinates", "features", "fields", "tokens", "weights")
-SAMPLING_MODES = ("fixed", "epoch")
+_MODES = ("fixed", "epoch")
 DENSITIES = ("cells", "area")
 # Transforms of PhysicsNeMo that change a token by itself, whatever their arguments.
 _POINTWISE = {"BroadcastGlobalFeatures", "Normalize", "Purge", "Rename", "Scale", "Translate"}
@@ -47,11 +48,7 @@ def free_memory() -> int:
 
 
 class KeptCases:
-    """Cases by id; those that were not used for longest make room for others.
-
-    They take at most `share` of the memory that is free or taken by them, which the ranks of a
-    machine divide among themselves. Threads may use it at the same time.
-    """
+    """The cases used last, by id, in a `share` of the memory that is free or that they take."""
 
     def __init__(self, share: float) -> None:
         self._share = share / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -86,11 +83,10 @@ class KeptCases:
 
 def check_shard(name: str, shard: tuple[int, int]) -> tuple[int, int]:
     """Return `shard` as two ints, or say why it is not a (rank, size) pair."""
-    rank, size = (int(part) for part in shard)
-    if size < 1 or not 0 <= rank < size:
+    rank, size = map(int, shard)
+    if not 0 <= rank < size:
         raise ValueError(
-            f"{name} shard is (rank, size) = ({rank}, {size}); expected size >= 1 and "
-            "0 <= rank < size"
+            f"{name} shard is (rank, size) = ({rank}, {size}), expected 0 <= rank < size"
         )
     return rank, size
 
@@ -100,10 +96,9 @@ def token_rows(
 ) -> Rows:
     """Return the rows of one case that a shard reads, ascending; a slice if they are contiguous.
 
-    The draw of `n_points` rows without replacement (all if None) is the same on every rank; the
-    shard (rank, size) is a contiguous part of it, so the shards together are the draw. If the rows
-    are stored in `shuffled` order, a contiguous block is a random draw and cheap to read; it
-    starts anywhere and wraps around at the end of the case.
+    The draw of `n_points` rows (all if None) is the same on every rank; the shard (rank, size) is a
+    contiguous part of it. Of `shuffled` rows a contiguous block, which may wrap around, is a random
+    draw and cheap to read.
     """
     rank, size = shard
     if n_points is None or n_points >= n_tokens:
@@ -122,10 +117,7 @@ def token_rows(
 def inclusion_probabilities(
     weights: Float[np.ndarray, " N"], n_points: int
 ) -> Float[np.ndarray, " N"]:
-    """Return how likely each row is drawn among `n_points`: proportional to its weight, at most 1.
-
-    At least `n_points` weights must be positive.
-    """
+    """Return how likely each row is drawn among `n_points`: as its weight says, at most 1."""
     certain = np.zeros(len(weights), dtype=bool)
     while True:
         rest = weights[~certain].sum()
@@ -141,11 +133,9 @@ def inclusion_probabilities(
 def weighted_rows(
     weights: Float[np.ndarray, " N"], n_points: int | None, shard: tuple[int, int], seed: int
 ) -> tuple[Rows, Float[np.ndarray, " n"]]:
-    """Return rows of one case drawn by weight, and weights that compensate for it, in O(N).
+    """Return rows of one case drawn by weight, and their weights divided by the probabilities.
 
-    As :func:`token_rows`, with the `weights` of all tokens. The weight of a drawn row is divided by
-    the probability of drawing it, so that a weighted sum over the draw is on average the sum over
-    the case.
+    So a weighted sum over the draw is on average the sum over the case.
     """
     rank, size = shard
     if n_points is None or n_points >= len(weights):
@@ -177,29 +167,19 @@ class ReaderOptions:
     Parameters
     ----------
     n_points : int or None
-        Draw this many tokens per case without replacement; None reads all. A case with fewer is
-        read whole.
-    sampling : str
-        ``fixed``: the draw of a case never changes. ``epoch``: a fresh draw each epoch.
+        Draw this many tokens per case without replacement; None, or too many, reads all.
+    sampling, seed
+        ``fixed``: the draw of a case never changes. ``epoch``: a fresh draw each epoch. A
+        DataLoader with a seed replaces that of the draws.
     shard : tuple[int, int]
         (rank, size) in the context group; the reader reads and keeps only its part of the tokens.
-    seed : int
-        Seed of the draws; a DataLoader with a seed replaces it.
-    weights : str
-        Column of weights of the tokens: ``none``, ``measure`` or a stored array.
-    density : str
-        ``cells``: every token is as likely to be drawn. ``area``: as its weight says, which is
-        then divided by that; see :func:`weighted_rows`.
+    weights, density : str
+        Column of weights of the tokens: ``none``, ``measure`` or a stored array. Tokens are drawn
+        as ``cells``, all equally likely, or by ``area``, as their weights say.
     pin_memory : bool
         Pin the tensors for asynchronous copies to a GPU.
     memory : float
         Share of the free memory in which decoded cases stay between epochs; 0 keeps none.
-
-    Examples
-    --------
-    >>> ReaderOptions(n_points=0)
-    Traceback (most recent call last):
-    ValueError: n_points is 0, expected None or at least 1
     """
 
     n_points: int | None = None
@@ -212,20 +192,18 @@ class ReaderOptions:
     memory: float = 0.25
 
     def __post_init__(self) -> None:
-        if self.density not in DENSITIES:
-            raise ValueError(f"sampling_density is {self.density!r}, expected one of {DENSITIES}")
+        for name, value, valid, expected in (
+            ("sampling_density", self.density, self.density in DENSITIES, f"one of {DENSITIES}"),
+            ("sampling", self.sampling, self.sampling in _MODES, f"one of {_MODES}"),
+            ("n_points", self.n_points, self.n_points is None or self.n_points > 0, "at least 1"),
+            ("memory", self.memory, 0 <= self.memory <= 1, "a share of the free memory, 0 to 1"),
+        ):
+            if not valid:
+                raise ValueError(f"data.{name} is {value!r}, expected {expected}")
         if self.density == "area" and self.weights == NO_WEIGHTS:
             raise ValueError(
-                "sampling_density is 'area', but weights is 'none': tokens are drawn in proportion "
-                "to their weights. Set weights to 'measure', or sampling_density to 'cells'"
-            )
-        if self.sampling not in SAMPLING_MODES:
-            raise ValueError(f"sampling is {self.sampling!r}, expected one of {SAMPLING_MODES}")
-        if self.n_points is not None and self.n_points < 1:
-            raise ValueError(f"n_points is {self.n_points}, expected None or at least 1")
-        if not 0 <= self.memory <= 1:
-            raise ValueError(
-                f"data.memory is {self.memory}, expected a share of the free memory, 0 to 1"
+                "data.sampling_density is 'area', but weights is 'none': set data.weights to "
+                "'measure', or data.sampling_density to 'cells'"
             )
         object.__setattr__(self, "shard", check_shard("context", self.shard))
 
@@ -265,8 +243,8 @@ class CaseReader(Reader):
             raise ValueError(f"{type(self).__name__}: the split is empty; it needs at least 1 case")
         check_unique(case_ids, type(self).__name__)
         self.case_ids = list(case_ids)
-        # What the first case opened has, and all others must have.
-        self._common: dict[str, Any] = {}
+        # What the first case opened has and all others must have; clear it to start anew.
+        self.common: dict[str, Any] = {}
         self.grid = grid
         self.options = options
         self._seed_base = options.seed
@@ -276,6 +254,12 @@ class CaseReader(Reader):
         # Cases that were read whole once, and found without values out of proportion.
         self._in_range: set[int] = set()
         self._kept_cases = KeptCases(options.memory)
+
+    def with_options(self, **changes: Any) -> "CaseReader":
+        """Return a reader of the same cases with other options."""
+        other = copy.copy(self)
+        other.options = replace(self.options, **changes)
+        return other
 
     @abstractmethod
     def open_case(self, index: int) -> TokenTable:
@@ -321,22 +305,17 @@ class CaseReader(Reader):
         """Return a hash of each case that is in no file; none for data in files."""
         return {}
 
-    def forget_common(self) -> None:
-        """Hold the next case to nothing that cases read before it have."""
-        self._common = {}
-
     def _check_common(self, table: TokenTable) -> None:
         """Keep what the first case opened says about all cases; raise if this one differs."""
         dimension = sum(table.widths()["coordinates"].values())
         kind = {"association": table.association, "dimension": dimension}
         for what, found in {**kind, **table.channels()}.items():
             # Threads open cases at the same time; setdefault looks and sets in one step.
-            known = self._common.setdefault(what, found)
+            known = self.common.setdefault(what, found)
             if found != known:
                 raise ValueError(
-                    f"{table.source}: {what} is {found!r}, but {known!r} was found in "
-                    "another case; all cases of a set need the same. Name arrays (and their "
-                    "`association`) that all cases hold alike, or leave this case out"
+                    f"{table.source}: {what} is {found!r}, but {known!r} in another; all cases of "
+                    "a set need the same. Name arrays that all have, or leave this case out"
                 )
 
     def _load_sample(self, index: int) -> dict[str, torch.Tensor]:
@@ -380,8 +359,8 @@ class CaseReader(Reader):
         for name in ("coordinates", "fields"):
             if name not in changed:
                 raise ValueError(
-                    f"data.transforms leave a sample without {name!r}; it has "
-                    f"{', '.join(changed) or 'nothing'}. They must keep coordinates and fields"
+                    "data.transforms must keep coordinates and fields, but leave "
+                    f"{', '.join(changed) or 'nothing'}"
                 )
         return changed
 
@@ -395,8 +374,7 @@ class CaseReader(Reader):
                 names = ", ".join(type(transform).__name__ for transform in self.transforms)
                 raise ValueError(
                     f"data.transforms ({names}) leave {count} rows of coordinates, but "
-                    f"{len(sample[name])} of {name}: with parallel.context={size} a rank keeps its "
-                    f"part of them. Let the transform that drops tokens change {name!r} alike"
+                    f"{len(sample[name])} of {name}; to shard them, drop the same tokens of both"
                 )
         return {key: value[kept].clone() if key in TOKEN_KEYS else value
                 for key, value in sample.items()}  # fmt: skip
@@ -422,16 +400,13 @@ class CaseReader(Reader):
         # A shard may lie in a part of the case that has no weight, the case may not.
         if not weights.any() and self.options.shard[1] == 1:
             raise ValueError(
-                f"{table.source}: case {self.case_ids[index]} has the weight 0 at all "
-                f"{len(weights)} tokens read of {name}. Repair the array, or leave the case out"
+                f"{table.source}: all {len(weights)} tokens of case {self.case_ids[index]} have "
+                f"weight 0 in {name}. Repair the array, or leave the case out"
             )
         return weights
 
     def read_measure(self, index: int) -> np.ndarray | None:
-        """Return the weights of all tokens of a case, or their areas if there are none, (N,).
-
-        None where no area is known.
-        """
+        """Return the weights of all tokens of a case, or their areas, (N,); None if not known."""
         table = self.case(index)
         name = MEASURE if self.options.weights == NO_WEIGHTS else self.options.weights
         if name not in table.weights:
@@ -441,10 +416,10 @@ class CaseReader(Reader):
     def _get_sample_metadata(self, index: int) -> dict[str, Any]:
         return {
             "case_id": self.case_ids[index],
-            "field_names": self._common["fields"],
-            "feature_names": self._common["features"],
-            "global_names": self._common["globals"],
-            "association": self._common["association"],
+            "field_names": self.common["fields"],
+            "feature_names": self.common["features"],
+            "global_names": self.common["globals"],
+            "association": self.common["association"],
             "grid": self.grid,
             **self.describe_case(index),
         }

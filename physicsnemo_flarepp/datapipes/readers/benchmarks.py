@@ -18,7 +18,7 @@ from .case_tables import TokenTable, make_table
 from .contents import Contents, Wanted
 from .names import MEASURE, NO_WEIGHTS, Names, Pick
 from .own import OwnReader
-from .splits import CaseChoice, SplitMissing, apart_split, check_split, positional_split
+from .splits import positional_split
 
 # Files of DrivAerML by layout; those with cell centres in tables, and no mesh, name them so.
 PATTERNS = {
@@ -30,10 +30,14 @@ PATTERNS = {
 }
 _CENTRES = {"presampled": "surface_mesh_centers", "zarr": "surface_mesh_centers"}
 _PRESAMPLED = "drivaerml_surface_presampled_*"
-# Channel of the Q array that each benchmark predicts, and how many channels Q has.
-_Q_CHANNEL = {"airfoil": (4, 5), "pipe": (0, 3)}
-_PLASTICITY_TIMES = 20
-_GEO_FNO = ("airfoil", "elasticity", "pipe", "plasticity")
+# Shapes of the arrays of each Geo-FNO benchmark, and the channel of Q that it predicts.
+_SHAPES = {
+    "airfoil": (("case", 221, 51), ("case", 221, 51), ("case", 5, 221, 51)),
+    "elasticity": ((972, 2, "case"), (972, "case")),
+    "pipe": (("case", 129, 129), ("case", 129, 129), ("case", 3, 129, 129)),
+    "plasticity": (("case", 101), ("case", 101, 31, 20, 4)),
+}
+_Q_CHANNEL = {"airfoil": 4, "pipe": 0}
 
 
 def _case_id(root: Path, path: Path) -> str:
@@ -45,10 +49,7 @@ def _case_id(root: Path, path: Path) -> str:
 
 
 def _find_cases(root: Path, layout: str | None, pattern: str | None) -> tuple[str, Path, CaseFiles]:
-    """Return the layout, the root of the set, which may be below `root`, and its cases.
-
-    Without a `layout` it is the only one present, and a `pattern` replaces its globs.
-    """
+    """Return the layout, by default the only one present, the root of the set, and its cases."""
     if layout is not None and layout not in PATTERNS:
         raise ValueError(f"layout is {layout!r}, expected one of {sorted(PATTERNS)}")
     globs = PATTERNS if layout is None else {layout: PATTERNS[layout]}
@@ -68,8 +69,7 @@ def _find_cases(root: Path, layout: str | None, pattern: str | None) -> tuple[st
     if not found:
         raise FileNotFoundError(
             f"{root} holds no case; expected {', '.join(g for gs in globs.values() for g in gs)}. "
-            "Published at https://huggingface.co/datasets/neashton/drivaerml (raw) and "
-            f"{benchmark('drivaerml_40k').source} (presampled)"
+            "`flarepp download` fetches the published cases"
         )
     if len(found) > 1:
         raise ValueError(f"{root} holds the layouts {list(found)}; choose one with `layout`")
@@ -98,14 +98,9 @@ class DrivAerMLReader(OwnReader):
     Parameters
     ----------
     root : str or Path
-        Root of the set, or, where it holds no case itself, of the only directory
-        ``drivaerml_surface_presampled_<size>`` as published.
-    split : str
-        ``train``, ``test`` or another split of the manifest.
-    fields : Sequence[str]
-        Arrays to predict; a vector such as ``wallShearStressMeanTrim`` gives 3 channels.
-    features : Sequence[str]
-        Further inputs: ``normals``, ``areas``, or stored arrays.
+        Root of the set; also of the only directory ``drivaerml_surface_presampled_<size>`` in it.
+    fields, features : Sequence[str]
+        Arrays to predict, and further inputs: ``normals``, ``areas``, or stored arrays.
     globals, global_names : Sequence[str]
         Values of the whole case: global data of a DomainMesh, arrays of an npz or zarr file,
         columns of ``geo_ref_*.csv`` beside a vtp file. Both names mean the same.
@@ -113,14 +108,8 @@ class DrivAerMLReader(OwnReader):
         By default the only one present under `root`.
     pattern : str, optional
         Glob of the files under `root`, for sets that are not laid out like DrivAerML.
-    boundary : str
-        Boundary of a DomainMesh to read.
-    constants, association, allow_missing_chunks, cases, manifest, n_train, n_val, n_test, options
-        As in :class:`OwnReader`; without anything that tells the splits there are none.
-
-    Examples
-    --------
-    >>> reader = DrivAerMLReader("data/drivaerml_raw", fields=["pMeanTrim"])  # doctest: +SKIP
+    split, boundary, constants, association, allow_missing_chunks, options, cases, manifest, ...
+        As in :class:`OwnReader`, but cases without a manifest or directories have no splits.
     """
 
     _by_share = False
@@ -141,12 +130,8 @@ class DrivAerMLReader(OwnReader):
         association: str | None = None,
         boundary: str = "vehicle",
         allow_missing_chunks: Sequence[str] = (),
-        cases: CaseChoice | None = None,
-        manifest: str | Path | None = None,
-        n_train: int | None = None,
-        n_val: int | None = None,
-        n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
+        **choice: Any,
     ) -> None:
         root = existing_directory(
             root,
@@ -167,12 +152,8 @@ class DrivAerMLReader(OwnReader):
             constants=constants,
             boundary=boundary,
             allow_missing_chunks=allow_missing_chunks,
-            cases=cases,
-            manifest=manifest,
-            n_train=n_train,
-            n_val=n_val,
-            n_test=n_test,
             options=options,
+            **choice,
         )
         self.files = {case: files.cases[case][0] for case in self.case_ids}
 
@@ -185,8 +166,8 @@ class DrivAerMLReader(OwnReader):
         contents = super().open_contents(index, wanted)
         if contents.mesh is not None and not isinstance(contents.mesh, PolygonMesh):
             raise ValueError(
-                f"{contents.source} has cells that are not polygons, or none; expected a surface. "
-                "Remove lines and vertices, or extract it with pyvista's extract_surface()"
+                f"{contents.source} has cells that are not polygons, or none; expected a surface, "
+                "such as pyvista's extract_surface() gives"
             )
         return contents
 
@@ -194,10 +175,8 @@ class DrivAerMLReader(OwnReader):
 def stored_cases(root: Path, spec: BenchmarkSpec) -> int:
     """Return how many cases the arrays of a benchmark hold, in all splits."""
     path = one_file(root, spec.files[0], source=spec.source)
-    if path.suffix == ".mat":
-        return mat_shape(path, "input")[0]
-    shape = map_npy(path).shape
-    return (shape or (0,))[-1 if spec.name == "elasticity" else 0]
+    shape = mat_shape(path, "input") if path.suffix == ".mat" else map_npy(path).shape
+    return dict(zip(_SHAPES[spec.name][0], shape, strict=False)).get("case", 0)
 
 
 class _SetReader(CaseReader):
@@ -226,9 +205,11 @@ class _SetReader(CaseReader):
         return list(self._paths)
 
 
-def _apart(root: Path, split: str) -> bool:
-    """Return whether validation cases have a directory of their own."""
-    return split == "val" and (root / "val").is_dir()
+def _folder(root: str | Path, split: str, spec: BenchmarkSpec) -> tuple[Path, bool]:
+    """Return the folder of a split, and whether it is one of validation cases alone."""
+    root = existing_directory(root, expected=spec.files, source=spec.source)
+    apart = split == "val" and (root / "val").is_dir()
+    return root / "val" if apart else root, apart
 
 
 def _picks(*names: str, **renamed: str) -> dict[str, Pick]:
@@ -248,25 +229,21 @@ class GeoFNOReader(_SetReader):
     plasticity input (case, 101), output (case, 101, 31, 20, 4)  x, y, die(x), t -> 4 channels
     ========== ================================================= ===================================
 
-    The arrays of the first three stay on disk; a sample touches the rows it keeps. One sample of
-    plasticity is one of the 20 times of a case, on the undeformed grid [0, 1]^2, with the time in
-    [0, 1]; its ``.mat`` file is loaded with the first case. The others may have the weights of
-    tokens in a file ``<name>.npy``, (972, case) for elasticity and (case, rows, columns) for grids.
+    The arrays of the first three stay on disk, and may come with the weights of tokens in a file
+    ``<name>.npy``, (972, case) or (case, rows, columns). One sample of plasticity is one of the 20
+    times of a case, on the undeformed grid [0, 1]^2, with the time in [0, 1].
 
     Parameters
     ----------
     root : str or Path
         Directory with the files, in it or below.
-    name : str
-        ``elasticity``, ``airfoil``, ``pipe`` or ``plasticity``.
-    split : str
-        ``train``, ``val`` or ``test``. Validation cases are those of a directory ``val`` with files
-        of the same names, or else some that are in neither of the published splits.
+    name, split : str
+        A benchmark, and ``train``, ``val`` or ``test``. Validation cases are those of a directory
+        ``val``, or else some that are in neither of the published splits.
     n_train, n_val, n_test : int, optional
-        Cases in the splits; the published numbers by default. With an `n_train` of 0 all cases are
-        for testing.
+        Cases in the splits, by default as published. With an `n_train` of 0 all are for testing.
     options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read; see :class:`ReaderOptions`.
+        Which tokens of a case are read.
     """
 
     def __init__(
@@ -280,23 +257,21 @@ class GeoFNOReader(_SetReader):
         n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
-        if name not in _GEO_FNO:
-            raise ValueError(f"name is {name!r}, expected one of {list(_GEO_FNO)}")
+        if name not in _SHAPES:
+            raise ValueError(f"name is {name!r}, expected one of {list(_SHAPES)}")
         self.spec = spec = benchmark(name)
-        root = existing_directory(root, expected=spec.files, source=spec.source)
-        apart = _apart(root, split)
-        self.root = root / "val" if apart else root
+        self.root, apart = _folder(root, split, spec)
         self._paths = [one_file(self.root, file, source=spec.source) for file in spec.files]
-        self._arrays, n_cases = self._open_matlab() if name == "plasticity" else self._open_npy()
-        if apart:
-            self._cases = apart_split(n_cases, n_val, self._paths[0])
-        else:
-            counts = {"n_train": n_train, "n_val": n_val, "n_test": n_test}
-            self._cases = positional_split(spec, split, n_cases, path=self._paths[0], **counts)
-        self._n_times = _PLASTICITY_TIMES if name == "plasticity" else 1
+        self._timed = name == "plasticity"
+        self._arrays = {} if self._timed else {path.stem: map_npy(path) for path in self._paths}
+        counts = {"n_train": n_train, "n_val": n_val, "n_test": n_test}
+        self._cases = positional_split(
+            spec, split, self._check_shapes(), path=self._paths[0], alone=apart, **counts
+        )
+        self._n_times = _SHAPES[name][1][3] if self._timed else 1
         stem = f"{name}_val" if apart else name
         case_ids = [f"{stem}_{case:04d}" for case in range(self._cases.start, self._cases.stop)]
-        if name == "plasticity":
+        if self._timed:
             case_ids = [f"{case}_t{t:02d}" for case in case_ids for t in range(self._n_times)]
         super().__init__(case_ids=case_ids, grid=spec.grid, options=options)
         weights = self.options.weights
@@ -304,41 +279,29 @@ class GeoFNOReader(_SetReader):
             self._arrays[weights] = self._open_weights(weights)
         *coordinates, field = [path.stem for path in self._paths]
         picks = {"coordinates": _picks(*coordinates), "fields": _picks(**{spec.outputs[0]: field})}
-        if name == "plasticity":
+        if self._timed:
             picks = {"coordinates": _picks("x", "y"), "fields": _picks(*spec.outputs)}
             self._decoded = False  # all of it is in memory already
         features = _picks(*spec.inputs[2:])
         self._names = Names(**picks, features=features, globals={}, weights=weights, grid=spec.grid)
 
-    def _open_npy(self) -> tuple[dict[str, np.ndarray], int]:
-        """Return the arrays by the names of their files, memory-mapped, and the number of cases."""
-        spec, arrays = self.spec, [map_npy(path) for path in self._paths]
-        if spec.grid is None:
-            n_cases = (arrays[0].shape or (0,))[-1]
-            shapes = [(spec.n_tokens, 2, "case"), (spec.n_tokens, n_cases)]
+    def _check_shapes(self) -> int:
+        """Compare all shapes with the published ones and return the number of cases."""
+        if self._timed:
+            path = self._paths[0]
+            found = [(path, name, mat_shape(path, name)) for name in ("input", "output")]
         else:
-            n_cases = (arrays[0].shape or (0,))[0]
-            channels = _Q_CHANNEL[spec.name][1]
-            shapes = [("case", *spec.grid), (n_cases, *spec.grid), (n_cases, channels, *spec.grid)]
-        for array, path, shape in zip(arrays, self._paths, shapes, strict=True):
-            check_shape(path, "array", array.shape, shape)
-        return {path.stem: array for path, array in zip(self._paths, arrays, strict=True)}, n_cases
-
-    def _open_matlab(self) -> tuple[dict[str, np.ndarray], int]:
-        path, grid = self._paths[0], self.spec.grid
-        shape = mat_shape(path, "input")
-        check_shape(path, "input", shape, ("case", grid[0]))
-        expected = (shape[0], *grid, _PLASTICITY_TIMES, len(self.spec.outputs))
-        check_shape(path, "output", mat_shape(path, "output"), expected)
-        return {}, shape[0]
+            found = [(path, "array", self._arrays[path.stem].shape) for path in self._paths]
+        n_cases: int | str = "case"
+        for (path, what, shape), expected in zip(found, _SHAPES[self.spec.name], strict=True):
+            check_shape(path, what, shape, [n_cases if n == "case" else n for n in expected])
+            n_cases = shape[expected.index("case")]
+        return n_cases
 
     def _open_weights(self, name: str) -> np.ndarray:
         """Return the stored weights of all cases, laid out as the fields are."""
-        if self.spec.name == "plasticity":
-            raise ValueError(
-                f"data.weights is {name!r}, but plasticity has no file of weights; choose "
-                f"{NO_WEIGHTS!r} or {MEASURE!r}"
-            )
+        if self._timed:
+            raise ValueError(f"plasticity has no weights {name!r}; choose none or measure")
         path = one_file(self.root, f"{name}.npy", source=self.spec.source)
         weights = map_npy(path)
         like = self._arrays[self._paths[1].stem]  # stress, or y
@@ -351,12 +314,12 @@ class GeoFNOReader(_SetReader):
         return [load_mat(self._paths[0], name, self._cases) for name in ("input", "output")]
 
     def _arrays_of(self, index: int) -> dict[str, np.ndarray]:
-        if self.spec.name == "plasticity":
+        if self._timed:
             return self._plasticity_case(*divmod(index, self._n_times))
         case = self._cases.start + index
         if self.grid is None:
             return {name: array[..., case] for name, array in self._arrays.items()}
-        channel, field = _Q_CHANNEL[self.spec.name][0], self._paths[-1].stem
+        channel, field = _Q_CHANNEL[self.spec.name], self._paths[-1].stem
         return {n: a[case, channel] if n == field else a[case] for n, a in self._arrays.items()}
 
     def _plasticity_case(self, case: int, time: int) -> dict[str, np.ndarray]:
@@ -364,11 +327,8 @@ class GeoFNOReader(_SetReader):
         x, y = np.meshgrid(np.linspace(0, 1, nx), np.linspace(0, 1, ny), indexing="ij")
         t = np.full((nx, ny), time / (self._n_times - 1))
         features = (np.repeat(die[case], ny).reshape(nx, ny), t)
-        fields = np.moveaxis(output[case, :, :, time], -1, 0)
-        named = zip(
-            (*self.spec.inputs, *self.spec.outputs), (x, y, *features, *fields), strict=True
-        )
-        return dict(named)
+        values = (x, y, *features, *np.moveaxis(output[case, :, :, time], -1, 0))
+        return dict(zip((*self.spec.inputs, *self.spec.outputs), values, strict=True))
 
     def describe_case(self, index: int) -> dict[str, Any]:
         """Return the file of the fields and the case's position in it."""
@@ -383,24 +343,15 @@ class DarcyReader(_SetReader):
     of ``smooth2``, MATLAB v5 or v7.3, variables ``coeff`` and ``sol`` of shape
     (case, side, side). Validation reads ``smooth1`` of a directory ``val``, or else the cases
     behind those of training. Tokens run over the grid in row-major order, x along its first axis.
-    When the first case is opened the chosen ones are loaded at the reduced resolution (29 MB per
-    1000 cases and variable), so a context shard saves nothing but is exact. A further variable of
-    that shape may hold the weights of the tokens.
+    The chosen cases are loaded together, at the reduced resolution. A further variable of that
+    shape may hold the weights of the tokens.
 
     Parameters
     ----------
-    root : str or Path
-        Directory with both files, in it or below.
-    split : str
-        ``train``, ``val`` or ``test``.
     stride : int, optional
-        Keep every `stride`-th grid line; by default the one that gives 85 x 85 (5 for the
-        published 421 x 421, 1 for 85 x 85).
-    n_train, n_val, n_test : int, optional
-        Cases in the splits; the published numbers by default. With an `n_train` of 0 testing takes
-        all cases of its file by default.
-    options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read; see :class:`ReaderOptions`.
+        Keep every `stride`-th grid line; by default the one that gives 85 x 85.
+    root, split, n_train, n_val, n_test, options
+        As in :class:`GeoFNOReader`; with an `n_train` of 0 testing takes all cases of its file.
     """
 
     spec = benchmark("darcy")
@@ -416,22 +367,18 @@ class DarcyReader(_SetReader):
         n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
-        check_split(split)
         spec = self.spec
-        root = existing_directory(root, expected=spec.files, source=spec.source)
-        apart = _apart(root, split)
+        root, apart = _folder(root, split, spec)
         place = 1 if split == "test" else 0
         where = {"source": spec.source, "preferred": spec.published[place]}
-        self.path = one_file(root / "val" if apart else root, spec.files[place], **where)
+        self.path = one_file(root, spec.files[place], **where)
         self._paths = [self.path]
         shape = mat_shape(self.path, "coeff")
         check_shape(self.path, "coeff", shape, ("case", "side", "side"))
         check_shape(self.path, "sol", mat_shape(self.path, "sol"), shape)
-        if apart:
-            self._cases = apart_split(shape[0], n_val, self.path)
-        else:
-            counts = {"train": n_train, "val": n_val, "test": n_test}
-            self._cases = self._place(split, shape[0], counts)
+        counts = {"n_train": n_train, "n_val": n_val, "n_test": n_test}
+        where = {"path": self.path, "alone": apart or split == "test", "with_tests": False}
+        self._cases = positional_split(spec, split, shape[0], **where, **counts)
         self._step = self._stride(shape[1], stride)
         side = len(range(0, shape[1], self._step))
         line = np.linspace(0, 1, side, dtype=np.float32)
@@ -451,29 +398,15 @@ class DarcyReader(_SetReader):
         if weights not in (NO_WEIGHTS, MEASURE):
             check_shape(self.path, weights, mat_shape(self.path, weights), shape)
 
-    def _place(self, split: str, present: int, counts: Mapping[str, int | None]) -> slice:
-        """Return which cases of the file are those of the split."""
-        n_train = self.spec.n_train if counts["train"] is None else counts["train"]
-        unasked = {
-            "train": n_train,
-            "val": min(self.spec.n_val, present - n_train),
-            "test": self.spec.n_test if n_train else present,
-        }
-        wanted = unasked[split] if counts[split] is None else counts[split]
-        if split == "val" and (n_train == 0 or counts["val"] is None and wanted < 1):
-            raise SplitMissing(f"{self.path} has no cases left for validation; lower n_train")
-        return apart_split(present, wanted, self.path, split, n_train if split == "val" else 0)
-
     def _stride(self, side: int, stride: int | None) -> int:
+        if stride is not None and stride < 1:
+            raise ValueError(f"stride is {stride}, expected at least 1")
         if stride is not None:
-            if stride < 1:
-                raise ValueError(f"stride is {stride}, expected at least 1")
             return stride
         intervals = self.spec.grid[0] - 1
         if side < 2 or (side - 1) % intervals:
             raise ValueError(
-                f"{self.path}: a grid of {side} x {side} has no stride to {self.spec.grid}; "
-                "give `stride`"
+                f"{self.path}: {side} x {side} has no stride to {self.spec.grid}; give `stride`"
             )
         return (side - 1) // intervals
 

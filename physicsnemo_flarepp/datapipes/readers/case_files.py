@@ -22,7 +22,7 @@ _GEOMETRY_SUFFIXES = (".stl", ".ply", ".obj")
 # Arrays in these may hold all cases.
 _SET_SUFFIXES = (".npz", ".h5", ".hdf5", ".zarr", ".npy")
 SPLIT_DIRECTORIES = ("train", "val", "valid", "validation", "test")
-# Of several kinds of files the first is taken for the cases; geometry alone has no fields.
+# Cases are the files of the first kind that is present; geometry alone has no fields.
 _PREFERRED = (
     ".foam",  # the folder of an OpenFOAM case may hold files of other formats
     *MESH_SUFFIXES,
@@ -41,7 +41,6 @@ class CaseFiles:
 
     cases: Mapping[str, tuple[Path, ...]]
     shared: tuple[Path, ...] = ()
-    array_names: Mapping[Path, str] = field(default_factory=dict)
     told: tuple[str, ...] = ()
     whole_set: bool = False
 
@@ -51,22 +50,19 @@ def find_files(root: Path, patterns: Sequence[str] | None, layout: str = "auto")
     if layout not in ("auto", "files", "set"):
         raise ValueError(f"data.reader.layout is {layout!r}, expected 'auto', 'files' or 'set'")
     if not root.exists():
-        raise FileNotFoundError(
-            f"data.root {root} does not exist; give the folder of the cases, or the file with all"
-        )
+        raise FileNotFoundError(f"data.root {root} does not exist; give a folder or file of cases")
     if root.suffix.lower() in SUFFIXES:
-        names = {root: root.stem} if root.suffix == ".npy" else {}
         if root.suffix.lower() in _SET_SUFFIXES and layout != "files":
-            return CaseFiles({}, (root,), names, whole_set=True)
-        return CaseFiles({root.stem: (root,)}, array_names=names)
+            return CaseFiles({}, (root,), whole_set=True)
+        return CaseFiles({root.stem: (root,)})
     looked = patterns is None
     found = _by_looking(root, layout) if looked else _by_patterns(root, patterns, layout)
     for case, paths in found.cases.items():
         # An id is a line of a list, an entry of JSON, and with `flarepp prepare` a folder.
         if not case.isprintable() or case in (".", ".."):
             raise ValueError(
-                f"{printable(paths[0])} would be the case {case!r}, a name that cannot be printed "
-                "or is not a name; rename the file"
+                f"{printable(paths[0])} would be the case {case!r}, which cannot be printed or is "
+                "not a name; rename the file"
             )
     return found
 
@@ -85,20 +81,18 @@ def _pattern_expression(pattern: str) -> re.Pattern:
 
 def _by_patterns(root: Path, patterns: Sequence[str], layout: str) -> CaseFiles:
     found: dict[str, list[Path]] = defaultdict(list)
-    shared, names, counts = [], {}, {}
+    shared, counts = [], {}
     for pattern in patterns:
         paths = sorted(root.glob(pattern.replace(CASE, "*")))
         if not paths:
             raise FileNotFoundError(
-                f"{root} holds nothing that matches data.reader.files {pattern!r}; it holds "
-                f"{some(path.name for path in sorted(root.iterdir()))}"
+                f"nothing in {root} matches data.reader.files {pattern!r}; it holds {_held(root)}"
             )
-        for path in paths:
-            if path.suffix.lower() not in SUFFIXES:
-                raise ValueError(
-                    f"{path} matches {pattern!r} but is not a file of {', '.join(SUFFIXES)}; make "
-                    "the pattern narrower"
-                )
+        for path in (path for path in paths if path.suffix.lower() not in SUFFIXES):
+            raise ValueError(
+                f"{path} matches {pattern!r}, but does not end in one of {', '.join(SUFFIXES)}; "
+                "make the pattern narrower"
+            )
         if CASE in pattern:
             expression = _pattern_expression(pattern)
             matches = {p: expression.fullmatch(p.relative_to(root).as_posix()) for p in paths}
@@ -107,10 +101,8 @@ def _by_patterns(root: Path, patterns: Sequence[str], layout: str) -> CaseFiles:
             ids = _ids(root, paths)
         else:
             shared += paths
-            names |= _array_names(paths, {})
             continue
         counts[pattern] = set(ids.values())
-        names |= _array_names(list(ids), ids)
         for path, case in ids.items():
             found[case].append(path)
     every = set().union(*counts.values())
@@ -118,12 +110,12 @@ def _by_patterns(root: Path, patterns: Sequence[str], layout: str) -> CaseFiles:
         if absent := sorted(every - ids):
             raise FileNotFoundError(
                 f"{root}: {len(absent)} of {len(every)} cases have no file {pattern!r}: "
-                f"{some(absent)}. Fetch them, or move the other files of these cases away"
+                f"{some(absent)}. Fetch them, or move their other files away"
             )
     if layout == "set" or (not found and layout == "auto"):
         every_file = (*shared, *(path for paths in found.values() for path in paths))
-        return CaseFiles({}, every_file, names, whole_set=True)
-    return CaseFiles({case: tuple(found[case]) for case in in_order(found)}, tuple(shared), names)
+        return CaseFiles({}, every_file, whole_set=True)
+    return CaseFiles({case: tuple(found[case]) for case in in_order(found)}, tuple(shared))
 
 
 def _by_looking(root: Path, layout: str) -> CaseFiles:
@@ -132,9 +124,8 @@ def _by_looking(root: Path, layout: str) -> CaseFiles:
         by_suffix[path.suffix.lower()].append(path)
     if not by_suffix:
         raise FileNotFoundError(
-            f"{root} holds no file of {', '.join(SUFFIXES)}; it holds "
-            f"{some(path.name for path in sorted(root.iterdir()))}. Cases of OpenFOAM need an "
-            "empty file in them, as for ParaView: touch CASE/case.foam"
+            f"{root} has no file of {', '.join(SUFFIXES)}; it holds {_held(root)}. OpenFOAM cases "
+            "need an empty file, as for ParaView: touch CASE/case.foam"
         )
     geometry = next((s for s in _GEOMETRY_SUFFIXES if s in by_suffix), None)
     if geometry is not None:
@@ -146,16 +137,15 @@ def _by_looking(root: Path, layout: str) -> CaseFiles:
     paths = by_suffix[suffix]
     without_numbers = [re.sub(r"\d+", "", path.stem) for path in paths]
     if suffix == ".csv":
-        # The files whose names differ in numbers or folders only; a table is none of them.
+        # Cases are the files whose names differ in numbers or folders only, unlike a table.
         ((usual, _),) = Counter(without_numbers).most_common(1)
         paths = [path for path, name in zip(paths, without_numbers, strict=True) if name == usual]
     if suffix in _SET_SUFFIXES and layout != "files" and geometry is None:
         one_each = len(set(without_numbers)) == len(paths) and {p.parent for p in paths} == {root}
         if layout == "set" or len(paths) == 1 or (suffix == ".npy" and one_each):
-            return CaseFiles({}, tuple(paths), _array_names(paths, {}), whole_set=True)
-    ids = _ids(root, paths)
+            return CaseFiles({}, tuple(paths), whole_set=True)
     cases: dict[str, list[Path]] = defaultdict(list)
-    for path, case in ids.items():
+    for path, case in _ids(root, paths).items():
         cases[case].append(path)
     used = [suffix]
     if geometry is not None and suffix in _SET_SUFFIXES:
@@ -170,14 +160,15 @@ def _by_looking(root: Path, layout: str) -> CaseFiles:
         listed = ", ".join(others)
         told.append(f"left aside are {listed} files; name them in data.reader.files to read them")
     ordered = {case: tuple(cases[case]) for case in in_order(cases)}
-    return CaseFiles(ordered, array_names=_array_names(paths, ids), told=tuple(told))
+    return CaseFiles(ordered, told=tuple(told))
+
+
+def _held(folder: Path) -> str:
+    return some(path.name for path in sorted(folder.iterdir()))
 
 
 def _walk(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Return the files of known formats in a folder, and the stores, which are folders.
-
-    Links that lead nowhere are among them, for a case must not be lost without a word.
-    """
+    """Yield files and stores of known formats, also broken links: no case is lost silently."""
     above = (*above, folder.resolve())
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
@@ -208,15 +199,6 @@ def _ids(root: Path, paths: Sequence[Path]) -> dict[Path, str]:
     return {path: name.replace("/", "_") for path, name in below.items()}
 
 
-def _array_names(paths: Iterable[Path], ids: Mapping[Path, str]) -> dict[Path, str]:
-    """Return the names of the arrays of .npy files: of the file, without the id of the case."""
-    names = {path: path.stem for path in paths if path.suffix == ".npy"}
-    for path, name in names.items():
-        if path in ids and ids[path] in name:
-            names[path] = name.replace(ids[path], "", 1).strip("_-. ") or "values"
-    return names
-
-
 def in_order(ids: Iterable[str]) -> list[str]:
     """Return ids in the order of the numbers in them."""
 
@@ -234,7 +216,7 @@ def some(names: Iterable[str], most: int = 8) -> str:
 
 
 class _NotOfCases(ValueError):
-    """A table that is about something else, as far as can be told."""
+    """A table that seems to be about something else."""
 
 
 @dataclass(frozen=True)
@@ -251,10 +233,7 @@ class Parameters:
     pattern: str | None = None
 
     def of_case(self, case: str, beside: Path, required: bool) -> dict[str, np.ndarray]:
-        """Return the values of a case, whose files are `beside`; without a file, none or an error.
-
-        What is not `required` may be missing.
-        """
+        """Return the values of a case, whose files are `beside`; a `required` file must exist."""
         if self.pattern is None:
             return dict(self.values.get(case, {}))
         where = self.folder if CASE in self.pattern else beside
@@ -266,9 +245,8 @@ class Parameters:
         if not required:
             return {}
         raise MissingName(
-            f"{where / pattern} matches {len(found)} files for case {case}, expected one with its "
-            "values. Fetch it, correct data.reader.parameters, or name the values in "
-            "data.reader.constants"
+            f"{where / pattern} matches {len(found)} files for case {case}, expected one. Fetch "
+            "it, correct data.reader.parameters, or give the values as data.reader.constants"
         )
 
 
@@ -281,9 +259,8 @@ def read_parameters(
 ) -> Parameters:
     """Return the parameters of the cases in CSV files: `given`, or the only table in `root`.
 
-    `given` is a table with a row per case, a pattern of one file per case, or empty for none. Rows
-    without ids are those of the cases in order if `by_position`. `clouds` are CSV files that hold
-    the points of cases.
+    `given` is a table, a pattern of one file per case, or empty for none. Rows without ids are in
+    the order of the cases if `by_position`. `clouds` are CSV files with the points of cases.
     """
     folder = root if root.is_dir() else root.parent
     if given == "":
@@ -337,16 +314,14 @@ def _read_table(path: Path) -> tuple[list[str], list[list[str]]]:
         raise ValueError(f"{path} has no rows below its header")
     header = [name.strip(" #") for name in rows[0][1]]
     if len(header) == 1 and ";" in header[0]:
-        raise ValueError(
-            f"{path} is separated by semicolons; save it with commas, and with points in numbers"
-        )
+        raise ValueError(f"{path} has semicolons; save it with commas, and with decimal points")
     twice = [name for name, count in Counter(header).items() if name and count > 1]
     if twice:
         raise ValueError(f"{path} has two columns {printable(twice[0])!r}; rename one of them")
     for line, row in rows[1:]:
         if len(row) != len(header) and any(row[len(header) :]) or len(row) < len(header):
             raise ValueError(
-                f"{path}: line {line} has {len(row)} entries, the header {len(header)}; repair it"
+                f"{path}: line {line} has {len(row)} entries, the header {len(header)}"
             )
     return header, [row[: len(header)] for _, row in rows[1:]]
 
@@ -366,19 +341,17 @@ def _read_cases(path: Path, case_ids: Sequence[str], by_position: bool) -> Param
     told += "the order of its rows" if column is None else f"its column {printable(column)!r}"
     unreadable, faults, numeric = {}, {}, []
     for name, entries in columns.items():
-        wrong = {case: entries[i] for case, i in place.items() if not _is_number(entries[i])}
         if name in ("", column):
             continue
-        if wrong:
-            case, entry = next(iter(wrong.items()))
-            unreadable[name] = (
-                f"{path}: column {printable(name)} has {entry[:40]!r} for case {case}, no number"
-            )
-            # A column of texts is not a parameter, but one of numbers with a hole would be.
-            if any(_NUMBER.fullmatch(entries[i]) for i in place.values()):
-                faults[name] = unreadable[name]
-        else:
+        case = next((case for case, i in place.items() if not _is_number(entries[i])), None)
+        if case is None:
             numeric.append(name)
+            continue
+        entry, shown = entries[place[case]][:40], printable(name)
+        unreadable[name] = f"{path}: column {shown} has {entry!r} for case {case}, no number"
+        # A column of texts is not a parameter, but one of numbers with a hole would be.
+        if any(_NUMBER.fullmatch(entries[i]) for i in place.values()):
+            faults[name] = unreadable[name]
     values = {
         case: {name: np.array(float(columns[name][i])) for name in numeric}
         for case, i in place.items()
@@ -414,16 +387,15 @@ def _id_column(
             named = {n: p for n, p in fitting.items() if _ID_NAMES.fullmatch(n)}
             if len(named) != 1:
                 raise ValueError(
-                    f"{path}: the columns {some(fitting)} could each be the cases; write their "
-                    f"ids, such as {printable(case_ids[0])}, into one of them"
+                    f"{path}: the columns {some(fitting)} could each be the cases; write ids "
+                    f"such as {printable(case_ids[0])} into one of them"
                 )
             fitting = named
         for name, found in fitting.items():
             twice = [case for case, at in found.items() if len(at) > 1]
             if twice:
                 raise ValueError(
-                    f"{path}: column {printable(name)!r} has {some(twice, 3)} more than once; "
-                    "keep one row per case"
+                    f"{path}: column {printable(name)!r} has {some(twice, 3)} more than once"
                 )
             return name, {case: at[0] for case, at in found.items()}
     return None, {}

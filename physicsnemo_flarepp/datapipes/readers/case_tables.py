@@ -12,7 +12,6 @@ from ...files import reading
 from ...meshes import CellMesh, PolygonMesh
 from ...meshes.measures import (
     EFFECTIVE_MEASURE,
-    MEASURE_NAMES,
     MEASURE_WEIGHTS,
     cloud_areas,
     distance_to_body,
@@ -47,7 +46,7 @@ _MOST_VALUES = 4096
 
 
 def channel_names(widths: Mapping[str, int]) -> list[str]:
-    """Return one name per channel of named arrays; the parts of a vector are told apart."""
+    """Return one name per channel of named arrays; parts of a vector have their own names."""
     channels = []
     for name, width in widths.items():
         parts = "xyz"[:width] if width <= 3 else range(width)
@@ -85,19 +84,14 @@ class TokenTable:
 
     def __post_init__(self) -> None:
         n = self.n_tokens
-        for name, column in self.weights.items():
-            if tuple(column.shape) not in ((n,), (n, 1)):
-                raise ValueError(
-                    f"{self.source}: {name} (of the weights) has shape {tuple(column.shape)}, "
-                    f"expected ({n},), one weight for each of the {n} tokens. Name another array"
-                )
-        for group in COLUMN_GROUPS:
+        for group in (*COLUMN_GROUPS, "weights"):
             for name, column in getattr(self, group).items():
-                if len(column.shape) not in (1, 2) or column.shape[0] != n:
+                shape, scalar = tuple(column.shape), group == "weights"
+                if shape[:1] != (n,) or len(shape) > 2 or scalar and math.prod(shape) != n:
+                    expected = f"({n},)" if scalar else f"({n},) or ({n}, channels)"
                     raise ValueError(
-                        f"{self.source}: {name} (of the {group}) has shape {tuple(column.shape)}, "
-                        f"expected ({n},) or ({n}, channels), one row for each of the {n} tokens. "
-                        "Repair the file, or name another array"
+                        f"{self.source}: {name} (of the {group}) has shape {shape}, expected "
+                        f"{expected} for {n} tokens. Repair the file, or name another array"
                     )
 
     def widths(self) -> dict[str, dict[str, int]]:
@@ -115,54 +109,42 @@ class TokenTable:
         return named | {"globals": parameter_names(widths["globals"])}
 
     def to_keep(self, weights: str) -> tuple["TokenTable", int]:
-        """Return the case as it is kept in memory, and its bytes; 0 if it is to stay lazy.
-
-        Columns become arrays of the type that samples have, and so does the column of `weights`. Of
-        a case with very many tokens the decoded files are kept instead.
-        """
+        """Return the case as it is kept in memory, lazy if it is very large, and its bytes."""
         if not self.decoded or self.n_tokens > _WHOLE_TOKENS:
             return self, self.held
-        size = 0
+        rows = slice(0, self.n_tokens)  # one object: geometry is computed once for its columns
 
         def whole(columns: Mapping[str, Rowwise], dtype: type) -> dict[str, np.ndarray]:
-            nonlocal size
-            found = {}
-            for name, column in columns.items():
-                values = column[slice(0, self.n_tokens)]
-                mapped = isinstance(values, np.memmap)
-                with np.errstate(over="ignore"):
-                    values = np.asarray(values).astype(dtype, "C", "same_kind", copy=mapped)
-                size += values.nbytes
-                found[name] = values
-            return found
+            values = {name: column[rows] for name, column in columns.items()}
+            # A memory map would keep its file open, and what is in memory needs no copy.
+            return {
+                name: np.asarray(v).astype(dtype, "C", "same_kind", copy=isinstance(v, np.memmap))
+                for name, v in values.items()
+            }
 
-        with reading(self.source):
-            groups = {key: whole(getattr(self, key), np.float32) for key in COLUMN_GROUPS}
+        with reading(self.source), np.errstate(over="ignore"):
+            kept = {key: whole(getattr(self, key), np.float32) for key in COLUMN_GROUPS}
             used = whole({n: c for n, c in self.weights.items() if n == weights}, np.float64)
-        others = self.weights.keys() - used.keys()
-        kept = replace(self, **groups, weights={**self.weights, **used})
-        return kept, size + (self.held if others else 0)
+        size = sum(v.nbytes for columns in (*kept.values(), used) for v in columns.values())
+        size += self.held if self.weights.keys() - used.keys() else 0
+        return replace(self, **kept, weights={**self.weights, **used}), size
 
     def read(self, name: str, rows: Rows) -> np.ndarray:
         """Return the rows of column group `name` as float32, (n, channels)."""
         parts = [np.asarray(column[rows]) for column in getattr(self, name).values()]
         parts = [part[:, None] if part.ndim == 1 else part for part in parts]
-        # concatenate copies, so the sample never aliases a read-only memory map. What is too large
-        # for float32 becomes infinite, which is told with the name of the file.
+        # concatenate copies, so the sample never aliases a read-only memory map. A number too large
+        # for float32 becomes infinite, which the caller reports with the name of the file.
         with np.errstate(over="ignore"):
             return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
 
     def read_weights(self, name: str, rows: Rows, case_id: str) -> np.ndarray:
-        """Return the rows of a column of weights, checked, float64 (n,).
-
-        A cell without area has a tiny one; a 0 in a stored array removes the token from gathers.
-        """
+        """Return rows of a column of weights, checked, float64 (n,); an area of 0 becomes tiny."""
         if name not in self.weights:
             if name == MEASURE:
                 raise ValueError(
                     f"{self.source}: the area that each token stands for is not known. Set "
-                    "data.weights=none training.norm=tokens (an experiment may have set both), or "
-                    "data.weights to a stored array of areas or volumes"
+                    "data.weights=none training.norm=tokens, or data.weights to a stored array"
                 )
             raise missing_name(self.source, "array of weights", name, self.weights)
         with reading(self.source):
@@ -207,7 +189,8 @@ def make_table(contents: Contents, names: Names) -> TokenTable:
         columns = {**_body_columns(contents, coordinates.values(), n), **columns}
         measure = columns.get(EFFECTIVE_MEASURE)
         if measure is None and TABLE_AREAS in columns:
-            measure = _times(columns[TABLE_AREAS], columns.get(MEASURE_WEIGHTS))
+            parts = [columns[name] for name in (TABLE_AREAS, MEASURE_WEIGHTS) if name in columns]
+            measure = LazyArray((n,), lambda rows: _joined(parts, rows).prod(axis=1))
         elif measure is None and sum(math.prod(c.shape[1:]) for c in coordinates.values()) == 2:
             measure = _plane_areas(coordinates, n, grid if grid and len(grid) == 2 else None)
     weights = {} if measure is None else {MEASURE: measure}
@@ -240,23 +223,20 @@ def _column(
         return columns[name]
     if name in TO_BODY and contents.body is None and name not in arrays:
         raise ValueError(
-            f"{contents.source}: {name} is measured to the surface of a body, which is not known; "
-            "name its files as data.reader.body, such as '{case}/body_*.stl', or, to predict, "
-            "with --body"
+            f"{contents.source}: {name} needs the surface of the body; name its files as "
+            "data.reader.body, such as '{case}/body_*.stl', or, to predict, with --body"
         )
     if name in GEOMETRY and contents.mesh is not None:
         kind = "volume" if isinstance(contents.mesh, CellMesh) else "surface"
         raise ValueError(
-            f"{contents.source} is a mesh of a {kind}, which has no {name}; leave {name} out of "
-            "data.features"
+            f"{contents.source} is a {kind} and has no {name}; leave it out of data.features"
         )
     stored = arrays.get(name, contents.arrays.get(name))
     if stored is None:
         raise missing(contents, name)
     raise ValueError(
         f"{contents.source_of(name)}: {name} has shape {tuple(stored.shape)}, expected ({n},) or "
-        f"({n}, channels), one row for each of the {n} tokens. Name another array, or other "
-        "coordinates"
+        f"({n}, channels) for {n} tokens. Name another array, or other coordinates"
     )
 
 
@@ -279,20 +259,10 @@ def _picked(contents: Contents, name: str, pick: Pick, column: Rowwise) -> Rowwi
     return LazyArray((n,) if kept == 1 else (n, kept), compute)
 
 
-def _times(areas: Rowwise, factors: Rowwise | None) -> Rowwise:
-    if factors is None:
-        return areas
-
-    def compute(rows: Rows) -> np.ndarray:
-        return np.asarray(areas[rows]).reshape(-1) * np.asarray(factors[rows]).reshape(-1)
-
-    return LazyArray((areas.shape[0],), compute)
-
-
 def _plane_areas(
     coordinates: Mapping[str, Rowwise], n: int, grid: tuple[int, ...] | None
 ) -> LazyArray:
-    """Return the areas that points of a grid, or else of a planar cloud, stand for."""
+    """Return the areas of the points of a grid or of a planar cloud."""
 
     def compute(rows: Rows) -> np.ndarray:
         points = _joined(coordinates.values(), slice(0, n))
@@ -321,10 +291,7 @@ def _indices(n: int, grid: tuple[int, ...]) -> LazyArray:
 def _mesh_geometry(
     mesh: PolygonMesh | CellMesh, place: str
 ) -> tuple[dict[str, Rowwise], Rowwise | None]:
-    """Return coordinates and what else is computed of a mesh, and what its tokens stand for.
-
-    The latter is as PhysicsNeMo's pipes noted it, or else as computed.
-    """
+    """Return coordinates and other computed columns of a mesh, and the measure of its tokens."""
     cells = place == "cell"
     n = mesh.n_cells if cells else len(mesh.points)
     if isinstance(mesh, PolygonMesh):
@@ -347,14 +314,11 @@ def _mesh_geometry(
         computed = mesh.sizes if cells else mesh.point_sizes
         if computed is not None:
             columns["volumes"] = computed
-    noted = mesh.data.get("cell", {})
-    if EFFECTIVE_MEASURE in mesh.data.get(place, {}):
-        return columns, mesh.data[place][EFFECTIVE_MEASURE]
-    if cells and computed is not None:
-        return columns, _times(computed, noted.get(MEASURE_WEIGHTS))
-    if not cells and not noted.keys().isdisjoint(MEASURE_NAMES):
-        shared = stored_measure(mesh, place)
-        computed = computed if shared is None else shared
+    # What PhysicsNeMo's pipes noted comes before what is computed.
+    noted = [mesh.data.get("cell", {}), mesh.data.get(place, {})]
+    by_notes = any(EFFECTIVE_MEASURE in data for data in noted)
+    if by_notes or (MEASURE_WEIGHTS in noted[0] and computed is not None):
+        computed = LazyArray((n,), lambda rows: stored_measure(mesh, place)[rows])
     return columns, computed
 
 
@@ -374,10 +338,7 @@ def _mesh_coordinates(contents: Contents, names: Names, points: Rowwise) -> dict
 
 
 def _for_same_rows(compute: Callable[[Rows], Any]) -> Callable[[Rows], Any]:
-    """Return a function that keeps its last result.
-
-    The columns of one sample ask for the same rows object one after the other.
-    """
+    """Return a function that keeps its last result, for the columns of one sample."""
     last: list = [None, None]
 
     def kept(rows: Rows) -> Any:
@@ -398,8 +359,7 @@ def _body_columns(contents: Contents, coordinates: Any, n: int) -> dict[str, Row
         points = _joined(coordinates, rows)
         if points.shape[1] != 3:
             raise ValueError(
-                f"{contents.source} has points of dimension {points.shape[1]}; distances to the "
-                "surface of a body need three"
+                f"{contents.source}: distances to a body need 3D points, not {points.shape[1]}D"
             )
         return distance_to_body(points, body)
 
@@ -417,8 +377,8 @@ def _globals(contents: Contents, picks: Mapping[str, Pick]) -> dict[str, np.ndar
         stored = contents.values.get(pick.array, contents.arrays.get(pick.array))
         if stored is None and pick.array in contents.names():
             raise ValueError(
-                f"{contents.source}: {name} of data.globals is {contents.names()[pick.array]}, "
-                "expected a value of the whole case; arrays of tokens belong into data.features"
+                f"{contents.source}: {name} of data.globals is {contents.names()[pick.array]}, not "
+                "a value of the whole case; arrays of tokens belong in data.features"
             )
         if stored is None:
             absent = missing(contents, pick.array)
@@ -426,9 +386,8 @@ def _globals(contents: Contents, picks: Mapping[str, Pick]) -> dict[str, np.ndar
         value = np.asarray(stored[...]).reshape(-1)[pick.columns or slice(None)]
         if value.size == 0 or value.size > _MOST_VALUES:
             raise ValueError(
-                f"{contents.source}: {name} of data.globals has {value.size} numbers, in an array "
-                f"of shape {tuple(stored.shape)}; a value of the whole case has 1 to "
-                f"{_MOST_VALUES}. An array of tokens belongs into data.features"
+                f"{contents.source}: {name} of data.globals has {value.size} numbers, expected 1 "
+                f"to {_MOST_VALUES}; an array of tokens belongs in data.features"
             )
         values[name] = value
     return values

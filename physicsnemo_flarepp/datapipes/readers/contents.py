@@ -1,22 +1,14 @@
 """What lies in the files of one case, before names are given a meaning: one opener per format.
 
-========================= ============================================ ========================
-files                     what is found                                what a draw reads
-========================= ============================================ ========================
-.vtp .vtu .vtk .vts .vtr  a mesh, its cell, point and field data       the arrays asked for
-.vti .stl .ply .obj
-.cgns .case .encas .foam  the volumes of a CGNS, EnSight or OpenFOAM   all arrays
-                          case, or a part by name, at its last time
-.csv                      columns by name                              all columns
-.npz                      arrays by name                               the arrays asked for
-.npy                      one array, named by the file                 its rows, memory-mapped
-.h5 .hdf5                 arrays by name, those of groups group/array  the first row to the last
-.zarr                     the same                                     the chunks with its rows
-.pmsh .pdmsh              a PhysicsNeMo Mesh, or part of a DomainMesh  its rows, memory-mapped, or
-                                                                       the chunks of a zarr group
-========================= ============================================ ========================
-
-Of legacy .vtk, .stl, .ply and .obj files all arrays are read.
+====================== ============================================= ===========================
+files                  what is found                                 what a draw reads
+====================== ============================================= ===========================
+VTK's XML files        a mesh, its cell, point and field data        the arrays asked for
+other meshes           the same; of parts the volumes, or one named  all arrays
+.csv, .npz             columns or arrays by name                     all columns; arrays asked for
+.npy, .pmsh .pdmsh     an array; a Mesh, or part of a DomainMesh     its rows, memory-mapped
+.h5 .hdf5, .zarr       arrays by name, of groups group/array         rows first to last; chunks
+====================== ============================================= ===========================
 """
 
 import json
@@ -24,6 +16,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +45,7 @@ _CONNECTIVITY = re.compile(
     r"(.*[_/])?(triangles?|tris?|faces?|cells?|elements?|elems?|quads?|connectivity|simplices)",
     re.IGNORECASE,
 )
-# Files that are decoded whole, whatever is asked of them.
+# Files that are decoded whole, whatever is wanted of them.
 _DECODED = (*MESH_SUFFIXES, ".csv", ".npz")
 
 
@@ -146,16 +139,13 @@ def _refuse_twice(
     twice = sorted(set(first) & set(second))
     if twice:
         raise ValueError(
-            f"{', '.join(twice)} is in {one.source} and again in {other}; leave one of the "
-            "files out of data.reader.files, or rename the array"
+            f"{', '.join(twice)} is in {one.source} and again in {other}; rename one, or leave one "
+            "of the files out of data.reader.files"
         )
 
 
 def _matching_points(points: np.ndarray, others: np.ndarray) -> np.ndarray | None:
-    """Return which of `others` is each of `points`, to the last bit; None if they are not the same.
-
-    DrivAerNet++ has pressure and wall shear on the same points in different orders.
-    """
+    """Return which of `others` is each of `points`, to the last bit; None if they differ."""
     order, place = np.lexsort(points.T), np.lexsort(others.T)
     if not np.array_equal(points[order], others[place]):
         return None
@@ -178,8 +168,7 @@ def _joined_mesh(
     if not same:
         raise ValueError(
             f"{mesh.source} has {counts[0][0]} points and {counts[0][1]} cells, {other.source} "
-            f"{counts[1][0]} and {counts[1][1]}, or their points differ; files of one case must "
-            "hold the same mesh, with cells in one order (points alone may be in another)"
+            f"{counts[1][0]} and {counts[1][1]}, or their points differ; one case needs one mesh"
         )
     data = {p: {**other.data.get(p, {}), **mesh.data.get(p, {})} for p in {*mesh.data, *other.data}}
     names = [m.array_names() for m in (mesh, other)]
@@ -190,17 +179,20 @@ def _joined_mesh(
     return replace(mesh, data=data, present=present)
 
 
-def open_files(
-    paths: Sequence[Path], wanted: Wanted, names: Mapping[Path, str], case: str | None = None
-) -> Contents:
-    """Return what is in some files; `names` are those of arrays in .npy files.
+def array_name(path: Path, case: str | None) -> str:
+    """Return the name of the array in a .npy file: of the file, without the id of its case."""
+    if case is None or case not in path.stem:
+        return path.stem
+    return path.stem.replace(case, "", 1).strip("_-. ") or "values"
 
-    With the name of the `case` whose files they are, it is told what of them is decoded. The values
-    of meshes are checked here then, for they are read whole.
+
+def open_files(paths: Sequence[Path], wanted: Wanted, case: str | None = None) -> Contents:
+    """Return what is in some files.
+
+    Of a `case`, note what is decoded, and check the values of meshes, which are read whole.
     """
-    contents = open_file(paths[0], wanted, names.get(paths[0]))
-    for path in paths[1:]:
-        contents = contents.join(open_file(path, wanted, names.get(path)))
+    opened = [open_file(path, wanted, array_name(path, case)) for path in paths]
+    contents = reduce(Contents.join, opened)
     suffixes = {path.suffix.lower() for path in paths}
     if case is None or not suffixes <= set(_DECODED):
         return contents
@@ -220,7 +212,7 @@ def open_files(
 
 
 def open_file(path: Path, wanted: Wanted, name: str | None = None) -> Contents:
-    """Return the contents of one file or store; the format is told by its suffix."""
+    """Return the contents of one file or store, by its suffix."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"{path} must end in one of {', '.join(SUFFIXES)}")
@@ -238,7 +230,7 @@ def open_file(path: Path, wanted: Wanted, name: str | None = None) -> Contents:
 
 
 def _open_table(path: Path, wanted: Wanted, name: str | None) -> Contents:
-    """Return the arrays of a file; names that DrivAerML's tables have otherwise are found too."""
+    """Return the arrays of a file, also those that DrivAerML's tables store under other names."""
     asked = wanted.arrays
     others = {n: TABLE_NAMES[n] for n in asked or () if n in TABLE_NAMES}
     if asked is not None:
@@ -265,9 +257,7 @@ def _check_present(path: Path) -> None:
     """Raise unless there is a file, or a folder where the format is one; a pipe would wait."""
     if not path.exists():
         link = f": it is a link to {path.readlink()}" if path.is_symlink() else ""
-        raise FileNotFoundError(
-            f"{path} does not exist{link}; give a file or store of arrays or a mesh"
-        )
+        raise FileNotFoundError(f"{path} does not exist{link}; give a file of arrays or a mesh")
     store = path.suffix.lower() in STORE_SUFFIXES
     if not (path.is_dir() if store else path.is_file()):
         kind = "folder" if store else "regular file"
@@ -279,17 +269,14 @@ def open_body(path: Path) -> PolygonMesh:
     mesh = read_mesh(path, arrays=())
     if not isinstance(mesh, PolygonMesh):
         raise ValueError(
-            f"{path} does not hold a surface, but data.reader.body names the surface of the body "
-            "in the domain, to which distances are measured; name a .stl, .vtp, .ply or .obj"
+            f"{path} is not a surface; data.reader.body names the surface of the body to which "
+            "distances are measured, a .stl, .vtp, .ply or .obj"
         )
     return mesh
 
 
 def _check_memory_maps(path: Path) -> None:
-    """Raise if a tensor of a stored TensorDict is shorter than described (EOFError) or missing.
-
-    Loading would leave out a missing one, and lengthen a truncated one with zeros.
-    """
+    """Raise on missing or cut tensors, which loading would leave out or lengthen with zeros."""
     for description in path.rglob("meta.json"):
         try:
             entries = json.loads(description.read_text())
@@ -313,16 +300,11 @@ def _check_memory_maps(path: Path) -> None:
 
 
 def _load_memory_maps(path: Path) -> Mesh | DomainMesh:
-    """Return a Mesh or DomainMesh stored as memory maps; pickled entries are refused.
-
-    The maps are copy-on-write: a shared one would lengthen a truncated file with zeros, or a file
-    elsewhere to which a link in the store leads.
-    """
+    """Return a Mesh or DomainMesh from memory maps, copy-on-write so that no file is lengthened."""
     for pickled in (*path.rglob("*.pickle"), *path.rglob("*.pkl")):
         raise RefusedFile(
-            f"{path} is refused: {pickled.relative_to(path)} is a pickle, and loading it could "
-            "run code of whoever wrote it. Nothing of it was run; write the mesh again with "
-            "tensors only"
+            f"{path} is refused: {pickled.relative_to(path)} is a pickle, which could run code. "
+            "Nothing of it was run; write the mesh again with tensors only"
         )
     try:
         _check_memory_maps(path)
@@ -332,10 +314,7 @@ def _load_memory_maps(path: Path) -> Mesh | DomainMesh:
 
 
 def _part_name(source: Path | str, names: Sequence[str], boundary: str | None) -> str | None:
-    """Return the boundary asked for, or by default the only one; None for the interior.
-
-    A domain without boundaries has an interior alone.
-    """
+    """Return the boundary asked for, or by default the only one; None for the interior."""
     if boundary == INTERIOR or (boundary is None and not names):
         return None
     if boundary is None and len(names) > 1:
@@ -416,5 +395,5 @@ def _simplices(
     types, measured = np.full(n_cells, _SIMPLEX_TYPES.get(corners, 0)), None
     if sizes and n_cells:
         measured = Mesh(points=torch.tensor(points), cells=torch.tensor(cells)).cell_areas.numpy()
-    mesh = CellMesh(*listed, types, data, sizes=measured, kind="Mesh")
+    mesh = CellMesh(*listed, data, types=types, sizes=measured, kind="Mesh")
     return Contents(source, mesh=mesh, values=values)

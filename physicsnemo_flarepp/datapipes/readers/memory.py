@@ -19,25 +19,30 @@ from ..validation import check_unique
 from .base import ReaderOptions
 from .case_tables import COLUMN_GROUPS
 from .contents import Contents, Wanted, from_physicsnemo
+from .names import GROUPS, NAMES
 from .own import NamedReader
-
-# Entries of a sample of this package, for data sets that already have them.
-_ENTRIES = ("coordinates", "features", "fields", "globals")
 
 
 @dataclass(frozen=True)
 class MemoryCases:
-    """Cases by position, and what their arrays stand for.
+    """Cases by position, and what their arrays stand for; ``data`` of ``train`` and of loaders.
 
-    Made by :func:`from_meshes`, :func:`from_arrays` and :func:`from_dataset`; pass it as ``data``
-    to :func:`~physicsnemo_flarepp.training.train` or
-    :func:`~physicsnemo_flarepp.datapipes.build_dataloaders`.
+    Made by :func:`from_meshes`, :func:`from_arrays` and :func:`from_dataset`.
     """
 
     case_ids: tuple[str, ...]
-    open: Callable[[int, Wanted], Contents]
+    get: Callable[[int], Any]
     names: Mapping[str, Any] = field(default_factory=dict)
+    values: Sequence[Mapping[str, np.ndarray]] | None = None
     mesh: Callable[[int], pv.DataSet] | None = None
+
+    def open(self, index: int, wanted: Wanted) -> Contents:
+        """Return the contents of a case, which is fetched now."""
+        item = self.get(index)
+        if isinstance(item, tuple):
+            item = item[0]  # PhysicsNeMo gives (sample, metadata)
+        contents = contents_of(item, f"case {self.case_ids[index]}", wanted)
+        return contents if self.values is None else contents.with_values(self.values[index])
 
     def __len__(self) -> int:
         return len(self.case_ids)
@@ -67,27 +72,7 @@ def _ids(given: Sequence[str] | None, n_cases: int) -> tuple[str, ...]:
 
 def _given(*names: Any) -> dict[str, Any]:
     """Return coordinates, features, fields, globals and association by name, if they are given."""
-    pairs = zip((*_ENTRIES, "association"), names, strict=True)
-    return {key: value for key, value in pairs if value is not None}
-
-
-def _memory_cases(
-    ids: tuple[str, ...],
-    get: Callable[[int], Any],
-    names: Mapping[str, Any],
-    values: Sequence[Mapping[str, np.ndarray]] | None = None,
-    mesh: Callable[[int], pv.DataSet] | None = None,
-) -> MemoryCases:
-    """Return cases, each of which is fetched by its position when it is opened."""
-
-    def open_case(index: int, wanted: Wanted) -> Contents:
-        item = get(index)
-        if isinstance(item, tuple):
-            item = item[0]  # PhysicsNeMo gives (sample, metadata)
-        contents = contents_of(item, f"case {ids[index]}", wanted)
-        return contents if values is None else contents.with_values(values[index])
-
-    return MemoryCases(ids, open_case, names, mesh)
+    return {key: value for key, value in zip(NAMES, names, strict=True) if value is not None}
 
 
 def from_meshes(
@@ -120,7 +105,7 @@ def from_meshes(
         return to_pyvista(meshes[index])
 
     names = _given(None, features, fields, globals, association)
-    return _memory_cases(ids, meshes.__getitem__, names, values, mesh_of)
+    return MemoryCases(ids, meshes.__getitem__, names, values, mesh_of)
 
 
 def _per_case(
@@ -152,8 +137,8 @@ def contents_of(item: Any, source: str, wanted: Wanted) -> Contents:
         tensors = {name: item[name] for name in (keys() if callable(keys) else keys)}
     else:
         raise TypeError(
-            f"{source} is a {type(item).__name__}; expected a PyG Data (keys() and indexing by "
-            "name), a DGL-style graph (ndata), a mapping, or a mesh of pyvista or PhysicsNeMo"
+            f"{source} is a {type(item).__name__}; expected a PyG Data, a DGL-style graph (ndata), "
+            "a mapping, or a mesh of pyvista or PhysicsNeMo"
         )
     arrays = {str(name): as_array(tensors[name]) for name in tensors}
     return Contents(source, {n: a for n, a in arrays.items() if a.dtype.kind in "fiub"})
@@ -174,8 +159,8 @@ def _contents_of_pyvista(mesh: pv.DataSet, source: str, wanted: Wanted) -> Conte
         sizes = sum(np.abs(measured[name]) for name in ("Length", "Area", "Volume"))
     stored = {"cell": grid.cell_data, "point": grid.point_data}
     data = {place: {n: np.asarray(some[n]) for n in some} for place, some in stored.items()}
-    cells = grid.cell_connectivity, grid.cell_offsets, grid.celltypes
-    arrays = CellMesh(source, np.asarray(grid.points), *cells, data, sizes=sizes)
+    cells = np.asarray(grid.points), grid.cell_connectivity, grid.cell_offsets
+    arrays = CellMesh(source, *cells, data, types=grid.celltypes, sizes=sizes)
     return Contents(source, mesh=arrays, values=values)
 
 
@@ -215,7 +200,7 @@ def from_arrays(
 
     groups = {"fields": fields, "features": features or (), "globals": globals or ()}
     names = {"coordinates": "coordinates"} | {key: list(group) for key, group in groups.items()}
-    return _memory_cases(ids, item, names, _per_case(globals, n_cases))
+    return MemoryCases(ids, item, names, _per_case(globals, n_cases))
 
 
 def _is_shared(coordinates: Any, columns: Mapping[str, Any], n_cases: int) -> bool:
@@ -239,10 +224,9 @@ def _is_shared(coordinates: Any, columns: Mapping[str, Any], n_cases: int) -> bo
     if shared and each:
         name, other = next(iter(of_case.items()))
         raise ValueError(
-            f"coordinates of shape {shape} may be a grid that all {n_cases} cases share or one "
-            f"array for each of them: {name} of shape {(n_cases, *other)} fits both. Give a list "
-            "with one array per case: [coordinates] * cases if they share it, list(coordinates) "
-            "if not"
+            f"coordinates of shape {shape} may be one grid or one array per case: {name} of shape "
+            f"{(n_cases, *other)} fits both. Give a list: [coordinates] * {n_cases} if all cases "
+            "share them, list(coordinates) if not"
         )
     return shared
 
@@ -266,20 +250,17 @@ def from_dataset(
     3
     """
     given = _given(coordinates, features, fields, globals, association)
-    cases = _memory_cases(_ids(case_ids, len(dataset)), dataset.__getitem__, given)
+    cases = MemoryCases(_ids(case_ids, len(dataset)), dataset.__getitem__, given)
     present = cases.open(0, Wanted()).names()
-    names = {key: [key] for key in _ENTRIES if key in present}
+    # A data set may have the entries of a sample of this package already.
+    names = {key: [key] for key in GROUPS if key in present}
     if "fields" in names:
         names = {"features": [], "globals": []} | names
     return replace(cases, names=names | given)
 
 
 class MemoryReader(NamedReader):
-    """Reader of one split of :class:`MemoryCases`; names that are given replace those of `memory`.
-
-    `root` is the folder of a manifest; other arguments are as in
-    :class:`~physicsnemo_flarepp.datapipes.OwnReader`.
-    """
+    """Reader of one split of :class:`MemoryCases`; given names replace those of `memory`."""
 
     def __init__(
         self,
@@ -287,25 +268,19 @@ class MemoryReader(NamedReader):
         split: str = "train",
         *,
         root: str | Path | None = None,
-        cases: Any = None,
-        manifest: str | Path | None = None,
-        n_train: int | None = None,
-        n_val: int | None = None,
-        n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
-        **names: Any,
+        **choice: Any,
     ) -> None:
         self._memory = memory
+        names = _given(*(choice.pop(key, None) for key in NAMES))
         super().__init__(
             {case: Path("memory") for case in memory.case_ids},
             Path("memory" if root is None else root),
             split,
-            names={**memory.names, **{key: n for key, n in names.items() if n is not None}},
+            names={**memory.names, **names},
             options=options,
-            cases=cases,
-            manifest=manifest,
-            n_cases={"train": n_train, "val": n_val, "test": n_test}.get(split),
             by_share=True,
+            **choice,
         )
 
     def open_contents(self, index: int, wanted: Wanted) -> Contents:
@@ -342,14 +317,7 @@ def tokens_from_graph(
 ) -> TensorDict:
     """Return the nodes of one graph as a sample of :class:`CaseReader`; edges are not used.
 
-    Parameters
-    ----------
-    graph : Any
-        PyG ``Data`` or DGL-style graph with node tensors (N,) or (N, k); neither is imported.
-    coordinates : str, optional
-        Name of the node positions.
-    fields, features : Sequence[str], optional
-        Names of targets and of further inputs.
+    A graph is a PyG ``Data`` or DGL-style, with node tensors (N,) or (N, k); neither is imported.
 
     Examples
     --------
@@ -364,19 +332,7 @@ def tokens_from_graph(
 
 @register()
 class GraphReader(MemoryReader):
-    """Cases from a sequence of graphs in memory.
-
-    Parameters
-    ----------
-    graphs : Sequence[Any]
-        PyG ``Data`` or DGL-style graphs.
-    case_ids : Sequence[str], optional
-        Ids; ``graph_0000`` and so on by default.
-    coordinates, fields, features
-        See :func:`tokens_from_graph`.
-    options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read; see :class:`ReaderOptions`.
-    """
+    """Cases from a sequence of graphs in memory; see :func:`tokens_from_graph`."""
 
     def __init__(
         self,
@@ -390,5 +346,5 @@ class GraphReader(MemoryReader):
     ) -> None:
         ids = [f"graph_{i:04d}" for i in range(len(graphs))] if case_ids is None else case_ids
         names = {"coordinates": coordinates, "fields": fields, "features": features, "globals": ()}
-        memory = _memory_cases(_ids(ids, len(graphs)), graphs.__getitem__, names)
+        memory = MemoryCases(_ids(ids, len(graphs)), graphs.__getitem__, names)
         super().__init__(memory, cases=ids, options=options)

@@ -1,9 +1,9 @@
-"""What the arrays of a case are taken for: as a config says, or guessed and then told."""
+"""What the arrays of a case are taken for: as a config says, or guessed and reported."""
 
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ NO_WEIGHTS, MEASURE = "none", "measure"
 # Coordinates of arrays that form a grid and come with none: its indices, scaled to [0, 1].
 GRID = "grid"
 GROUPS = ("coordinates", "features", "fields", "globals")
+# Arguments of readers that have their own place in the config.
+NAMES = (*GROUPS, "association")
 # What is computed of a mesh, by its kind, unless an array of the file has the name.
 TO_BODY = ("distance", "direction")
 GEOMETRY = ("normals", "areas", "volumes", *TO_BODY)
@@ -56,6 +58,7 @@ class Pick:
 
     array: str
     columns: slice | None = None
+    text: str | None = field(default=None, compare=False)
 
     @classmethod
     def parse(cls, text: str) -> "Pick":
@@ -68,16 +71,11 @@ class Pick:
             if start is None:
                 raise ValueError(f"{text!r} picks no column; write name[0] or name[1:4]")
             stop = start + 1
-        return cls(found["array"], slice(start, stop))
+        return cls(found["array"], slice(start, stop), str(text))
 
     def __str__(self) -> str:
         """Return the text that :meth:`parse` takes."""
-        if self.columns is None:
-            return self.array
-        start, stop = self.columns.start, self.columns.stop
-        if start is not None and stop == start + 1:
-            return f"{self.array}[{start}]"
-        return f"{self.array}[{'' if start is None else start}:{'' if stop is None else stop}]"
+        return self.text or self.array
 
     def width(self, width: int) -> int:
         """Return how many of `width` columns are picked."""
@@ -97,7 +95,7 @@ def parse_names(argument: str, given: Any) -> dict[str, Pick] | None:
         return None
     if isinstance(given, Mapping):
         return {str(name): Pick.parse(text) for name, text in given.items()}
-    texts = [given] if isinstance(given, str) else [str(text) for text in given]
+    texts = [given] if isinstance(given, str) else list(map(str, given))
     named = [re.sub(r"\W+", "_", t).strip("_") if _PICK.fullmatch(t) else t for t in texts]
     distinct_names(argument, named)
     return {name: Pick.parse(text) for name, text in zip(named, texts, strict=True)}
@@ -127,9 +125,7 @@ class Names:
         """Return the names of a config: of :data:`GROUPS` what :func:`parse_names` takes."""
         place = None if association in (None, "auto") else str(association).removesuffix("s")
         if place is not None and place not in ASSOCIATIONS:
-            raise ValueError(
-                f"data.association is {association!r}, expected 'cells', 'points' or 'auto'"
-            )
+            raise ValueError(f"data.association is {association!r}, expected cells, points or auto")
         picks = {key: parse_names(key, value) for key, value in given.items()}
         if picks.get("fields") == {}:
             raise ValueError("data.fields is empty; name at least one array to predict")
@@ -140,13 +136,10 @@ class Names:
 
     def as_config(self) -> dict[str, Any]:
         """Return the values of a config that :meth:`parse` takes, None for what is not known."""
-        found: dict[str, Any] = {}
-        for key in GROUPS:
-            picks = getattr(self, key)
-            renamed = picks is not None and any(name != str(p) for name, p in picks.items())
-            found[key] = picks if picks is None else list(picks)
-            if renamed:
-                found[key] = {name: str(pick) for name, pick in picks.items()}
+        found: dict[str, Any] = dict.fromkeys(GROUPS)
+        for key in (key for key in GROUPS if getattr(self, key) is not None):
+            texts = {name: str(pick) for name, pick in getattr(self, key).items()}
+            found[key] = list(texts) if all(n == t for n, t in texts.items()) else texts
         if found["coordinates"] == []:
             found["coordinates"] = GRID
         return found | {"association": self.association and f"{self.association}s"}
@@ -187,11 +180,9 @@ def missing(contents: Contents, name: str) -> MissingName:
     if contents.mesh is not None:
         n_tokens = f" for {contents.count('cell')} cells and {contents.count('point')} points"
     files = list(dict.fromkeys([contents.source, *contents.origins.values()]))
-    told = f"{files[0]} has no array {name!r}"
-    if len(files) > 1:
-        told = f"none of {some(map(str, files))} has an array {name!r}"
+    none = f"{files[0]} has no" if len(files) == 1 else f"none of {some(map(str, files))} has an"
     return MissingName(
-        f"{told}{n_tokens}; present: "
+        f"{none} array {name!r}{n_tokens}; present: "
         f"{', '.join(sorted(present)) or 'none'}. Name one of these in data.fields, data.features, "
         "data.globals, data.coordinates or data.weights, or leave the case out of data.splits"
     )
@@ -212,8 +203,8 @@ def find_place(contents: Contents, names: Names) -> str:
         return fitting[0]
     if fitting:
         raise ValueError(
-            f"{contents.source} holds {', '.join(wanted) or 'nothing that tells'} for cells and "
-            "for points alike; set data.association to 'cells' or 'points'"
+            f"{contents.source} has {', '.join(wanted) or 'no named arrays'} for cells and for "
+            "points alike; set data.association to 'cells' or 'points'"
         )
     told = []
     for name in dict.fromkeys(wanted):
@@ -223,17 +214,15 @@ def find_place(contents: Contents, names: Names) -> str:
         told.append(f"{name} is {' and '.join(places)} data")
     asked = "" if names.association is None else f", but data.association is {names.association}s"
     raise ValueError(
-        f"{contents.source}: {', '.join(told)}{asked}; fields, features and weights of a case "
-        "must all be of cells or all of points. Name others, or convert them, for example with "
-        "pyvista's cell_data_to_point_data()"
+        f"{contents.source}: {', '.join(told)}{asked}; fields, features and weights must all be at "
+        "cells or all at points. Name others, or use pyvista's cell_data_to_point_data()"
     )
 
 
 def token_shape(contents: Contents, names: Names) -> tuple[int, tuple[int, ...] | None]:
     """Return the number of tokens in files of arrays, and the shape of their grid if they have one.
 
-    Coordinates (N, d) are of points; (rows, columns, d), or one array (rows, columns) per
-    coordinate, of a grid. A grid without coordinates has the shape of its fields.
+    Coordinates are (N, d) of points; (rows, columns, d), or (rows, columns) each, of a grid.
     """
     picks = names.coordinates or {}
     for pick in picks.values():
@@ -256,11 +245,10 @@ def token_shape(contents: Contents, names: Names) -> tuple[int, tuple[int, ...] 
     axes = len(of_tokens)
     width = sum(p.width(math.prod(shapes[p.array][axes:])) for p in picks.values())
     if width > _MOST_AXES:
-        turned = f" Transposed? Then save it as {shape[::-1]}." if shape[0] <= _MOST_AXES else ""
+        turned = f"Transposed? Then save it as {shape[::-1]}, or name" * (shape[0] <= _MOST_AXES)
         raise ValueError(
             f"{contents.source_of(array)}: {', '.join(shapes)} with shape {shape} would give each "
-            f"point {width} coordinates; points have at most {_MOST_AXES}.{turned} Or name others "
-            "as data.coordinates"
+            f"point {width} coordinates. {turned or 'Name'} other data.coordinates"
         )
     return math.prod(of_tokens), of_tokens if axes > 1 else None
 
@@ -277,8 +265,7 @@ def _grid_of_fields(contents: Contents, names: Names) -> tuple[int, ...]:
     shape = min(shapes, key=len, default=())
     if len(shape) < 2:
         raise ValueError(
-            f"{contents.source}: the fields have the shape {shape}, which is not a grid; name the "
-            "coordinates of the points as data.coordinates"
+            f"{contents.source}: fields of shape {shape} are not a grid; name data.coordinates"
         )
     return shape
 
@@ -336,8 +323,8 @@ def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]
         fields = [n for n in columns if n not in used and _is_result(n, first)]
         if not fields:
             raise ValueError(
-                f"{first.source} holds no array that could be predicted; it has "
-                f"{_listed(first.names())}. Name one as data.fields=[...]"
+                f"{first.source} has no array that could be predicted, only "
+                f"{some(first.names())}. Name one as data.fields=[...]"
             )
         take("fields", "fields to predict", fields)
     if names.features is None:
@@ -354,10 +341,6 @@ def complete(names: Names, cases: Sequence[Contents]) -> tuple[Names, list[str]]
     return names, told
 
 
-def _listed(names: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} ({place})" for name, place in names.items()) or "no arrays"
-
-
 def is_coordinates(name: str) -> bool:
     """Return whether an array has one of the usual names of coordinates."""
     plain = name.rpartition("/")[2]
@@ -365,10 +348,7 @@ def is_coordinates(name: str) -> bool:
 
 
 def _is_input(name: str, array: Rowwise) -> bool:
-    """Return whether an array of tokens is an input: by its name, or because it is not real.
-
-    Whole numbers and truths that are the same at all tokens, or number them, tell a model nothing.
-    """
+    """Return whether an array of tokens is an input: by its name, or by whole numbers that vary."""
     if _INPUT.fullmatch(name):
         return True
     if array.dtype.kind not in "iub" or _NUMBERS.fullmatch(name) or is_connectivity(name, array):
@@ -399,9 +379,9 @@ def _guess_coordinates(contents: Contents, names: Names) -> dict[str, Pick]:
     if candidates:
         return candidates[0]
     raise ValueError(
-        f"{contents.source} holds no array that looks like coordinates; it has "
-        f"{_listed(contents.names())}. Name them as data.coordinates=NAME, as a list of arrays x, "
-        f"y, z, or as {GRID!r} for the indices of a grid"
+        f"{contents.source} holds no array that looks like coordinates, only "
+        f"{some(contents.names())}. Set data.coordinates to a name, a list of arrays x, y, z, "
+        f"or {GRID!r} for the indices of a grid"
     )
 
 

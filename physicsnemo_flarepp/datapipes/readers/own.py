@@ -27,11 +27,9 @@ _PROBED = 4
 
 
 class NamedReader(CaseReader):
-    """Base of the readers whose arrays are given a meaning by names.
+    """Base of the readers whose arrays get a meaning by names, or guessed from the first cases.
 
-    A subclass gives :meth:`open_contents`. `found` says where each case is, by its id; `root`,
-    `split` and `choice` are those of :func:`.splits.named_split`. What is not in `names` is guessed
-    from the first cases.
+    `found` has the file of each case; `root`, `split`, `choice` are those of :func:`named_split`.
     """
 
     def __init__(
@@ -81,8 +79,7 @@ class NamedReader(CaseReader):
         for name, reason in self.faults.items() if self._given.globals is None else ():
             if not RESULT.match(name):
                 raise ValueError(
-                    f"{reason}. Repair it; or name the values of the cases that are inputs as "
-                    "data.globals=[...], which may be empty"
+                    f"{reason}. Repair it, or name the values that are inputs: data.globals=[...]"
                 )
 
     def describe_names(self) -> list[str]:
@@ -95,7 +92,7 @@ class NamedReader(CaseReader):
             listed = ", ".join(f"{name} ({where})" for name, where in unused.items())
             lines.append(
                 f"data: NOT USED: {listed}. To use them, name inputs in data.features, values of "
-                "the whole case in data.globals, and what to predict in data.fields"
+                "the whole case in data.globals, and outputs in data.fields"
             )
         return lines
 
@@ -126,14 +123,13 @@ class OwnReader(NamedReader):
     split : str
         ``train``, ``val``, ``test`` or another split of the manifest.
     coordinates : str, list or mapping, optional
-        Arrays of the coordinates: a name, the names of x, y, z, or ``grid`` for the indices of a
-        grid that comes without. Meshes have their own; of these a list such as [x, y] keeps some.
+        A name, the names of x, y, z, or ``grid`` for the indices of a grid that comes without.
+        Meshes have their own, of which a list such as [x, y] keeps some.
     features, fields, globals : list or mapping, optional
-        Further inputs at the tokens, what is predicted, and values of the whole case. A list of
-        names, or {name: array[columns]} such as {shear: "surface_fields[1:4]"}. The features
-        ``normals`` and ``areas`` of surfaces and ``volumes`` of volumes are computed, and with
-        `body` so are the signed ``distance`` to it and the ``direction``. What is not given is
-        guessed; see :attr:`guesses`.
+        Further inputs at the tokens, what is predicted, and values of the whole case: names, or
+        {name: array[columns]} such as {shear: "surface_fields[1:4]"}. The features ``normals``,
+        ``areas`` and ``volumes`` of meshes are computed, and with `body` the signed ``distance``
+        to it and the ``direction``. What is not given is guessed; see :attr:`guesses`.
     association : str, optional
         ``cells`` or ``points`` of a mesh; by default those that hold the fields.
     files : str or list of str, optional
@@ -145,27 +141,23 @@ class OwnReader(NamedReader):
         only CSV in `root` in which the cases are found.
     constants : Mapping[str, float or list], optional
         Values of cases whose files do not hold them.
-    layout : str
+    layout, shared
         ``files``: every case has files of its own. ``set``: arrays hold all cases along their
-        first axis, those of another length are shared by all cases. ``auto`` looks.
-    shared : Sequence[str]
-        Arrays of a set that all cases share although their first axis has the length of the set.
+        first axis; those of another length, and those in `shared`, are the same in all cases.
     rows : Mapping[str, list], optional
         Rows kept of an array, as [start, stop] or a list of these; stop may be null.
-    boundary : str, optional
-        Part of a DomainMesh: a boundary, or ``interior``.
-    body : str, optional
-        Pattern of the surface of the body in the domain, below `root`, such as
-        ``{case}/drivaer_*.stl``.
+    boundary, body : str, optional
+        Part of a DomainMesh: a boundary, or ``interior``. Pattern of the surface of the body in
+        the domain, such as ``{case}/drivaer_*.stl``.
     grid : Sequence[int], optional
         Shape of the grid that the tokens form, if the arrays do not show it.
     allow_missing_chunks : Sequence[str]
         Zarr arrays that may lack chunks because these hold nothing but the fill value.
+    options : ReaderOptions or Mapping, optional
+        Which tokens of a case are read.
     cases, manifest, n_train, n_val, n_test
         Which cases belong to the split; see
         :func:`~physicsnemo_flarepp.datapipes.readers.splits.named_split`.
-    options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read; see :class:`ReaderOptions`.
     """
 
     # Whether splits are shares of all cases where nothing says which they have.
@@ -191,12 +183,8 @@ class OwnReader(NamedReader):
         body: str | None = None,
         grid: Sequence[int] | None = None,
         allow_missing_chunks: Sequence[str] = (),
-        cases: Any = None,
-        manifest: str | Path | None = None,
-        n_train: int | None = None,
-        n_val: int | None = None,
-        n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
+        **choice: Any,
     ) -> None:
         root = Path(root).expanduser()
         if not isinstance(files, CaseFiles):
@@ -223,10 +211,8 @@ class OwnReader(NamedReader):
                 **{"globals": globals, "association": association, "grid": grid},
             },
             options=options,
-            cases=cases,
-            manifest=manifest,
-            n_cases={"train": n_train, "val": n_val, "test": n_test}.get(split),
             by_share=self._by_share,
+            **choice,
         )
         self._constants = {n: np.asarray(v, dtype=float) for n, v in (constants or {}).items()}
         self._parameters = read_parameters(
@@ -238,8 +224,8 @@ class OwnReader(NamedReader):
     @cached_property
     def _shared(self) -> Contents | None:
         """What all cases share, or of a whole set, the arrays of all cases."""
-        paths, names = self._files.shared, self._files.array_names
-        return open_files(paths, Wanted(**self._opening), names) if paths else None
+        paths = self._files.shared
+        return open_files(paths, Wanted(**self._opening)) if paths else None
 
     def open_contents(self, index: int, wanted: Wanted) -> Contents:
         """Return what is in the files of case `index`."""
@@ -252,7 +238,7 @@ class OwnReader(NamedReader):
             contents = replace(self._shared, arrays=arrays)
         else:
             chosen = Wanted(wanted.arrays, wanted.sizes, **self._opening)
-            contents = open_files(files.cases[case], chosen, files.array_names, case)
+            contents = open_files(files.cases[case], chosen, case)
             if self._shared is not None:
                 contents = contents.join(self._shared)
         contents = contents.with_values(self._case_values(case))
@@ -288,10 +274,9 @@ class OwnReader(NamedReader):
         pattern = self._body.replace("{case}", glob.escape(case))
         found = sorted(self._root.glob(pattern))
         if len(found) != 1:
-            listed = f" ({', '.join(str(path) for path in found[:3])})" if found else ""
             raise ValueError(
-                f"data.reader.body {self._body!r} matches {len(found)} files{listed} for case "
-                f"{case} below {self._root}; it must match one"
+                f"data.reader.body {self._body!r} matches {len(found)} files for case {case} in "
+                f"{self._root}, expected one: {some(map(str, found), 3)}"
             )
         return open_body(found[0])
 
@@ -314,8 +299,7 @@ class OwnReader(NamedReader):
 def _divide_set(contents: Contents, shared: Sequence[str]) -> tuple[int, set[str]]:
     """Return the number of cases in arrays of all cases, and the arrays that all cases share.
 
-    The number is the length of the largest array. With as many cases as points the shape does not
-    tell: coordinates that would have one row per case, and none per point, are shared.
+    Cases are as many as the largest array is long; with as many points, coordinates are shared.
     """
     arrays = contents.arrays
     shared = {*shared, *(name for name, array in arrays.items() if is_connectivity(name, array))}
@@ -326,8 +310,8 @@ def _divide_set(contents: Contents, shared: Sequence[str]) -> tuple[int, set[str
     ]
     if not several:
         raise ValueError(
-            f"{contents.source} holds no array with cases along its first axis; it has "
-            f"{', '.join(f'{n} {tuple(a.shape)}' for n, a in arrays.items()) or 'none'}"
+            f"{contents.source} has no array with cases along its first axis, only "
+            f"{some(f'{n} {tuple(a.shape)}' for n, a in arrays.items())}"
         )
     n = max(several, key=math.prod)[0]
     as_many = any(array.shape[:2] == (n, n) for array in arrays.values())

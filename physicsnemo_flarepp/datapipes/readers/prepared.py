@@ -5,10 +5,8 @@
     <root>/<case>/*.npy          one column each, (N,) or (N, channels)
     <root>/<case>/order.npy      row i of the columns is row order[i] of the original
 
-Plain ``.npy`` files because a block of rows is one read at a known place, because their header
-tells a cut file (a tensor of PhysicsNeMo's memory-mapped Mesh has none, and is lengthened with
-zeros), because no chunk has to be found and decompressed (zarr), and because they open without
-pickle anywhere.
+Plain ``.npy`` files: a block of rows is one read at a known place, without chunks to decompress,
+and the header reveals a cut file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +23,7 @@ from .array_files import map_npy
 from .base import CaseReader, ReaderOptions
 from .case_tables import TokenTable
 from .names import MEASURE, NO_WEIGHTS, distinct_names
-from .splits import MANIFEST, CaseChoice, named_split
+from .splits import MANIFEST, named_split
 
 CASE_FILE = "case.json"
 FORMAT = 1
@@ -53,17 +51,13 @@ def read_case_file(path: Path) -> dict[str, Any]:
             _check_case(content)
     if content.get("format") != FORMAT:
         raise ValueError(
-            f"{path} has format {content.get('format')}, this version reads {FORMAT}; prepare the "
-            "cases again"
+            f"{path} has format {content.get('format')}, expected {FORMAT}; prepare the cases again"
         )
     return content
 
 
 def _check_case(content: Mapping[str, Any]) -> None:
-    """Raise ValueError unless everything that a ``case.json`` must say is there, and of its type.
-
-    A checksum tells what was changed, not what was never right.
-    """
+    """Raise ValueError unless a ``case.json`` has all entries: a checksum shows changes only."""
     try:
         columns = content["columns"]
         entries = [entry for group in COLUMN_GROUPS for entry in columns[group].values()]
@@ -82,7 +76,7 @@ def _check_case(content: Mapping[str, Any]) -> None:
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"it does not describe a case: {type(error).__name__} {error}") from error
     if not sound:
-        raise ValueError("it does not describe a case: a number or a name in it is of another kind")
+        raise ValueError("it does not describe a case: an entry has the wrong type")
 
 
 @register()
@@ -93,18 +87,11 @@ class PreparedReader(CaseReader):
     ----------
     root : str or Path
         Directory with ``manifest.json`` and a folder for each case.
-    split : str
-        ``train``, ``test`` or another split of the manifest.
     fields, features, global_names : Sequence[str], optional
         Columns and values to read; all of them, as they were prepared, by default. ``areas`` among
         the features is what each token stands for.
-    cases, manifest
-        Which cases belong to the split, instead of what the manifest says; see
-        :func:`~physicsnemo_flarepp.datapipes.readers.splits.named_split`.
-    n_train, n_val, n_test : int, optional
-        Keep the first cases of the split.
-    options : ReaderOptions or Mapping, optional
-        Which tokens of a case are read; see :class:`ReaderOptions`. Draws are blocks.
+    split, options, cases, manifest, n_train, n_val, n_test
+        As in :class:`OwnReader`. Draws are blocks.
     """
 
     def __init__(
@@ -115,18 +102,14 @@ class PreparedReader(CaseReader):
         fields: Sequence[str] | None = None,
         features: Sequence[str] | None = None,
         global_names: Sequence[str] | None = None,
-        cases: CaseChoice | None = None,
-        manifest: str | Path | None = None,
-        n_train: int | None = None,
-        n_val: int | None = None,
-        n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
+        **choice: Any,
     ) -> None:
         root = existing_directory(root, expected=[MANIFEST], source="flarepp prepare")
         if not (root / MANIFEST).is_file():
             raise FileNotFoundError(
-                f"{root / MANIFEST} is missing: the preparation did not finish, or this is another "
-                "folder. Run `flarepp prepare` again with the same arguments; it resumes"
+                f"{root / MANIFEST} is missing: the preparation did not finish. Run `flarepp "
+                "prepare` again with the same arguments; it resumes"
             )
         # What a kill left unfinished is in a hidden folder.
         found = {
@@ -134,14 +117,7 @@ class PreparedReader(CaseReader):
             for path in root.rglob(CASE_FILE)
             if not path.parent.name.startswith(".")
         }
-        self.files = named_split(
-            root,
-            split,
-            found,
-            cases=cases,
-            manifest=manifest,
-            n_cases={"train": n_train, "val": n_val, "test": n_test}.get(split),
-        )
+        self.files = named_split(root, split, found, **choice)
         super().__init__(case_ids=list(self.files), options=options)
         self._cases: dict[Path, dict[str, Any]] = {}
         asked = {"fields": fields, "features": features, "globals": global_names}

@@ -25,19 +25,11 @@ class SplitMissing(FileNotFoundError):
 
 
 @dataclass(frozen=True)
-class SplitName:
-    """The split of a manifest, or the directory, that serves as a split under another name."""
-
-    name: str
-
-
-@dataclass(frozen=True)
 class SplitFraction:
-    """A share of all cases, the same for the same ids and seed.
+    """A share of all cases, the same for the same ids and seed; at least one case.
 
     Cases are ordered by a hash of seed and id, so that a case that is added later moves no other
-    between splits but those at a boundary. Of n cases a split has its fraction of n, rounded, and
-    at least 1.
+    between splits but those at a boundary.
     """
 
     split: str
@@ -49,8 +41,8 @@ class SplitFraction:
         total = sum(self.fractions.values())
         if wrong or total > 1 + 1e-9:
             raise ValueError(
-                f"data.splits has the fractions {dict(self.fractions)} with the sum {total:g}; "
-                "each must be above 0, and their sum at most 1. Numbers of cases are given as "
+                f"data.splits has the fractions {dict(self.fractions)} with the sum {total:g}, "
+                "expected positive ones with a sum of at most 1. For numbers of cases set "
                 "data.n_train, data.n_val and data.n_test"
             )
 
@@ -71,7 +63,8 @@ class SplitFraction:
         return [case for case in ids if case in chosen]
 
 
-CaseChoice = Sequence[str] | SplitName | SplitFraction
+# Ids; or the name that a split has in the manifest or as a directory; or a share of all cases.
+CaseChoice = Sequence[str] | str | SplitFraction
 
 
 def positional_split(
@@ -79,40 +72,46 @@ def positional_split(
     split: str,
     n_cases: int,
     *,
+    path: Path | str = "",
     n_train: int | None = None,
     n_val: int | None = None,
     n_test: int | None = None,
-    path: Path | str = "",
+    alone: bool = False,
+    with_tests: bool = True,
 ) -> slice:
     """Return the cases of `split` in an array of `n_cases`.
 
     Of the first ``spec.pool`` cases (all, if None), training takes the first `n_train` and
-    testing the last `n_test`; both default to the published numbers. With an `n_train` of 0 the
-    array holds test cases only, by default all of them. Validation takes cases that are in neither:
-    those between the two, or else those behind the pool, by default ``spec.n_val`` or all there
-    are.
+    testing the last `n_test`, if the array has test cases; both default to the published numbers.
+    With an `n_train` of 0 all are for testing. Validation takes cases that are in neither: those
+    between the two, or else those behind the pool, by default ``spec.n_val`` or all there are. An
+    array may also hold the cases of the split `alone`.
     """
-    check_split(split)
-    pool = min(n_cases, spec.pool or n_cases)
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}, expected one of {SPLITS}")
+    wanted = {"train": n_train, "val": n_val, "test": n_test}[split]
     n_train = spec.n_train if n_train is None else n_train
-    if n_test is None:
-        n_test = pool if n_train == 0 else spec.n_test
-    if n_test < 1 or n_train < (1 if split == "train" else 0):
-        raise ValueError(
-            f"{spec.name}: n_train={n_train}, n_test={n_test} leaves a split empty; "
-            "both need at least 1 case"
-        )
+    if alone:
+        if wanted is None:
+            wanted = spec.n_test if split == "test" and n_train else n_cases
+        if not 1 <= wanted <= n_cases:
+            raise ValueError(f"{path}: n_{split}={wanted} is not between 1 and its {n_cases} cases")
+        return slice(0, wanted)
+    pool = min(n_cases, spec.pool or n_cases)
+    if n_test is None or not with_tests:
+        n_test = 0 if not with_tests else spec.n_test if n_train else pool
+    if n_test < int(with_tests) or n_train < int(split == "train"):
+        raise ValueError(f"{spec.name}: n_train={n_train}, n_test={n_test} leaves a split empty")
     if n_train + n_test > pool:
         raise ValueError(
-            f"{path}: {pool} cases cannot give n_train={n_train} and n_test={n_test} without "
-            "overlap; lower n_train or n_test (n_train=0 if all are for testing), or use a file "
-            "with more cases"
+            f"{path}: {pool} cases cannot give n_train={n_train} and n_test={n_test}; lower them "
+            "(n_train=0 if all are for testing), or use a file with more cases"
         )
     if split != "val":
         return slice(0, n_train) if split == "train" else slice(pool - n_test, pool)
     between, behind = pool - n_test - n_train, n_cases - pool
     most = max(between, behind)
-    wanted = min(spec.n_val, most) if n_val is None else n_val
+    wanted = min(spec.n_val, most) if wanted is None else wanted
     if wanted > most:
         raise ValueError(
             f"{path}: {most} cases are in neither n_train={n_train} nor n_test={n_test}, so "
@@ -124,36 +123,13 @@ def positional_split(
     return slice(start, start + wanted)
 
 
-def apart_split(
-    n_cases: int, wanted: int | None, path: Path, split: str = "val", start: int = 0
-) -> slice:
-    """Return `wanted` of the `n_cases` in a file from `start` on, by default all."""
-    left = n_cases - start
-    if wanted is not None and not 1 <= wanted <= left:
-        raise ValueError(
-            f"{path}: n_{split}={wanted} cases were asked for, the file has {left}"
-            f"{' behind those of training' if start else ''}; choose between 1 and {left}"
-        )
-    return slice(start, start + (left if wanted is None else wanted))
-
-
-def check_split(split: str) -> None:
-    """Raise unless `split` is one of train, val and test."""
-    if split not in SPLITS:
-        raise ValueError(f"split is {split!r}, expected one of {SPLITS}")
-
-
 def says_its_split(root: Path) -> bool:
     """Return whether a directory tells its test cases: by a manifest or a directory ``test``."""
     return (root / MANIFEST).is_file() or (root / "test").is_dir()
 
 
 def read_manifest(path: Path) -> dict[str, list[str]]:
-    """Return the splits of a manifest: {"train": [ids], "test": [ids], ...}, of any names.
-
-    What is not a list beside them is left out; with an entry ``splits`` only that is looked at.
-    Splits may share cases, a split has each case once.
-    """
+    """Return the splits of a manifest: {"train": [ids], ...}, at the top or below ``splits``."""
     content = _read_json(path)
     entries = content.get("splits", content) if isinstance(content, Mapping) else {}
     entries = entries if isinstance(entries, Mapping) else {}
@@ -164,11 +140,7 @@ def read_manifest(path: Path) -> dict[str, list[str]]:
         )
     for name in SPLITS:
         if name in entries and name not in splits:
-            raise ValueError(
-                f"{path}: {name} is not a list of case ids; write one, or leave it out"
-            )
-    for name, ids in splits.items():
-        check_unique(ids, f"{path}, split {name}")
+            raise ValueError(f"{path}: {name} is not a list of case ids")
     return splits
 
 
@@ -203,7 +175,7 @@ def read_case_list(path: Path) -> list[str]:
 
 
 def case_choices(given: str | Mapping[str, Any] | None, root: Path) -> dict[str, Any]:
-    """Return what readers are told of each split in ``data.splits``, and its ``manifest``."""
+    """Return the `cases` of each split in ``data.splits`` for readers, and its ``manifest``."""
     given = {"manifest": given} if isinstance(given, str) else dict(given or {})
     unknown = [name for name in given if name not in (*SPLITS, "manifest", "seed")]
     if unknown:
@@ -214,9 +186,7 @@ def case_choices(given: str | Mapping[str, Any] | None, root: Path) -> dict[str,
     seed, manifest = given.pop("seed", 0), given.pop("manifest", None)
     numbers = {name: given[name] for name in SPLITS if isinstance(given.get(name), int | float)}
     if numbers and len(numbers) < len(given):
-        raise ValueError(
-            f"data.splits is {given}; give fractions for all splits, or lists, files and names"
-        )
+        raise ValueError(f"data.splits is {given}; give fractions for all splits or for none")
     if numbers:
         left = 1 - sum(numbers.values())
         if "train" not in numbers and left > 0:
@@ -224,13 +194,11 @@ def case_choices(given: str | Mapping[str, Any] | None, root: Path) -> dict[str,
         return {name: SplitFraction(name, numbers, seed) for name in numbers}
     choices = {}
     for name, value in given.items():
-        choices[name] = SplitName(value) if isinstance(value, str) else list(value)
+        choices[name] = value if isinstance(value, str) else list(value)
         if isinstance(value, str) and Path(value).suffix in (".txt", ".json", ".csv", ".lst"):
             path = _found_file(value, root)
             if not path.is_file():
-                raise FileNotFoundError(
-                    f"data.splits names the file {value}, which is neither there nor in {root}"
-                )
+                raise FileNotFoundError(f"{value} of data.splits is neither here nor in {root}")
             choices[name] = read_case_list(path)
     return choices if manifest is None else choices | {"manifest": _found_file(manifest, root)}
 
@@ -248,16 +216,20 @@ def named_split(
     *,
     cases: CaseChoice | None = None,
     manifest: str | Path | None = None,
-    n_cases: int | None = None,
     by_share: bool = False,
+    **counts: int | None,
 ) -> dict[str, Path]:
     """Return id -> file of the cases of `split`, in the order of the list that defines it.
 
     The list is, in this order: `cases`; the manifest (``manifest.json`` under `root` unless
     given); else a file belongs to the split if it lies in the directory ``<root>/<split>``. The
     validation split may also be called ``valid`` or ``validation`` there. If there is none of these
-    a split is, with `by_share`, a share of all cases.
+    a split is, with `by_share`, a share of all cases. `n_train`, `n_val` and `n_test` keep the
+    first cases of their split.
     """
+    if unknown := counts.keys() - {f"n_{name}" for name in SPLITS}:
+        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
+    n_cases = counts.get(f"n_{split}")
     unsaid = cases is None and manifest is None and not says_its_split(root)
     if by_share and unsaid and split in SPLITS:
         shares = FEW_SHARES if len(found) < _MANY else SHARES
@@ -266,25 +238,22 @@ def named_split(
         cases = SplitFraction(split, shares)
     if isinstance(cases, SplitFraction):
         where, ids = "data.splits", cases.choose(list(found))
-    elif cases is not None and not isinstance(cases, SplitName):
+    elif cases is not None and not isinstance(cases, str):
         where, ids = "the list of cases", [str(case) for case in cases]
-        check_unique(ids, where)
     else:
-        name = split if cases is None else cases.name
+        name = split if cases is None else cases
         where, ids = _listed(root, _NAMES.get(name, (name,)), found, manifest)
+    check_unique(ids, f"{where}, split {split}")
     if not ids:
         raise ValueError(f"{where}: split {split!r} is empty; it needs at least 1 case")
     absent = [case for case in ids if case not in found]
     if absent:
         raise FileNotFoundError(
-            f"{where} names {len(absent)} cases with no file under {root}: "
+            f"{where} names {len(absent)} cases without files in {root}: "
             f"{', '.join(map(printable, absent[:10]))}. Fetch them or take them off the list"
         )
     if n_cases is not None and not 1 <= n_cases <= len(ids):
-        raise ValueError(
-            f"{where}: split {split!r} has {len(ids)} cases, {n_cases} were asked for; "
-            f"choose between 1 and {len(ids)}"
-        )
+        raise ValueError(f"{where}: split {split!r} has {len(ids)} cases, {n_cases} were asked for")
     return {case: found[case] for case in ids[:n_cases]}
 
 
@@ -301,16 +270,15 @@ def _listed(
             if name in splits:
                 return str(path), splits[name]
         raise SplitMissing(
-            f"{path} has no split {names[0]!r}; it has {sorted(splits)}. Name the one to use, as "
-            f"data.splits.{names[0]}=NAME, or write it into the file"
+            f"{path} has no split {names[0]!r}; it has {sorted(splits)}. Name the one to use as "
+            f"data.splits.{names[0]}=NAME"
         )
     for name in names:
         if (root / name).is_dir():
             ids = [case for case, file in found.items() if file.is_relative_to(root / name)]
             return str(root / name), ids
     raise SplitMissing(
-        f"{root} does not say which cases are for {names[0]}: give data.splits (fractions such as "
-        "{train: 0.8, test: 0.2}, or lists of ids), put a manifest.json "
-        '{"train": [...], "val": [...], "test": [...]} there, or use directories train/, val/ and '
-        f"test/. Cases found: {', '.join(list(found)[:10])}"
+        f"{root} does not say which cases are for {names[0]}: set data.splits, such as "
+        '{train: 0.8, test: 0.2}, write a manifest.json {"train": [...], "test": [...]}, or use '
+        f"folders train, val and test. Cases found: {', '.join(list(found)[:10])}"
     )

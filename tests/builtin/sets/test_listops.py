@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from physicsnemo_flarepp.builtin.sets import listops, listops_short
+from physicsnemo_flarepp.builtin.sets import listops
 from physicsnemo_flarepp.builtin.sets.listops import SYMBOLS, Rules, draw_expression
 
 FREE = Rules(longer=0, shorter=10**6)
@@ -44,7 +44,7 @@ def shape(symbols):
 @pytest.fixture(scope="module")
 def block():
     """A block of the set of short expressions, taken apart."""
-    case = listops_short.SET.solve_case(5, count=400)
+    case = listops.SHORT.solve_case(5, count=400)
     return np.split(case["symbols"], np.cumsum(case["lengths"])[:-1]), case["values"]
 
 
@@ -125,5 +125,5 @@ def test_no_expression_is_in_the_files_twice(tmp_path):
 
 
 def test_a_block_depends_on_its_seed_alone():
-    first, again = (listops_short.SET.solve_case(5, count=20) for _ in range(2))
+    first, again = (listops.SHORT.solve_case(5, count=20) for _ in range(2))
     assert all(np.array_equal(first[name], again[name]) for name in first)

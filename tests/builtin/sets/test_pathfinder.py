@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import binary_dilation, label
 
-from physicsnemo_flarepp.builtin.sets import pathfinder, pathfinder_small
+from physicsnemo_flarepp.builtin.sets import pathfinder
 from physicsnemo_flarepp.builtin.sets.pathfinder import Rules, draw_dash, draw_disc, draw_sample
 
 RULES = Rules(size=32, dashes=6)  # the published easy ones, which are quick to draw
@@ -101,7 +101,7 @@ def test_sizes_of_the_sets(tmp_path):
     hard = pathfinder.SET
     assert (hard.n_train * pathfinder.BLOCK, hard.n_test * pathfinder.BLOCK) == (160_000, 20_000)
     assert Rules().dashes == 14 and Rules().size == 32
-    rules = pathfinder_small.SET.solve_case.keywords["rules"]
+    rules = pathfinder.SMALL.solve_case.keywords["rules"]
     case = {"images": np.zeros((3, 16, 16), np.uint8), "labels": np.ones(3, np.uint8)}
     pathfinder.assemble([case, case, case], tmp_path, 2, 1, 0)
     assert np.load(tmp_path / "pathfinder_train_images.npy").shape == (6, 16, 16)

@@ -4,12 +4,11 @@ import pytest
 from scipy.sparse import csc_array, eye_array
 
 from physicsnemo_flarepp.builtin.solvers import Unsolvable, factorise
-from physicsnemo_flarepp.builtin.solvers.full_potential import NoPotentialFlow
 from physicsnemo_flarepp.builtin.solvers.navier_stokes import FlowNotConverged
 
 
 def test_flows_that_are_not_found_are_unsolvable():
-    assert issubclass(NoPotentialFlow, Unsolvable) and issubclass(FlowNotConverged, Unsolvable)
+    assert issubclass(FlowNotConverged, Unsolvable)
 
 
 def test_a_singular_matrix_is_unsolvable_and_a_regular_one_solved():

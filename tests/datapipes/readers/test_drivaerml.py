@@ -146,7 +146,7 @@ def test_the_published_directory_is_entered_only_from_a_root_without_cases(tmp_p
         ({"train": ["run_0", "run_0"], "test": []}, "more than once: run_0"),
         ({"train": [], "test": ["run_0"]}, "split 'train' is empty"),
         ({"test": ["run_0"]}, "has no split 'train'"),
-        ({"train": ["run_0", "run_99"]}, "names 1 cases with no file under .*: run_99"),
+        ({"train": ["run_0", "run_99"]}, "names 1 cases without files in .*: run_99"),
         (["run_0"], "is not a manifest"),
     ],
 )

@@ -7,11 +7,11 @@ import pytest
 from physicsnemo_flarepp.datapipes.inspection import as_override
 from physicsnemo_flarepp.datapipes.readers.benchmarks import _case_id
 from physicsnemo_flarepp.datapipes.readers.case_files import (
-    _array_names,
     _pattern_expression,
     in_order,
 )
 from physicsnemo_flarepp.datapipes.readers.case_tables import channel_names, parameter_names
+from physicsnemo_flarepp.datapipes.readers.contents import array_name
 from physicsnemo_flarepp.datapipes.readers.names import Pick, parse_names
 from physicsnemo_flarepp.datapipes.readers.splits import SplitFraction, positional_split
 from physicsnemo_flarepp.datapipes.specs import benchmark, force_convention
@@ -37,7 +37,7 @@ def test_the_case_of_a_pattern_is_the_same_at_all_its_places():
 
 def test_the_array_of_a_npy_file_is_named_without_its_case():
     path = Path("fields/run_7_pressure.npy")
-    assert _array_names([path], {path: "run_7"}) == {path: "pressure"}
+    assert array_name(path, "run_7") == "pressure"
 
 
 def test_cases_are_ordered_by_their_numbers():

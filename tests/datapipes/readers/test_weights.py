@@ -132,7 +132,7 @@ def test_cells_without_area_keep_a_positive_weight(root_of, box_surface):
         (-1.0, "boundary_0.vtp: case run_0 has the weight -1 at row 5 of mass"),
         (np.nan, "the weight nan at row 5 of mass"),
         (np.inf, "the weight inf at row 5 of mass"),
-        (None, "boundary_0.vtp: case run_0 has the weight 0 at all"),
+        (None, "tokens of case run_0 have weight 0"),
     ],
 )
 def test_bad_weights_are_named_by_file_array_and_row(value, message, root_of, box_surface):
