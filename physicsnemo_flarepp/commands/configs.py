@@ -125,11 +125,7 @@ def completed(entry: str, arguments: Iterable[str]) -> list[str]:
 
 
 def _quoted(argument: str) -> str:
-    """Return an override with quotes around words that Hydra reads only in quotes: not ASCII.
-
-    >>> print(_quoted("data.fields=[p,Größe,'Maß a']"), _quoted("data.root=/daten/Flächen 2"))
-    data.fields=[p,"Größe",'Maß a'] data.root="/daten/Flächen 2"
-    """
+    """Return an override with quotes around words that Hydra reads only in quotes: not ASCII."""
     key, found, value = argument.partition("=")
     if not found or argument.startswith("-") or value.isascii():
         return argument
@@ -195,11 +191,7 @@ def _leaf(key: str) -> str:
 
 
 def flags_first(arguments: Iterable[str]) -> list[str]:
-    """Return arguments with the flags, and their values, before the overrides, as Hydra wants them.
-
-    >>> flags_first(["seed=0,1", "-m", "training.epochs=5", "--config-dir", "a=b", "~x"])
-    ['-m', '--config-dir', 'a=b', 'seed=0,1', 'training.epochs=5', '~x']
-    """
+    """Return arguments with flags, and their values, before the overrides, as Hydra wants them."""
     flags, overrides, before = [], [], ""
     for text in arguments:
         (flags if text.startswith("-") or before in _WITH_VALUE else overrides).append(text)
@@ -343,11 +335,7 @@ def _values(path: Path) -> Iterator[str]:
 
 
 def _defaults(kind: type, left_out: Sequence[str] = ()) -> Iterator[str]:
-    r"""Return lines for the defaults of a dataclass, with the help of each field.
-
-    >>> print(*_defaults(ParallelSettings), sep="\n")
-    context: 1                      # Ranks that share ...
-    """
+    """Return lines for the defaults of a dataclass, with the help of each field."""
     indent = " " * (_COLUMN - 2) + "# "
     for field in dataclasses.fields(kind):
         value = field.default

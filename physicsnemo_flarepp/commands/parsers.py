@@ -13,11 +13,6 @@ from ..files import pretrained_runs
 
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _BOX = "X0,X1,Y0,Y1,Z0,Z1"
-_LEVEL = {
-    "type": float,
-    "metavar": "SHARE",
-    "help": "level of the bounds: 0.8, 0.9 (default) or 0.95",
-}
 FIGURE_NAMES = ("comparison", "gallery", "parity", "routing", "spectrum", "training")
 
 
@@ -38,8 +33,8 @@ def parse_options(name: str, arguments: Sequence[str]) -> argparse.Namespace:
 # What the options of several verbs have in common. ------------------------------------------------
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add how a run is opened."""
+def add_run_options(parser: argparse.ArgumentParser, forces: bool = True) -> None:
+    """Add how a run is opened and, under the names of its settings, how forces are integrated."""
     add = parser.add_argument
     add("--checkpoint", default="final", metavar="WHICH", help="final (default), best or latest")
     add("--device", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one")
@@ -47,10 +42,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="import the classes that the run names (custom readers and models); this lets its "
         "author run code here, see SECURITY.md")  # fmt: skip
     add("--data-root", help="other data in the same layout, with its own test cases")
-
-
-def add_force_options(parser: argparse.ArgumentParser) -> None:
-    """Add the conventions of forces, each under the name of its setting."""
+    if not forces:
+        return
     add = parser.add_argument_group("forces", "conventions; by default the data set's").add_argument
     add("--no-forces", action="store_true", help="do not integrate forces")
     add("--pressure-field", dest="pressure", metavar="NAME")
@@ -62,24 +55,23 @@ def add_force_options(parser: argparse.ArgumentParser) -> None:
     add("--reference-area", type=float, help="default: aRef, else the frontal area")
     add("--drag-axis", type=float, nargs=3, metavar=("X", "Y", "Z"))
     add("--lift-axis", type=float, nargs=3, metavar=("X", "Y", "Z"))
-    add(
-        "--orientation",
-        metavar="SIDE",
-        help="side that cells face: auto (default), outward or inward",
-    )
+    add("--orientation", metavar="SIDE", help="where cells face: auto (default), outward or inward")
 
 
-def _add_run_and_forces(parser: argparse.ArgumentParser) -> None:
-    add_run_options(parser)
-    add_force_options(parser)
+def _add_pretrained(parser: argparse.ArgumentParser) -> None:
+    told = f"use a run that comes with the package: {', '.join(pretrained_runs())}"
+    parser.add_argument("--pretrained", metavar="NAME", help=told)
 
 
-def _add_surface_options(parser: argparse.ArgumentParser, held: str = "") -> None:
+def _add_surface_options(parser: argparse.ArgumentParser, held: str | None = None) -> None:
     add = parser.add_argument
+    if held is None:
+        add("--level", type=float, metavar="SHARE",
+            help="level of the bounds: 0.8, 0.9 (default) or 0.95")  # fmt: skip
     add("--scale", type=float, default=1.0, help="0.001 for millimetres")
     add("--flip", action="store_true", help="reverse the normals of the cells")
     add("--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-        help=f"inputs of the whole case{held}")  # fmt: skip
+        help=f"inputs of the whole case{held or ''}")  # fmt: skip
 
 
 def _add_views(parser: argparse.ArgumentParser, usual: str) -> None:
@@ -101,11 +93,7 @@ def _add_shape_options(parser: argparse.ArgumentParser) -> None:
         help="use the frontal area of the changed shape as reference area")  # fmt: skip
     _add_surface_options(parser, "; held fixed")
     add("--allow-open", action="store_true", help="accept a surface with openings")
-    add(
-        "--scratch",
-        type=Path,
-        help="folder for intermediate arrays of large meshes; default: memory",
-    )
+    add("--scratch", type=Path, help="folder for intermediate arrays; default: in memory")
     _add_views(parser, "three-quarter,side,top,underside")
 
 
@@ -122,7 +110,7 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
     evaluation.csv in each run directory.
     """
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def predict(parser: argparse.ArgumentParser) -> None:
@@ -151,18 +139,13 @@ def predict(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", nargs="?", type=Path, help="run directory")
     add("files", nargs="*", type=Path, help="more runs; meshes, or arrays of points")
-    add(
-        "--pretrained",
-        metavar="NAME",
-        help=f"run that comes with the package: {', '.join(pretrained_runs())}",
-    )
-    add("--level", **_LEVEL)
+    _add_pretrained(parser)
     add("--figure", action="store_true", help="draw the bounds at each cell of surfaces")
     add("--cases", nargs="+", default=[], help="ids or positions of test cases")
     add("--output", type=Path, help="file for a single surface, otherwise a directory")
     _add_surface_options(parser)
     add("--body", type=Path, help="surface of the body, for a model of the flow around it")
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def calibrate(parser: argparse.ArgumentParser) -> None:
@@ -180,7 +163,7 @@ def calibrate(parser: argparse.ArgumentParser) -> None:
     add("runs", nargs="+", type=Path, metavar="RUN", help="run directories, then a data folder")
     add("--weights", type=Path, metavar="CSV",
         help="columns case, weight: relative frequency of each case in use")  # fmt: skip
-    add_run_options(parser)
+    add_run_options(parser, forces=False)
 
 
 def delta(parser: argparse.ArgumentParser) -> None:
@@ -197,9 +180,8 @@ def delta(parser: argparse.ArgumentParser) -> None:
     add("before", type=Path, help="a surface")
     add("after", type=Path, help="a variant of it")
     add("--output", type=Path, help="default: <after>_delta.vtp")
-    add("--level", **_LEVEL)
     _add_surface_options(parser)
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def plot(parser: argparse.ArgumentParser) -> None:
@@ -221,9 +203,9 @@ def plot(parser: argparse.ArgumentParser) -> None:
     add("--html", action="store_true", help="interactive pages (extra 'html')")
     _add_views(parser, "three-quarter,side,top,rear")
     add("--dark", action="store_true", help="dark background")
-    add("--dpi", type=_dots, help="resolution of png files")
+    add("--dpi", type=int, help="resolution of png files")
     add("--output", type=Path, help="default: figures/ of the first run")
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def report(parser: argparse.ArgumentParser) -> None:
@@ -239,7 +221,7 @@ def report(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
     parser.add_argument("--output", type=Path, help="file (default: report.html of the first run)")
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def view(parser: argparse.ArgumentParser) -> None:
@@ -256,14 +238,10 @@ def view(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("path", nargs="?", type=Path, help="run directory, or mesh file")
     add("file", nargs="?", type=Path, help="surface to predict first")
-    add(
-        "--pretrained",
-        metavar="NAME",
-        help=f"run that comes with the package: {', '.join(pretrained_runs())}",
-    )
+    _add_pretrained(parser)
     add("--port", type=int, default=0, help="default: a free one")
     add("--no-browser", action="store_true", help="only print the address")
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def export(parser: argparse.ArgumentParser) -> None:
@@ -306,7 +284,7 @@ def sensitivity(parser: argparse.ArgumentParser) -> None:
         help="average the normal part over this length; default: 2 %% of the body")  # fmt: skip
     add("--check", action="store_true", help="compare with central differences of the surrogate")
     add("--output", type=Path, help="default: <surface>_sensitivity.vtp in the current folder")
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def optimize(parser: argparse.ArgumentParser) -> None:
@@ -344,7 +322,7 @@ def optimize(parser: argparse.ArgumentParser) -> None:
     add("--anywhere", action="store_true", help="no trust region")
     add("--evaluations", type=int, default=40, help="shapes to try (default: 40)")
     add("--output", type=Path, help="folder; default: <surface>_optimized")
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def plan(parser: argparse.ArgumentParser) -> None:
@@ -439,11 +417,6 @@ def _weighted(text: str) -> tuple[str, float]:
 
 
 def _limit(text: str) -> tuple[str, tuple[float | None, float | None]]:
-    """Return the name and the ends of a limit.
-
-    >>> _limit("volume=0.98,"), _limit("drag=,0.3")
-    (('volume', (0.98, None)), ('drag', (None, 0.3)))
-    """
     name, _, ends = text.partition("=")
     try:
         low, high = (float(end) if end else None for end in ends.split(","))
@@ -468,19 +441,8 @@ def _numbers(count: int, kind: type = float) -> Callable[[str], tuple]:
     return parse
 
 
-def _dots(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not a positive number of dots per inch")
-    return value
-
-
 def parse_bytes(text: str) -> float:
-    """Return a number of bytes.
-
-    >>> parse_bytes("80GB"), parse_bytes("1 GiB")
-    (80000000000.0, 1073741824.0)
-    """
+    """Return a number of bytes, from ``80GB`` or ``1 GiB``."""
     number = text.rstrip("kKMGTiB")
     try:
         return float(number) * _UNITS[text.removeprefix(number)]

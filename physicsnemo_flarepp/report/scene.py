@@ -74,20 +74,8 @@ def make_scene(
     """Return what the view of a page draws, ready for JSON.
 
     Surfaces are whole, volumes are cut across each axis, clouds are points. A surface with more
-    triangles than fit into a page is decimated, and a note says so.
-
-    Parameters
-    ----------
-    title : str
-        What is shown.
-    mesh, association
-        Where the values are: at its points or its cells, in their order.
-    layers : Mapping[str, sequence of Layer]
-        The quantities of each field.
-    up : str
-        Axis that is up.
-    notes : sequence of str
-        Sentences below the view.
+    triangles than fit into a page is decimated, and a note below the view says so. `layers` has the
+    quantities of each field, at the points or cells of the mesh.
     """
     flat = [layer.values for several in layers.values() for layer in several]
     columns = np.stack([np.asarray(values, np.float32) for values in flat], axis=1)

@@ -50,13 +50,9 @@ def triangulate_cloud(
     """
     points = np.asarray(points, float)
     if points.ndim != 2 or points.shape[1] not in (2, 3) or len(points) < 3:
-        raise ValueError(
-            f"points has shape {points.shape}, expected (N, 2) or (N, 3) with at least 3 points"
-        )
+        raise ValueError(f"points has shape {points.shape}, expected (N >= 3, 2 or 3)")
     if points.shape[1] == 3 and np.ptp(points[:, 2]) > 1e-6 * np.ptp(points[:, :2]):
-        raise ValueError(
-            "points do not lie in a plane of constant z; only planar clouds can be triangulated"
-        )
+        raise ValueError("points do not lie in a plane of constant z, so they have no triangles")
     plane = points[:, :2]
     faces = cloud_triangles(plane, alpha)
     if not len(faces):
@@ -250,25 +246,24 @@ def _inside(
 
 
 def check_values(
-    name: str, values: np.ndarray, n_tokens: int, mask: Bool[np.ndarray, " N"] | None = None
+    name: str,
+    values: np.ndarray,
+    n: int,
+    mask: Bool[np.ndarray, " N"] | None = None,
+    what: str = "token",
 ) -> Float[np.ndarray, " N"]:
-    """Return a finite float for each token with data, (N,), or raise with the array's name."""
+    """Return a finite float for each token or case with data, (N,), or raise with the name."""
     values = np.asarray(values)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
-    if values.shape != (n_tokens,):
-        raise ValueError(
-            f"{name} has shape {values.shape}, expected ({n_tokens},): one value for each of the "
-            f"{n_tokens} tokens of the whole case, one channel"
-        )
+    if values.shape != (n,) or n == 0:
+        raise ValueError(f"{name} has shape {values.shape}, expected ({n},): one value per {what}")
     if values.dtype.kind not in "fiu":
         raise TypeError(f"{name} holds {values.dtype}, expected real numbers")
-    bad = ~np.isfinite(values) & (True if mask is None else mask)
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
+    bad = np.flatnonzero(~np.isfinite(values) & (True if mask is None else mask))
+    if len(bad):
         raise ValueError(
-            f"{name} holds {values[row]} at token {row} ({int(bad.sum())} of {n_tokens} tokens "
-            "are not finite); mask tokens without data"
+            f"{name} holds {values[bad[0]]} at {what} {bad[0]} ({len(bad)} of {n} are not finite)"
         )
     return values.astype(np.float64)
 

@@ -73,12 +73,8 @@ def require_rendering() -> None:
     """Raise unless VTK can render here.
 
     VTK aborts the process if it finds no OpenGL, so the first call tries in a child process
-    (about 2 s); the answer is kept for the life of this process.
-
-    Raises
-    ------
-    RenderingUnavailable
-        With the Debian packages to install.
+    (about 2 s); the answer is kept for the life of this process. The error names the packages to
+    install.
     """
     reason = _probe_failure()
     if reason is not None:
@@ -222,21 +218,9 @@ def export_html(
 ) -> Path:
     """Write a page that shows one field on the mesh, to turn and zoom in a browser.
 
-    Parameters
-    ----------
-    path : path-like
-        The file, ending in ``.html``.
-    mesh, values, association
-        As in :func:`plot_comparison`.
-    limits : tuple of float, optional
-        Colour limits; percentiles 0.5 and 99.5 by default.
-    theme
-        As in :func:`plot_comparison`.
-
-    Raises
-    ------
-    MissingExtra
-        If the extra ``html`` is not installed.
+    `path` ends in ``.html``; colour `limits` are percentiles 0.5 and 99.5 by default. The other
+    arguments are as in :func:`plot_comparison`. Raises :class:`MissingExtra` without the extra
+    ``html``.
     """
     require_html()
     require_rendering()

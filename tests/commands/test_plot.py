@@ -145,7 +145,7 @@ def test_gallery_takes_runs_of_several_sets(car_runs, darcy_run, tmp_path):
 
 def test_bad_options_are_named(car_runs, darcy_run, tmp_path, capsys):
     options = [*SMALL, "--output", str(tmp_path), "--figures", "comparison"]
-    with pytest.raises(ValueError, match="run 'darcy': case 'darcy_9' is not known.*_0002"):
+    with pytest.raises(ValueError, match="run darcy has no test case 'darcy_9'.*_0002"):
         draw([str(darcy_run), *options, "--case", "darcy_9"])
     with pytest.raises(ValueError, match="2 runs have the names .*'one'"):
         draw([str(darcy_run), str(car_runs[0]), *options, "--labels", "one"])
