@@ -71,7 +71,7 @@ def _add_surface_options(parser: argparse.ArgumentParser, held: str | None = Non
     add("--scale", type=float, default=1.0, help="0.001 for millimetres")
     add("--flip", action="store_true", help="reverse the normals of the cells")
     add("--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-        help=f"inputs of the whole case{held or ''}")  # fmt: skip
+        help=f"global inputs of the run{held or ''}")  # fmt: skip
 
 
 def _add_views(parser: argparse.ArgumentParser, usual: str) -> None:
@@ -105,8 +105,8 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
 
         flarepp evaluate outputs/cars-flarepp-seed0 outputs/cars-flare-seed0
 
-    Prints relative L2 errors per field (mean, median, worst case), those of simple predictors that
-    a model should beat and, on surfaces, drag and lift with R^2. Writes one line per case to
+    Prints relative L2 errors per field (mean, median, worst case), the errors of simple predictors
+    that a model should beat and, on surfaces, drag and lift with R^2. Writes one line per case to
     evaluation.csv in each run directory.
     """
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
@@ -124,9 +124,9 @@ def predict(parser: argparse.ArgumentParser) -> None:
 
     Surfaces (.vtp, .stl, .ply, .obj, .vtk, .vtu) are predicted at every cell by exact streaming.
     The current folder gets the same mesh, with its data and <field>_predicted, cells in their
-    original order. Forces are printed, with the bounds of all errors if the run was calibrated and
-    the surface is like those of training; <field>_band are bounds at each cell. Several runs
-    on the same data give their mean and <field>_spread.
+    original order. Forces are printed, and error bounds if the run was calibrated and the surface
+    resembles the training surfaces; <field>_band is the bound at each cell. Several runs on the
+    same data give their mean and <field>_spread.
 
     A model trained on your own files takes any file that training reads, under the same names, with
     or without the fields. Other models take points: .npz files with coordinates (N, d) and, as in
@@ -156,8 +156,8 @@ def calibrate(parser: argparse.ArgumentParser) -> None:
         flarepp calibrate outputs/cars-flarepp-seed0 outputs/cars-flarepp-seed1
 
     Predicts the validation cases, or the test cases of other data in the same layout, and stores
-    with the run how large errors are in 4 of 5, 9 of 10 and 19 of 20 cases. Training does this at
-    its end. Several runs are bounded as an ensemble. See docs/bounds.md for what is promised.
+    with the run how large errors are in 4 of 5, 9 of 10 and 19 of 20 cases. Training ends with
+    this. Several runs are bounded as an ensemble. docs/bounds.md says what the bounds guarantee.
     """
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="run directories, then a data folder")
@@ -171,9 +171,9 @@ def delta(parser: argparse.ArgumentParser) -> None:
 
         flarepp delta outputs/cars-flarepp-seed0 before.stl after.stl
 
-    Prints the change of drag and lift with a bound of its error, calibrated on pairs of held-out
-    cases, and whether its sign is settled. Writes the second surface with the change of each field,
-    where the surfaces coincide. The meshes may differ.
+    Prints how drag and lift change, a bound on the error of the change, calibrated on pairs of
+    held-out cases, and whether its sign is settled. Writes the second surface with the change of
+    each field where the surfaces coincide. The meshes may differ.
     """
     add = parser.add_argument
     add("run", type=Path, help="run directory")
@@ -231,9 +231,9 @@ def view(parser: argparse.ArgumentParser) -> None:
         flarepp view --pretrained cars car.stl
         flarepp view car_predicted.vtp
 
-    Prints an address on this machine (127.0.0.1) with a token, without which nothing is answered,
-    and opens it. Of a run it shows the median test case, or the surface that is named. Over SSH
-    forward the port: ssh -L 8080:127.0.0.1:8080 HOST, with --port 8080 --no-browser.
+    Prints an address on this machine (127.0.0.1) with a secret token, and opens it. A run shows its
+    median test case, or the surface that you name. Over SSH, use --port 8080 --no-browser and
+    forward the port: ssh -L 8080:127.0.0.1:8080 HOST.
     """
     add = parser.add_argument
     add("path", nargs="?", type=Path, help="run directory, or mesh file")
@@ -250,9 +250,9 @@ def export(parser: argparse.ArgumentParser) -> None:
         flarepp export outputs/cars-flarepp-seed0
         flarepp export outputs/cars-flarepp-seed0 --format onnx --output car.onnx
 
-    The file takes coordinates, features and weights of any number of points, as the run was
-    trained with them, and returns fields, all in physical units. It is kept only if it agrees with
-    the run at three sizes. See docs/export.md for how to load it.
+    The file takes coordinates and, as in training, features and weights of any number of points,
+    and returns fields, all in physical units. It is kept only if it agrees with the run for three
+    numbers of points. docs/export.md says how to load it.
     """
     add = parser.add_argument
     add("run", type=Path, help="run directory")
@@ -272,9 +272,9 @@ def sensitivity(parser: argparse.ArgumentParser) -> None:
 
     One reverse pass through the streamed model gives the exact derivative of what `flarepp predict`
     computes by every vertex. Writes it to a .vtp, with its normal part per area, a figure of that,
-    and a .csv of the derivatives by the control points of a lattice (free-form deformation). Prints
-    those by the parameters of a built-in car. It is the derivative of the surrogate: --check tests
-    it against differences of the surrogate, not against a solver.
+    and a .csv of the derivatives by the control points of a lattice (free-form deformation). For a
+    built-in car it also prints the derivatives by its parameters. This differentiates the
+    surrogate: --check compares with differences of the surrogate, not with a solver.
     """
     add = parser.add_argument
     _add_shape_options(parser)
@@ -296,12 +296,12 @@ def optimize(parser: argparse.ArgumentParser) -> None:
     A lattice of control points (free-form deformation) moves the surface; SciPy's SLSQP moves the
     lattice, on exact gradients. By default inputs stay within the ranges of the training set,
     latent states as near to it as held-out cases, and the shape symmetric about y. Writes the best
-    shape as .stl and .vtp, every shape that was tried, curves, and a picture of before and after.
-    Ctrl-C keeps the best; the same command resumes. The surrogate predicts the change: confirm
-    it with the solver.
+    shape as .stl and .vtp, a table and curves of all shapes tried, and a picture of before and
+    after. Ctrl-C keeps the best shape; the same command resumes. The change is a prediction of the
+    surrogate: confirm it with the solver.
 
-    Limits are LOW,HIGH, either may be left out: volume, length, width and height over those of the
-    given shape; clearance, how much higher its lowest point is; drag, lift, side, channels.
+    Limits are LOW,HIGH, and either may be left out. They apply to volume, length, width and height
+    (relative to the given shape), clearance (rise of the lowest point), drag, lift, side, channels.
     """
     add = parser.add_argument
     _add_shape_options(parser)
@@ -331,9 +331,9 @@ def plan(parser: argparse.ArgumentParser) -> None:
         flarepp plan experiment=drivaerml_raw model=flarepp --tokens 8800000 --memory 80GB
 
     Memory is counted on small clouds on the CPU and holds for any device; times are measured on
-    this machine. The overrides choose the model, as in flarepp train; no data is read. "on host"
-    are hidden states that streamed steps keep on the host. "fits" leaves a tenth of a GPU and half
-    of the host free.
+    this machine. The overrides choose the model, as in flarepp train; no data is read. "on host" is
+    what streamed steps keep in the memory of the host. "fits" leaves a tenth of the GPU's memory
+    and half of the host's free.
     """
     add = parser.add_argument
     add("overrides", nargs="*", help="GROUP=OPTION and KEY=VALUE of flarepp train")

@@ -332,7 +332,7 @@ def open_shape(
     side, area = facing(centres, vectors), 1.0
     if settings is not None:
         surface = force_surface(mesh, place, settings)
-        area, warnings = surface.reference_area, [*warnings, *surface.areas.warnings]
+        area, warnings = surface.reference_area, [*warnings, *surface.warnings]
         side = side if settings.orientation == "auto" else settings.orientation
     elif moving_area:
         raise ValueError("moving_area is for force coefficients, but no forces are known")

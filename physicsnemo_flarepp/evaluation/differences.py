@@ -127,17 +127,16 @@ def _field_changes(
             pairs = zip((one, two), of_both, strict=True)
             off = sum(_absolute(bounds, name, columns, x, all_areas) for x, all_areas in pairs)
             off /= np.sqrt(areas.sum())
-        size = _rms(two.values[touching, columns], areas)
-        sizes[name] = (_rms(change[touching], areas), off, size)
+        both = change[touching], two.values[touching, columns]
+        moved_by, size = (_norm(x, areas) / (np.sqrt(areas.sum()) or np.nan) for x in both)
+        sizes[name] = (moved_by, off, size)
         shown = np.where(touching[:, None], change, np.nan).astype(np.float32)
         arrays[f"{printable(name)}_change"] = shown[:, 0] if shown.shape[1] == 1 else shown
     return arrays, sizes, float(areas.sum() / of_both[1].sum())
 
 
-def _rms(values: np.ndarray, areas: np.ndarray) -> float:
-    if not len(areas):
-        return float("nan")
-    return float(np.sqrt((areas * (values.astype(float) ** 2).sum(axis=1)).sum() / areas.sum()))
+def _norm(values: np.ndarray, areas: np.ndarray) -> float:
+    return float(np.sqrt((areas * (values.astype(float) ** 2).sum(axis=1)).sum()))
 
 
 def _absolute(
@@ -147,7 +146,7 @@ def _absolute(
     if name not in bounds.scores[ERROR]:  # all fields were in one norm
         return float("nan")
     relative = bounds.error(name, (1 + found.level) / 2, found.distance)
-    norm = _rms(found.values[:, columns], areas) * np.sqrt(areas.sum())
+    norm = _norm(found.values[:, columns], areas)
     # |p - y| <= e |y| and |y| <= |p| + |p - y|
     return relative / (1 - relative) * norm if relative < 1 else float("inf")
 

@@ -379,7 +379,7 @@ def _force_lines(
     target_settings: ForceSettings,
 ) -> list[str]:
     surface = force_surface(prediction.polygons, prediction.association, settings)
-    lines = [f"warning: {text}" for text in surface.areas.warnings]
+    lines = [f"warning: {text}" for text in surface.warnings]
     doubt = f" (doubtful: {prediction.doubt})" if prediction.doubt else ""
     forces = field_forces(surface, prediction.values, run.channels, settings)
     lines.append(f"forces predicted{doubt}: {_format(forces)}")

@@ -11,7 +11,7 @@ share of the cells around it, which is exact for values that are linear on each 
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -40,35 +40,21 @@ _CLOSED = 1e-4
 class ForceSettings:
     """Conventions of a data set that forces depend on.
 
-    Parameters
-    ----------
-    pressure : str
-        Field with the pressure: kinematic (p / density) with ``density=1``, in Pa with the
-        density of the fluid, or a coefficient with ``speed=2**0.5`` and ``density=1``.
-    shear : str or None
-        Field with the wall shear stress in the same units, None for pressure forces only.
-    shear_sign : int
-        +1 if the stored stress is the force of the fluid on the body, along the flow (the built-in
-        cars); -1 for OpenFOAM's ``wallShearStress``, against the flow (DrivAerML, AhmedML).
-    speed, density : float
-        Of the free stream.
-    reference_area : float or None
-        None takes ``aRef`` of ``geo_ref_*.csv`` beside the surface, else its frontal area.
-    drag_axis, lift_axis : tuple[float, float, float]
-        Directions, orthogonal; the side force is along lift x drag.
-    orientation : str
-        Which way the stored cells face: ``auto`` decides by the enclosed volume.
+    The field `pressure` is kinematic (p / density) with ``density=1``, in Pa with the density of
+    the fluid, or a coefficient with ``speed=2**0.5`` and ``density=1``. The sign of the wall shear
+    stress is +1 if it is stored as the force of the fluid on the body, along the flow (the built-in
+    cars), -1 for OpenFOAM's ``wallShearStress``, against the flow (DrivAerML, AhmedML).
     """
 
     pressure: str
-    shear: str | None
+    shear: str | None  #: field with the wall shear stress in the same units; None: pressure only
     shear_sign: int
-    speed: float
+    speed: float  #: of the free stream
     density: float = 1.0
-    reference_area: float | None = None
+    reference_area: float | None = None  #: None: ``aRef`` of ``geo_ref_*.csv``, else frontal area
     drag_axis: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    lift_axis: tuple[float, float, float] = (0.0, 0.0, 1.0)
-    orientation: str = "auto"
+    lift_axis: tuple[float, float, float] = (0.0, 0.0, 1.0)  #: side force: along lift x drag
+    orientation: str = "auto"  #: where stored cells face; ``auto`` asks the enclosed volume
 
     def __post_init__(self) -> None:
         if self.shear_sign not in (1, -1):
@@ -204,6 +190,8 @@ class SurfaceAreas:
     vectors: np.ndarray
     areas: np.ndarray
     warnings: tuple[str, ...]
+    reference_area: float | None = None  #: what coefficients refer to
+    area_source: str = ""  #: where that comes from
 
 
 @dataclass(frozen=True)
@@ -343,32 +331,24 @@ def load_sums(
     return of_pressure, None if shear is None else project(settings.shear_sign * areas, shear)
 
 
-@dataclass(frozen=True)
-class ForceSurface:
-    """A surface with the area that coefficients refer to, and where that area comes from."""
-
-    areas: SurfaceAreas
-    reference_area: float
-    area_source: str
-
-
-def force_surface(mesh: PolygonMesh, association: str, settings: ForceSettings) -> ForceSurface:
-    """Return a whole surface, whose ``geo_ref_*.csv`` is looked for beside its ``source``."""
-    areas = surface_areas(mesh, association, settings.orientation)
-    if settings.reference_area is not None:
-        return ForceSurface(areas, settings.reference_area, "given")
-    if (stored := reference_values_beside(mesh.source).get("aRef")) is not None:
-        return ForceSurface(areas, stored, "aRef of geo_ref")
-    area = frontal_area(mesh, np.array(settings.drag_axis))
+def force_surface(mesh: PolygonMesh, association: str, settings: ForceSettings) -> SurfaceAreas:
+    """Return a surface with its reference area: given, ``aRef`` beside its source, or frontal."""
+    area, source = settings.reference_area, "given"
+    if area is None:
+        area, source = reference_values_beside(mesh.source).get("aRef"), "aRef of geo_ref"
+    if area is None:
+        area = frontal_area(mesh, np.array(settings.drag_axis))
+        source = "frontal area of the silhouette"
     if not area > 0:
         raise ValueError(f"{mesh.source} has no frontal area along {settings.drag_axis}; give one")
-    return ForceSurface(areas, area, "frontal area of the silhouette")
+    areas = surface_areas(mesh, association, settings.orientation)
+    return replace(areas, reference_area=area, area_source=source)
 
 
 def field_forces(
-    surface: ForceSurface, values: np.ndarray, channels: Channels, settings: ForceSettings
+    surface: SurfaceAreas, values: np.ndarray, channels: Channels, settings: ForceSettings
 ) -> Forces:
     """Return the forces of the fields of a run, (N, O) in the order of its channels."""
     pressure = values[:, channels.columns(settings.pressure)][:, 0]
     shear = None if settings.shear is None else values[:, channels.columns(settings.shear)]
-    return surface_forces(surface.areas, pressure, shear, settings, surface.reference_area)
+    return surface_forces(surface, pressure, shear, settings, surface.reference_area)

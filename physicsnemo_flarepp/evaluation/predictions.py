@@ -156,7 +156,7 @@ class Case:
         """The surface of the case as arrays; ValueError for points without faces."""
         mesh = self.mesh
         if not isinstance(mesh, pv.PolyData) or mesh.GetPolys().GetNumberOfCells() == 0:
-            raise ValueError(f"case {self.case_id!r} has points without a surface, so no forces")
+            raise ValueError(f"case {self.case_id!r} has points without a surface")
         return polygon_mesh(mesh, self.metadata["source"])
 
     def columns(self, field: str) -> slice:

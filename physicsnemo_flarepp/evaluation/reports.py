@@ -16,14 +16,7 @@ from ..texts import csv_text, format_table, printable
 from ..training.baselines import baseline_errors, describe_baselines, verdict
 from ..training.reporting import SPLIT_NAMES
 from ..training.trainer import Selection
-from .forces import (
-    COEFFICIENTS,
-    Forces,
-    ForceSettings,
-    ForceSurface,
-    field_forces,
-    force_surface,
-)
+from .forces import COEFFICIENTS, Forces, ForceSettings, SurfaceAreas, field_forces, force_surface
 from .predictions import CaseErrors, CasePrediction, predict_case, relative_l2
 
 _REPORTED = ("Cd", "Cl")
@@ -103,7 +96,7 @@ def evaluate_run(
                     surface, *both = compare_forces(case, settings, target_settings or settings)
                     forces.append((*both, surface.reference_area))
                     notes[f"reference area: {surface.area_source}"] = None
-                    notes.update(dict.fromkeys(surface.areas.warnings))
+                    notes.update(dict.fromkeys(surface.warnings))
                 except ValueError as reason:  # the errors stand
                     no_forces = f"no forces: {reason}"
             advance()
@@ -139,7 +132,7 @@ def _training_mean(run: Run, case: CasePrediction) -> np.ndarray:
 
 def compare_forces(
     case: CasePrediction, settings: ForceSettings, target_settings: ForceSettings
-) -> tuple[ForceSurface, Forces, Forces]:
+) -> tuple[SurfaceAreas, Forces, Forces]:
     """Return the surface of a case and its forces from predicted and from true fields."""
     surface = force_surface(case.polygons, case.association, settings)
     predicted = field_forces(surface, case.prediction, case.channels, settings)

@@ -34,7 +34,7 @@ from ..training.reporting import SPLIT_NAMES
 from ..visualization import RenderingUnavailable, require_rendering
 from ..visualization.canvases import error_limits
 from ..visualization.views import ALL_AROUND
-from .scene import Layer, case_layers, make_scene
+from .scene import Layer, band_layer, case_layers, make_scene
 
 PAGE = "report.html"
 # Tokens of all held-out cases that the end of a training predicts and draws again: about a minute
@@ -114,7 +114,7 @@ class _Content:
                 advance()
         told: list[Report | None] = found.pop("reports", [None] * len(self.names))
         runs = [
-            self._about(directory, name) | (_tables(report, self._is_large) if report else {})
+            self._about(directory, name) | (_tables(report) if report else {})
             for directory, name, report in zip(self.directories, self.names, told, strict=True)
         ]
         title = ", ".join(self.names)
@@ -123,6 +123,7 @@ class _Content:
             "subtitle": f"written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             "runs": runs,
             "warnings": self.warnings,
+            "csv": "errors.csv" if of_fields and self._is_large else "evaluation.csv",
             "links": {case["id"]: case["anchor"] for case in found.get("cases", [])},
             **found,
         }
@@ -195,8 +196,7 @@ class _Content:
             values = (one.coordinates, one.prediction, one.channels.fields)
             bands = promise.bounds.bands(*values, promise.level, promise.distance)
             for several, band in zip(layers.values(), bands.values(), strict=True):
-                limits = (0.0, error_limits({"": band})[1])
-                several.append(Layer(f"band, {100 * promise.level:g} %", band, limits))
+                several.append(band_layer(band, promise.level))
         settings = self.forces(run)[0]
         try:
             if settings is not None and not self._is_large:
@@ -324,29 +324,22 @@ def _costs(directory: Path) -> dict[str, str]:
     return found
 
 
-def _tables(report: Report, is_large: bool) -> dict[str, Any]:
-    """Return the tables of a report, the worst case first."""
+def _tables(report: Report) -> dict[str, Any]:
+    """Return a report and its tables, the worst case first."""
     errors, header, *rows = report.errors, *reports.case_rows(report)
     order = np.argsort(-errors.per_case, kind="stable")
     counts, edges = np.histogram(errors.per_case, bins=min(24, max(4, len(rows) // 4)))
-    percent = [f"{100 * edge:.3g} %" for edge in edges]
     return {
+        "report": report,
+        "split": SPLIT_NAMES[report.split],
         "errors": reports.error_rows(report),
-        "errors_caption": f"Relative L2 error in percent over {len(rows)} "
-        f"{SPLIT_NAMES[report.split]} cases",
         "baselines": describe_baselines(report.baselines) if report.baselines else None,
-        "notes": report.notes,
         "cases": [header, *(rows[i] for i in order)],
-        "csv": "errors.csv" if is_large else "evaluation.csv",
         "worst": errors.case_ids[order[0]],
-        "worst_error": f"{100 * errors.per_case[order[0]]:.2f} %",
+        "worst_error": errors.per_case[order[0]],
         "forces": reports.force_rows(report) if report.forces is not None else None,
-        "histogram": {
-            "counts": counts.tolist(),
-            "edges": percent,
-            "alt": f"Histogram of the errors of {len(rows)} cases, {percent[0]} to {percent[-1]}, "
-            f"median {100 * errors.median:.3g} %",
-        },
+        "counts": counts.tolist(),
+        "edges": [f"{100 * edge:.3g} %" for edge in edges],
     }
 
 

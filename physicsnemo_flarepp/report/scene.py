@@ -62,6 +62,11 @@ def case_layers(found: Mapping[str, CasePrediction], preset: Preset) -> dict[str
     return layers
 
 
+def band_layer(band: Float[np.ndarray, " N"], level: float) -> Layer:
+    """Return the half-width of a band that holds at a level."""
+    return Layer(f"band, {100 * level:g} %", band, (0.0, error_limits({"": np.asarray(band)})[1]))
+
+
 def make_scene(
     title: str,
     mesh: pv.DataSet,

@@ -11,7 +11,6 @@ from ..meshes.measures import cloud_triangles
 
 Crop = tuple[float, float, float, float]
 Limits = tuple[float, float]
-ASSOCIATIONS = ("auto", "point", "cell")
 # Fields show the range between these percentiles of the reference, errors up to the last of the
 # larger |error| (paper, "Rendering conventions").
 FIELD_PERCENTILES = (0.5, 99.5)
@@ -64,25 +63,16 @@ def association_of(
     mesh: pv.DataSet, n_values: int, association: str = "auto", what: str = "values"
 ) -> str:
     """Return whether `n_values` values belong to the ``point`` or the ``cell`` of a mesh."""
-    if association not in ASSOCIATIONS:
-        raise ValueError(f"association is {association!r}, expected one of {ASSOCIATIONS}")
     counts = {"point": mesh.n_points, "cell": mesh.n_cells}
-    if association == "auto":
-        # A bare cloud stores one vertex cell per point: values belong to its points.
-        fits = ["point"] if is_cloud(mesh) else [k for k, n in counts.items() if n == n_values]
-        if len(fits) == 2:
-            raise ValueError(
-                f"the mesh has {n_values} points and {n_values} cells; say which of them the "
-                "values belong to with association='point' or 'cell'"
-            )
-        association = fits[0] if fits else "auto"
-    if counts.get(association) != n_values:
+    if association == "auto" and is_cloud(mesh):
+        association = "point"  # it stores a vertex cell for each point
+    fits = [kind for kind, n in counts.items() if n == n_values and association in ("auto", kind)]
+    if len(fits) != 1:
         raise ValueError(
-            f"{n_values} {what} for a mesh of {mesh.n_points} points and {mesh.n_cells} cells"
-            + ("" if association == "auto" else f" (association {association!r})")
-            + "; give one value per point or per cell of the whole case"
+            f"{n_values} {what} for a mesh of {mesh.n_points} points and {mesh.n_cells} cells, "
+            f"association {association!r}; give one value for each 'point' or 'cell', and say which"
         )
-    return association
+    return fits[0]
 
 
 def is_cloud(mesh: pv.DataSet) -> bool:
@@ -171,7 +161,6 @@ def make_canvas(
     association: str = "auto",
     mask: Bool[np.ndarray, " N"] | None = None,
     crop: Crop | None = None,
-    alpha: float | None = None,
 ) -> Canvas:
     """Prepare a mesh of any kind for painting, with arguments as in ``plot_comparison``.
 
@@ -183,19 +172,15 @@ def make_canvas(
         association = "point"  # files of cell centres say "cell", but here they are points
     mask = np.ones(n_tokens, bool) if mask is None else np.asarray(mask)
     if mask.dtype != bool or mask.shape != (n_tokens,):
-        raise ValueError(
-            f"mask must be boolean of shape ({n_tokens},), True where there is data, got "
-            f"{mask.dtype} of shape {mask.shape}"
-        )
-    if not mask.any():
-        raise ValueError("mask is False everywhere: there is nothing to draw")
+        found = f"{mask.dtype} of shape {mask.shape}"
+        raise ValueError(f"mask must be boolean of shape ({n_tokens},), got {found}")
     flat = is_flat(mesh)
     shown = mask & _inside(mesh, association, crop, flat)
     if not shown.any():
         raise ValueError(f"mask leaves no token with data inside the crop {crop}")
     rows, faces = None, mesh
     if is_cloud(mesh):
-        faces = triangulate_cloud(mesh.points, alpha=alpha) if flat else mesh
+        faces = triangulate_cloud(mesh.points) if flat else mesh
     elif not isinstance(mesh, pv.PolyData):
         ids = {"pass_pointid": True, "pass_cellid": True}
         faces = mesh.extract_surface(**ids, algorithm="dataset_surface")

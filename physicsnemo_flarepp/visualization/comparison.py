@@ -66,7 +66,6 @@ def plot_comparison(
     cameras: Sequence[str | Camera] | None = None,
     mask: Bool[np.ndarray, " N"] | None = None,
     crop: Crop | None = None,
-    alpha: float | None = None,
     field_range: Limits | None = None,
     vector_errors: Mapping[str, float] | None = None,
     weights: Float[np.ndarray, " N"] | None = None,
@@ -104,8 +103,6 @@ def plot_comparison(
         True where a token has data, shape (N,).
     crop : tuple of float, optional
         (x_min, x_max, y_min, y_max) to look at; planar meshes only.
-    alpha : float, optional
-        Largest circumradius of a face of a point cloud; see :func:`triangulate_cloud`.
     field_range : tuple of float, optional
         Limits of the field scale; percentiles 0.5 and 99.5 of the reference by default.
     vector_errors : Mapping[str, float], optional
@@ -149,7 +146,7 @@ def plot_comparison(
         )
     n_tokens = np.shape(reference)[0] if np.ndim(reference) else 0
     association = association_of(mesh, n_tokens, association, "reference values")
-    canvas = make_canvas(mesh, n_tokens, association=association, mask=mask, crop=crop, alpha=alpha)
+    canvas = make_canvas(mesh, n_tokens, association=association, mask=mask, crop=crop)
     reference = check_values("reference", reference, n_tokens, mask)
     predictions = {
         name: check_values(f"the prediction of {name!r}", values, n_tokens, mask)

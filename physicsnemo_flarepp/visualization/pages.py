@@ -45,32 +45,6 @@ _WITHOUT_DATE = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 class Theme:
     """How figures look; pass another one instead of style arguments.
 
-    Parameters
-    ----------
-    background, foreground : str
-        Colours of the page and of text and lines.
-    no_data : str
-        Colour of regions without data: masked cells, voids, the outside of a flat domain.
-    surface, edges : str
-        Colours of geometry that carries no field, and of its edges.
-    field_map : str
-        Sequential colour map of fields, by Matplotlib's name. The default can be told apart by
-        readers with colour-vision deficiency and in greyscale.
-    error_colors : tuple of str
-        Colours of errors from the negative to the positive limit, evenly spaced, an odd number of
-        them: the middle one, of zero, is neutral.
-    weight_colors : tuple of str
-        Colours of weights above 0; a weight of 0 has the colour of the surface.
-    cycle : tuple of str
-        Colours of curves and points.
-    font, font_size : str, float
-        Font family, and size of labels in points; titles are one point larger.
-    dpi, panel_width : int, float
-        Pixels per inch, and inches of one panel.
-    shading, error_shading : float
-        Share of the light on 3-D surfaces that depends on direction: 0 is flat colour. Less where
-        errors are shown, so that no error is never taken for no data.
-
     Examples
     --------
     >>> DARK.background, LIGHT.errors()(0.5) == DARK.errors()(0.5)
@@ -78,20 +52,22 @@ class Theme:
     """
 
     background: str = "#ffffff"
-    foreground: str = "#1a1a1a"
-    no_data: str = "#b4b4b4"
-    surface: str = "#e4e7ec"
-    edges: str = "#5a6270"
-    field_map: str = "viridis"
+    foreground: str = "#1a1a1a"  #: text and lines
+    no_data: str = "#b4b4b4"  #: masked cells, voids, the outside of a flat domain
+    surface: str = "#e4e7ec"  #: geometry that carries no field
+    edges: str = "#5a6270"  #: of that geometry
+    field_map: str = "viridis"  #: of Matplotlib; safe in greyscale and for the colour-blind
+    #: Of errors from the negative to the positive limit: an odd number, the middle one neutral.
     error_colors: tuple[str, ...] = ("#0b3a73", "#3b82bd", "#f7f7f7", "#cb4b45", "#6b0d1e")
+    #: Of weights above 0; a weight of 0 has the colour of the surface.
     weight_colors: tuple[str, ...] = ("#8cbce0", "#4a84c4", "#4250a6", "#4a1486")
-    cycle: tuple[str, ...] = tuple(_OKABE_ITO.split())
+    cycle: tuple[str, ...] = tuple(_OKABE_ITO.split())  #: curves and points
     font: str = "DejaVu Sans"
-    font_size: float = 8.0
+    font_size: float = 8.0  #: points of labels; titles have one more
     dpi: int = 200
-    panel_width: float = 2.4
-    shading: float = 0.3
-    error_shading: float = 0.12
+    panel_width: float = 2.4  #: inches
+    shading: float = 0.3  #: share of the light on 3-D surfaces that depends on direction
+    error_shading: float = 0.12  #: less, so that no error is never taken for no data
 
     def __post_init__(self) -> None:
         if not (self.dpi > 0 and self.panel_width > 0):

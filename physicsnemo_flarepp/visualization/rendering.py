@@ -5,15 +5,13 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyvista as pv
 from jaxtyping import Float
 from matplotlib.colors import Colormap
-from vtkmodules.vtkCommonCore import vtkLogger
 
 from ..files import whole_file
 from .canvases import Canvas, Limits, data_of, field_limits, make_canvas
@@ -29,17 +27,6 @@ assert plotter.screenshot(return_img=True)[16, 16, 0] > 200, "the picture is emp
 _PROBE_SECONDS = 120
 _SAMPLES = 8  # per pixel
 _LARGEST = 16384  # pixels of a side that most drivers draw
-
-
-@contextmanager
-def quiet_vtk() -> Iterator[None]:
-    """Keep VTK's warning about a missing X server out of the terminal; errors are still printed."""
-    kept = vtkLogger.GetCurrentVerbosityCutoff()
-    vtkLogger.SetStderrVerbosity(vtkLogger.VERBOSITY_ERROR)
-    try:
-        yield
-    finally:
-        vtkLogger.SetStderrVerbosity(kept)
 
 
 class RenderingUnavailable(RuntimeError):
@@ -111,7 +98,7 @@ class MeshRenderer:
         defaults = pv.themes.Theme()  # pyvista's own, whatever the user has set
         defaults.multi_samples = _SAMPLES
         look = {"lighting": "none", "window_size": (64, 64), "theme": defaults}
-        with quiet_vtk():
+        with pv.vtk_verbosity("error"):  # it warns of a missing X server
             self._plotter = pv.Plotter(off_screen=True, **look)
         # What a flat mesh does not cover is no data.
         self._plotter.set_background(theme.no_data if canvas.flat else theme.background)
@@ -186,7 +173,7 @@ class MeshRenderer:
         eye.position, eye.focal_point, eye.up = focus + axes[2] * 2 * room, focus, axes[1]
         eye.parallel_scale = (top - bottom) / 2
         eye.clipping_range = (room, 3 * room)
-        with quiet_vtk():
+        with pv.vtk_verbosity("error"):
             self._plotter.window_size = view.size
             image = self._plotter.screenshot(return_img=True)
         return np.ascontiguousarray(image[..., :3])
@@ -227,7 +214,7 @@ def export_html(
     path = Path(path)
     canvas = make_canvas(mesh, len(values), association=association)
     table = lookup_table(theme.fields(), limits or field_limits(values), theme.no_data)
-    with quiet_vtk():
+    with pv.vtk_verbosity("error"):
         plotter = pv.Plotter(off_screen=True)
     plotter.set_background(theme.background)
     shown, place = canvas.values(np.asarray(values)), canvas.association

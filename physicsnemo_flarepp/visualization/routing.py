@@ -246,15 +246,12 @@ def plot_spectrum(
         raise ValueError("spectra is empty; give at least one array by the name of its model")
     spectra = {name: np.asarray(values, float) for name, values in spectra.items()}
     for name, values in spectra.items():
-        if values.ndim != 3 or 0 in values.shape:
+        sound = values.ndim == 3 and values.size and np.isfinite(values).all() and values.min() >= 0
+        ordered = sound and (np.diff(values, axis=-1) <= 1e-9 * values[..., :1]).all()
+        if not ordered or not (values[..., 0] > 0).all():
             raise ValueError(
-                f"the spectrum of {name!r} has shape {values.shape}, expected (blocks, heads, M)"
-            )
-        sound = np.isfinite(values).all() and (values >= 0).all() and (values[..., 0] > 0).all()
-        if not sound or (np.diff(values, axis=-1) > 1e-9 * values[..., :1]).any():
-            raise ValueError(
-                f"the spectrum of {name!r} must hold finite singular values, the largest first and "
-                "positive"
+                f"the spectrum of {name!r} has shape {values.shape}; expected (blocks, heads, M) "
+                "finite singular values, the largest first and positive"
             )
     n_blocks = max(len(values) for values in spectra.values())
     shares = {name: values / values[..., :1] for name, values in spectra.items()}

@@ -232,7 +232,7 @@ def test_second_case_of_the_queries_must_be_another(darcy_run, tmp_path):
     options += ["--case", "darcy_test_0001", "--other-case", "darcy_test_0001"]
     with pytest.raises(ValueError, match="--other-case darcy_test_0001 is the case that is shown"):
         draw(options)
-    with pytest.raises(SystemExit):
+    with pytest.raises(ValueError, match="dpi is 0"):
         draw([str(darcy_run), "--dpi", "0"])
     assert not list(tmp_path.iterdir())
 

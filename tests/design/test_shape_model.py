@@ -108,8 +108,8 @@ def test_stored_normals_that_are_not_the_cells_are_refused(run, tmp_path):
 @pytest.mark.parametrize(
     ("features", "weights", "message"),
     [
-        (["areas"], "measure", r"has no normals \(data.features=\[normals\]\): "),
-        (["normals"], "none", r"has no weights of its tokens \(data.weights=measure\): "),
+        (["areas"], "measure", r"has no normals \(data.features=\[normals\]\)"),
+        (["normals"], "none", r"has no weights of its tokens \(data.weights=measure\)"),
     ],
 )
 def test_runs_that_do_not_see_the_shape_are_refused(tmp_path, body, features, weights, message):
