@@ -107,9 +107,6 @@ def completed(entry: str, arguments: Iterable[str]) -> list[str]:
     """Return arguments with what they imply: the experiment of own data, one length of the run.
 
     Data that is not of this package is own data.
-
-    >>> completed("train", ["data=own", "training.minutes=10"])[2:]
-    ['experiment=own', 'training.epochs=null', 'training.steps=null']
     """
     arguments = [_quoted(text) for text in arguments]
     given = {key: value for key, found, value in (text.partition("=") for text in arguments)
@@ -249,12 +246,6 @@ def sweep_name(overrides: Sequence[str], arguments: Sequence[str], directory: st
 
     `overrides` are the job's, with one value each. An override with one value in the command's
     `arguments` is the same for all jobs. A user who gives the `directory` names all jobs.
-
-    >>> job = ["seed=1", "training.epochs=5", "training.learning_rate=1e-3", "model.slice_num=64"]
-    >>> command = ["-m", "seed=0,1", "training.epochs=5", "training.learning_rate=1e-3,1e-4",
-    ...            "model.slice_num=32,64"]
-    >>> sweep_name(job, command, "run_dir")
-    '-learning_rate=1e-3-slice_num=64'
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 

@@ -119,12 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Expected errors are one line on stderr; see :func:`exit_code`. Any other error shows its
     traceback, and so does every error with ``--debug`` or with FLAREPP_DEBUG in the environment.
-
-    Examples
-    --------
-    >>> main(["--version"])
-    0.6.1
-    0
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments or os.environ.get("FLAREPP_DEBUG", "0") not in ("", "0")

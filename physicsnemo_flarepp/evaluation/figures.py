@@ -41,17 +41,10 @@ _CLASSES = {"measure": "wrong class", "constant": "the commonest class"}
 
 
 def chosen_case(run: Run, case: str, errors: CaseErrors | None = None) -> str:
-    """Return the id of the test case to show.
+    """Return the id of the test case to show: ``median``, ``worst``, ``best``, or the given id.
 
-    Parameters
-    ----------
-    run : Run
-        The run whose errors choose.
-    case : str
-        ``median``, ``worst``, ``best`` or an id.
-    errors : CaseErrors, optional
-        Errors of this run. By default those that training left; without them all test cases are
-        predicted.
+    The errors of the run choose it, by default those that training left; without them all test
+    cases are predicted.
     """
     if case in run.case_ids or case not in CHOICES:
         return run.case_ids[find_case(run, case)]

@@ -81,7 +81,7 @@ def plot_comparison(
     tokens in the picture, relative L2 errors from all tokens with data.
 
     Views are rows, fields and errors columns. One view of several models has the fields above and
-    the errors below.
+    the errors below. Raises :class:`RenderingUnavailable` without OpenGL.
 
     Parameters
     ----------
@@ -117,13 +117,6 @@ def plot_comparison(
         Look of the figure.
     path : path-like or sequence of path-like, optional
         Where to write it: ``.png``, ``.pdf`` or ``.svg`` (pictures are embedded, text is vectors).
-
-    Raises
-    ------
-    ValueError
-        If an array does not fit the mesh or is not finite; the error names it.
-    RenderingUnavailable
-        If OpenGL is unavailable.
 
     Examples
     --------
@@ -249,17 +242,9 @@ def plot_surfaces(
 ) -> SurfaceFigure:
     """Draw signed values on surfaces, views as rows, on one diverging scale about 0.
 
-    Parameters
-    ----------
-    columns : Mapping[str, tuple]
-        By the heading of its column, a surface and values at its points or cells, (N,); None
-        shows the bare surface.
-    label : str
-        What the values are, with units.
-    cameras, title, theme, path
-        As in :func:`plot_comparison`.
-    note : str, optional
-        Last lines of the page.
+    Each column has a surface and values at its points or cells, (N,), or None for the bare surface.
+    `label` says what the values are, with units; `note` is at the end of the page. Other arguments
+    are as in :func:`plot_comparison`.
 
     Examples
     --------
