@@ -18,7 +18,7 @@ from ..runs.directory import CONFIG, record_written
 from ..runs.trained_run import Run, distinct_names, load_run
 from ..texts import printable
 from ..visualization import LIGHT, Camera, RenderingUnavailable, Theme, require_rendering
-from ..visualization.canvases import is_flat, is_volume, slice_volume
+from ..visualization.canvases import is_volume, slice_volume
 from ..visualization.pages import plain_label
 from ..visualization.routing import effective_rank
 from ..visualization.views import ALL_AROUND
@@ -143,7 +143,7 @@ def draw_comparison(
                 field=f"|{label}|" if vector else label,
                 units=preset.units.get(name),
                 association=place,
-                cameras=preset.cameras if cameras is None and not is_flat(shown) else cameras,
+                cameras=cameras,
                 crop=preset.crop,
                 vector_errors=off,
                 weights=shares,

@@ -172,16 +172,8 @@ class _Content:
             self.reports.append(report)
             if report.verdict:
                 self._warn(f"{name}: {report.verdict}")
-        first = self.reports[0]
-        facts = [("mean relative L2 error", f"{100 * first.errors.mean:.2f} %")]
-        if first.mean_errors is not None:
-            facts.append(("predicting the mean", f"{100 * first.mean_errors.mean:.1f} %"))
-        facts.append((f"{SPLIT_NAMES[first.split]} cases", f"{len(first.errors.case_ids)}"))
-        if first.forces is not None and len(first.errors.case_ids) > 1:
-            facts.append(("R² of drag", f"{first.forces.r_squared('Cd'):.3f}"))
         return {
             "reports": self.reports,
-            "facts": facts,
             "comparison": reports.comparison_rows(self.reports) if len(self.runs) > 1 else None,
         }
 

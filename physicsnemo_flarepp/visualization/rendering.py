@@ -94,7 +94,6 @@ class MeshRenderer:
         area = max(width * height for width, height in (view.size for view in views))
         spacing = np.sqrt(area / max(1, self._mesh.n_points / 2))
         self._point_size = float(np.clip(2.3 * spacing, 2.0, 16.0))
-        self._depth: dict[str, tuple[float, float]] = {}
         defaults = pv.themes.Theme()  # pyvista's own, whatever the user has set
         defaults.multi_samples = _SAMPLES
         look = {"lighting": "none", "window_size": (64, 64), "theme": defaults}
@@ -162,16 +161,11 @@ class MeshRenderer:
                 f"a picture of {width} x {height} pixels is more than OpenGL draws ({_LARGEST} a "
                 "side); lower dpi or panel_width of the theme"
             )
-        left, right, bottom, top = view.window
-        camera, axes = view.camera, view.camera.axes()
-        if camera.name not in self._depth:
-            self._depth[camera.name] = tuple(camera.extent(self._canvas)[2])
-        near, far = self._depth[camera.name]
-        room = max(far - near, right - left, top - bottom)
-        focus = axes.T @ [(left + right) / 2, (bottom + top) / 2, (near + far) / 2]
+        axes, spans = view.camera.axes(), np.ptp(view.window, axis=1)
+        room, focus = spans.max(), axes.T @ view.window.mean(axis=1)
         eye = self._plotter.camera
         eye.position, eye.focal_point, eye.up = focus + axes[2] * 2 * room, focus, axes[1]
-        eye.parallel_scale = (top - bottom) / 2
+        eye.parallel_scale = spans[1] / 2
         eye.clipping_range = (room, 3 * room)
         with pv.vtk_verbosity("error"):
             self._plotter.window_size = view.size

@@ -103,10 +103,10 @@ def resolve_cameras(cameras: Sequence[str | Camera]) -> tuple[Camera, ...]:
 
 @dataclass(frozen=True)
 class View:
-    """A camera, (left, right, bottom, top) of its window along its axes, and pixels of both."""
+    """A camera, what it sees along its axes (right, up, towards it), and pixels of two of them."""
 
     camera: Camera
-    window: tuple[float, float, float, float]
+    window: Float[np.ndarray, "3 2"]
     size: tuple[int, int]
 
 
@@ -123,18 +123,18 @@ def make_views(
         raise ValueError(f"cameras is {cameras}, but the mesh is planar and has one view")
     usual = (PLAN,) if canvas.flat else CAR_CAMERAS
     chosen = resolve_cameras(usual if cameras is None else cameras)
-    extents = [camera.extent(canvas)[:2] for camera in chosen]
+    windows = np.stack([camera.extent(canvas) for camera in chosen])
     if crop is not None:
-        extents = [np.reshape(crop, (2, 2)).astype(float)]
+        windows[:, :2] = np.reshape(crop, (2, 2))
     elif not canvas.flat:
-        margins = [_MARGIN * np.ptp(extent, axis=1).max() for extent in extents]
-        extents = [e + (-m, m) for e, m in zip(extents, margins, strict=True)]
-    spans = np.ptp(extents, axis=2)
+        margins = _MARGIN * np.ptp(windows[:, :2], axis=2).max(axis=1)
+        windows[:, :2] += margins[:, None, None] * (-1, 1)
+    spans = np.ptp(windows[:, :2], axis=2)
     width = theme.panel_width * theme.dpi
     per_unit = min(width / spans[:, 0].max(), tallest * width / spans[:, 1].max())
     sizes = np.maximum(1, np.round(spans * per_unit)).astype(int).tolist()
-    rows = zip(chosen, extents, sizes, strict=True)
-    return [View(camera, tuple(extent.ravel()), tuple(size)) for camera, extent, size in rows]
+    rows = zip(chosen, windows, sizes, strict=True)
+    return [View(camera, window, tuple(size)) for camera, window, size in rows]
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,6 @@ class Preset:
     units: Mapping[str, str] = field(default_factory=dict)
     crop: Crop | None = None  #: part of planar meshes to look at
     source: str | None = None  #: feature that a gallery shows as the input; None: the geometry
-    cameras: tuple[str, ...] | None = None  #: views of surfaces; None for planar sets
 
 
 _PARTS = {"": "", "_x": " x", "_y": " y", "_z": " z"}  # of a vector field
@@ -162,7 +161,6 @@ _VEHICLE = Preset(
         **{f"wallShearStressMeanTrim{end}": "m²/s²" for end in _PARTS},
         **{f"UMeanTrim{end}": "m/s" for end in _PARTS},
     },
-    cameras=CAR_CAMERAS,
 )
 
 
@@ -193,8 +191,6 @@ def preset_for(
     --------
     >>> preset_for("elasticity", builtin=True).units["stress"]
     'kPa'
-    >>> preset_for(None, dimension=3).cameras
-    ('three-quarter', 'side', 'top', 'rear')
     """
     usual = PRESETS.get(benchmark, _VEHICLE if dimension == 3 else Preset())
     return PRESETS.get(f"{benchmark} (built in)", usual) if builtin else usual
