@@ -177,7 +177,7 @@ def make_canvas(
     flat = is_flat(mesh)
     shown = mask & _inside(mesh, association, crop, flat)
     if not shown.any():
-        raise ValueError(f"mask leaves no token with data inside the crop {crop}")
+        raise ValueError(f"mask and crop {crop} leave no token with data")
     rows, faces = None, mesh
     if is_cloud(mesh):
         faces = triangulate_cloud(mesh.points) if flat else mesh
