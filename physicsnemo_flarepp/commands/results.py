@@ -201,10 +201,8 @@ def calibrate(options: argparse.Namespace) -> "Bounds":
 
     directories, data = split_runs(options.runs)
     if not directories or len(data) > 1 or (data and options.data_root):
-        raise ValueError(
-            f"{' '.join(map(str, options.runs))} must be one or more run directories, then at most "
-            "one folder of data"
-        )
+        given = " ".join(map(str, options.runs))
+        raise ValueError(f"{given} must be run directories, then at most one folder of data")
     if data:
         options.data_root = data[0]
     if options.checkpoint != "final":

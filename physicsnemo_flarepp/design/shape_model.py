@@ -397,8 +397,8 @@ def _check_surface(mesh: PolygonMesh, allow_open: bool) -> list[str]:
     areas = np.linalg.norm(mesh.cell_geometry()[1], axis=1)
     if flat := int(np.count_nonzero(areas <= _NO_AREA * areas.mean())):
         raise ValueError(
-            f"{mesh.source}: {flat} of {len(areas)} cells have no area, so their normals have no "
-            "derivative; remove them with pyvista's clean()"
+            f"{mesh.source}: {flat} of {len(areas)} cells have no area, so no normal; remove them "
+            "with pyvista's clean()"
         )
     if clashes := clashing_edges(mesh):
         raise ValueError(

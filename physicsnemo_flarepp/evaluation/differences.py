@@ -66,10 +66,7 @@ def predict_difference(
         if shape.polygons is None:
             raise ValueError(f"{path} is not a surface of polygons")
         if shape.state is None:
-            raise ValueError(
-                f"the model of run {run.name} has no latent state, so the fields of one surface "
-                "cannot be evaluated on another"
-            )
+            raise ValueError(f"run {run.name} has a model without latent states, which this needs")
         if refusal is None and shape.no_bounds:
             refusal = f"{path}: {shape.no_bounds}"
         shapes.append(shape)

@@ -67,8 +67,7 @@ def require_rendering() -> None:
     if reason is not None:
         raise RenderingUnavailable(
             f"OpenGL is unavailable, and figures of meshes need it: {reason}. On Debian or Ubuntu "
-            "install a software renderer: apt-get install libegl1 libgl1 libxrender1. Everything "
-            "but these figures works without it"
+            "install a software renderer: apt-get install libegl1 libgl1 libxrender1"
         )
 
 
