@@ -333,6 +333,7 @@ def load_sums(
 
 def force_surface(mesh: PolygonMesh, association: str, settings: ForceSettings) -> SurfaceAreas:
     """Return a surface with its reference area: given, ``aRef`` beside its source, or frontal."""
+    areas = surface_areas(mesh, association, settings.orientation)
     area, source = settings.reference_area, "given"
     if area is None:
         area, source = reference_values_beside(mesh.source).get("aRef"), "aRef of geo_ref"
@@ -341,7 +342,6 @@ def force_surface(mesh: PolygonMesh, association: str, settings: ForceSettings) 
         source = "frontal area of the silhouette"
     if not area > 0:
         raise ValueError(f"{mesh.source} has no frontal area along {settings.drag_axis}; give one")
-    areas = surface_areas(mesh, association, settings.orientation)
     return replace(areas, reference_area=area, area_source=source)
 
 
