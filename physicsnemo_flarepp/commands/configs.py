@@ -107,9 +107,6 @@ def completed(entry: str, arguments: Iterable[str]) -> list[str]:
     """Return arguments with what they imply: the experiment of own data, one length of the run.
 
     Data that is not of this package is own data.
-
-    >>> completed("train", ["data=own", "training.minutes=10"])[2:]
-    ['experiment=own', 'training.epochs=null', 'training.steps=null']
     """
     arguments = [_quoted(text) for text in arguments]
     given = {key: value for key, found, value in (text.partition("=") for text in arguments)
@@ -125,11 +122,7 @@ def completed(entry: str, arguments: Iterable[str]) -> list[str]:
 
 
 def _quoted(argument: str) -> str:
-    """Return an override with quotes around words that Hydra reads only in quotes: not ASCII.
-
-    >>> print(_quoted("data.fields=[p,Größe,'Maß a']"), _quoted("data.root=/daten/Flächen 2"))
-    data.fields=[p,"Größe",'Maß a'] data.root="/daten/Flächen 2"
-    """
+    """Return an override with quotes around words that Hydra reads only in quotes: not ASCII."""
     key, found, value = argument.partition("=")
     if not found or argument.startswith("-") or value.isascii():
         return argument
@@ -195,11 +188,7 @@ def _leaf(key: str) -> str:
 
 
 def flags_first(arguments: Iterable[str]) -> list[str]:
-    """Return arguments with the flags, and their values, before the overrides, as Hydra wants them.
-
-    >>> flags_first(["seed=0,1", "-m", "training.epochs=5", "--config-dir", "a=b", "~x"])
-    ['-m', '--config-dir', 'a=b', 'seed=0,1', 'training.epochs=5', '~x']
-    """
+    """Return arguments with flags, and their values, before the overrides, as Hydra wants them."""
     flags, overrides, before = [], [], ""
     for text in arguments:
         (flags if text.startswith("-") or before in _WITH_VALUE else overrides).append(text)
@@ -257,12 +246,6 @@ def sweep_name(overrides: Sequence[str], arguments: Sequence[str], directory: st
 
     `overrides` are the job's, with one value each. An override with one value in the command's
     `arguments` is the same for all jobs. A user who gives the `directory` names all jobs.
-
-    >>> job = ["seed=1", "training.epochs=5", "training.learning_rate=1e-3", "model.slice_num=64"]
-    >>> command = ["-m", "seed=0,1", "training.epochs=5", "training.learning_rate=1e-3,1e-4",
-    ...            "model.slice_num=32,64"]
-    >>> sweep_name(job, command, "run_dir")
-    '-learning_rate=1e-3-slice_num=64'
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -343,11 +326,7 @@ def _values(path: Path) -> Iterator[str]:
 
 
 def _defaults(kind: type, left_out: Sequence[str] = ()) -> Iterator[str]:
-    r"""Return lines for the defaults of a dataclass, with the help of each field.
-
-    >>> print(*_defaults(ParallelSettings), sep="\n")
-    context: 1                      # Ranks that share ...
-    """
+    """Return lines for the defaults of a dataclass, with the help of each field."""
     indent = " " * (_COLUMN - 2) + "# "
     for field in dataclasses.fields(kind):
         value = field.default

@@ -80,8 +80,8 @@ VERBS = {
     "train": ("training", "train a model, or resume a run that was stopped"),
     "evaluate": ("results", "errors and forces of runs on their test cases"),
     "predict": ("results", "fields on a surface, at points, or of test cases, for ParaView"),
-    "calibrate": ("results", "bounds of the errors of a run, from held-out cases"),
-    "delta": ("results", "what changes between two surfaces, and whether it is settled"),
+    "calibrate": ("results", "error bounds of a run, from held-out cases"),
+    "delta": ("results", "what changes between two surfaces, and whether its sign is certain"),
     "plot": ("results", "figures of runs"),
     "report": ("results", "everything about runs on one page, with a 3D view"),
     "sensitivity": ("shapes", "how a force changes with every vertex of a surface"),
@@ -119,12 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Expected errors are one line on stderr; see :func:`exit_code`. Any other error shows its
     traceback, and so does every error with ``--debug`` or with FLAREPP_DEBUG in the environment.
-
-    Examples
-    --------
-    >>> main(["--version"])
-    0.6.1
-    0
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments or os.environ.get("FLAREPP_DEBUG", "0") not in ("", "0")

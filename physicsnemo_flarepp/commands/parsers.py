@@ -13,11 +13,6 @@ from ..files import pretrained_runs
 
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _BOX = "X0,X1,Y0,Y1,Z0,Z1"
-_LEVEL = {
-    "type": float,
-    "metavar": "SHARE",
-    "help": "level of the bounds: 0.8, 0.9 (default) or 0.95",
-}
 FIGURE_NAMES = ("comparison", "gallery", "parity", "routing", "spectrum", "training")
 
 
@@ -38,8 +33,8 @@ def parse_options(name: str, arguments: Sequence[str]) -> argparse.Namespace:
 # What the options of several verbs have in common. ------------------------------------------------
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add how a run is opened."""
+def add_run_options(parser: argparse.ArgumentParser, forces: bool = True) -> None:
+    """Add how a run is opened and, under the names of its settings, how forces are integrated."""
     add = parser.add_argument
     add("--checkpoint", default="final", metavar="WHICH", help="final (default), best or latest")
     add("--device", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one")
@@ -47,10 +42,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="import the classes that the run names (custom readers and models); this lets its "
         "author run code here, see SECURITY.md")  # fmt: skip
     add("--data-root", help="other data in the same layout, with its own test cases")
-
-
-def add_force_options(parser: argparse.ArgumentParser) -> None:
-    """Add the conventions of forces, each under the name of its setting."""
+    if not forces:
+        return
     add = parser.add_argument_group("forces", "conventions; by default the data set's").add_argument
     add("--no-forces", action="store_true", help="do not integrate forces")
     add("--pressure-field", dest="pressure", metavar="NAME")
@@ -62,24 +55,23 @@ def add_force_options(parser: argparse.ArgumentParser) -> None:
     add("--reference-area", type=float, help="default: aRef, else the frontal area")
     add("--drag-axis", type=float, nargs=3, metavar=("X", "Y", "Z"))
     add("--lift-axis", type=float, nargs=3, metavar=("X", "Y", "Z"))
-    add(
-        "--orientation",
-        metavar="SIDE",
-        help="side that cells face: auto (default), outward or inward",
-    )
+    add("--orientation", metavar="SIDE", help="where cells face: auto (default), outward or inward")
 
 
-def _add_run_and_forces(parser: argparse.ArgumentParser) -> None:
-    add_run_options(parser)
-    add_force_options(parser)
+def _add_pretrained(parser: argparse.ArgumentParser) -> None:
+    told = f"use a run that comes with the package: {', '.join(pretrained_runs())}"
+    parser.add_argument("--pretrained", metavar="NAME", help=told)
 
 
-def _add_surface_options(parser: argparse.ArgumentParser, held: str = "") -> None:
+def _add_surface_options(parser: argparse.ArgumentParser, held: str | None = None) -> None:
     add = parser.add_argument
+    if held is None:
+        add("--level", type=float, metavar="SHARE",
+            help="level of the bounds: 0.8, 0.9 (default) or 0.95")  # fmt: skip
     add("--scale", type=float, default=1.0, help="0.001 for millimetres")
     add("--flip", action="store_true", help="reverse the normals of the cells")
     add("--global", dest="globals", nargs="+", action="extend", default=[], metavar="NAME=VALUE",
-        help=f"inputs of the whole case{held}")  # fmt: skip
+        help=f"global inputs of the run{held or ''}")  # fmt: skip
 
 
 def _add_views(parser: argparse.ArgumentParser, usual: str) -> None:
@@ -101,11 +93,7 @@ def _add_shape_options(parser: argparse.ArgumentParser) -> None:
         help="use the frontal area of the changed shape as reference area")  # fmt: skip
     _add_surface_options(parser, "; held fixed")
     add("--allow-open", action="store_true", help="accept a surface with openings")
-    add(
-        "--scratch",
-        type=Path,
-        help="folder for intermediate arrays of large meshes; default: memory",
-    )
+    add("--scratch", type=Path, help="folder for intermediate arrays; default: in memory")
     _add_views(parser, "three-quarter,side,top,underside")
 
 
@@ -117,12 +105,12 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
 
         flarepp evaluate outputs/cars-flarepp-seed0 outputs/cars-flare-seed0
 
-    Prints relative L2 errors per field (mean, median, worst case), those of simple predictors that
-    a model should beat and, on surfaces, drag and lift with R^2. Writes one line per case to
+    Prints relative L2 errors per field (mean, median, worst case), the errors of simple predictors
+    that a model should beat and, on surfaces, drag and lift with R^2. Writes one line per case to
     evaluation.csv in each run directory.
     """
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def predict(parser: argparse.ArgumentParser) -> None:
@@ -136,9 +124,9 @@ def predict(parser: argparse.ArgumentParser) -> None:
 
     Surfaces (.vtp, .stl, .ply, .obj, .vtk, .vtu) are predicted at every cell by exact streaming.
     The current folder gets the same mesh, with its data and <field>_predicted, cells in their
-    original order. Forces are printed, with the bounds of all errors if the run was calibrated and
-    the surface is like those of training; <field>_band are bounds at each cell. Several runs
-    on the same data give their mean and <field>_spread.
+    original order. Forces are printed, and error bounds if the run was calibrated and the surface
+    resembles the training surfaces; <field>_band is the bound at each cell. Several runs on the
+    same data give their mean and <field>_spread.
 
     A model trained on your own files takes any file that training reads, under the same names, with
     or without the fields. Other models take points: .npz files with coordinates (N, d) and, as in
@@ -151,18 +139,13 @@ def predict(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", nargs="?", type=Path, help="run directory")
     add("files", nargs="*", type=Path, help="more runs; meshes, or arrays of points")
-    add(
-        "--pretrained",
-        metavar="NAME",
-        help=f"run that comes with the package: {', '.join(pretrained_runs())}",
-    )
-    add("--level", **_LEVEL)
+    _add_pretrained(parser)
     add("--figure", action="store_true", help="draw the bounds at each cell of surfaces")
     add("--cases", nargs="+", default=[], help="ids or positions of test cases")
     add("--output", type=Path, help="file for a single surface, otherwise a directory")
     _add_surface_options(parser)
     add("--body", type=Path, help="surface of the body, for a model of the flow around it")
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def calibrate(parser: argparse.ArgumentParser) -> None:
@@ -173,14 +156,14 @@ def calibrate(parser: argparse.ArgumentParser) -> None:
         flarepp calibrate outputs/cars-flarepp-seed0 outputs/cars-flarepp-seed1
 
     Predicts the validation cases, or the test cases of other data in the same layout, and stores
-    with the run how large errors are in 4 of 5, 9 of 10 and 19 of 20 cases. Training does this at
-    its end. Several runs are bounded as an ensemble. See docs/bounds.md for what is promised.
+    with the run how large errors are in 4 of 5, 9 of 10 and 19 of 20 cases. Training ends with
+    this. Several runs are bounded as an ensemble. docs/bounds.md says what the bounds guarantee.
     """
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="run directories, then a data folder")
     add("--weights", type=Path, metavar="CSV",
         help="columns case, weight: relative frequency of each case in use")  # fmt: skip
-    add_run_options(parser)
+    add_run_options(parser, forces=False)
 
 
 def delta(parser: argparse.ArgumentParser) -> None:
@@ -188,18 +171,17 @@ def delta(parser: argparse.ArgumentParser) -> None:
 
         flarepp delta outputs/cars-flarepp-seed0 before.stl after.stl
 
-    Prints the change of drag and lift with a bound of its error, calibrated on pairs of held-out
-    cases, and whether its sign is settled. Writes the second surface with the change of each field,
-    where the surfaces coincide. The meshes may differ.
+    Prints how drag and lift change, a bound on the error of the change, calibrated on pairs of
+    held-out cases, and whether its sign is settled. Writes the second surface with the change of
+    each field where the surfaces coincide. The meshes may differ.
     """
     add = parser.add_argument
     add("run", type=Path, help="run directory")
     add("before", type=Path, help="a surface")
     add("after", type=Path, help="a variant of it")
     add("--output", type=Path, help="default: <after>_delta.vtp")
-    add("--level", **_LEVEL)
     _add_surface_options(parser)
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def plot(parser: argparse.ArgumentParser) -> None:
@@ -221,9 +203,9 @@ def plot(parser: argparse.ArgumentParser) -> None:
     add("--html", action="store_true", help="interactive pages (extra 'html')")
     _add_views(parser, "three-quarter,side,top,rear")
     add("--dark", action="store_true", help="dark background")
-    add("--dpi", type=_dots, help="resolution of png files")
+    add("--dpi", type=int, help="resolution of png files")
     add("--output", type=Path, help="default: figures/ of the first run")
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def report(parser: argparse.ArgumentParser) -> None:
@@ -239,7 +221,7 @@ def report(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
     parser.add_argument("--output", type=Path, help="file (default: report.html of the first run)")
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def view(parser: argparse.ArgumentParser) -> None:
@@ -249,21 +231,17 @@ def view(parser: argparse.ArgumentParser) -> None:
         flarepp view --pretrained cars car.stl
         flarepp view car_predicted.vtp
 
-    Prints an address on this machine (127.0.0.1) with a token, without which nothing is answered,
-    and opens it. Of a run it shows the median test case, or the surface that is named. Over SSH
-    forward the port: ssh -L 8080:127.0.0.1:8080 HOST, with --port 8080 --no-browser.
+    Prints an address on this machine (127.0.0.1) with a secret token, and opens it. A run shows its
+    median test case, or the surface that you name. Over SSH, use --port 8080 --no-browser and
+    forward the port: ssh -L 8080:127.0.0.1:8080 HOST.
     """
     add = parser.add_argument
     add("path", nargs="?", type=Path, help="run directory, or mesh file")
     add("file", nargs="?", type=Path, help="surface to predict first")
-    add(
-        "--pretrained",
-        metavar="NAME",
-        help=f"run that comes with the package: {', '.join(pretrained_runs())}",
-    )
+    _add_pretrained(parser)
     add("--port", type=int, default=0, help="default: a free one")
     add("--no-browser", action="store_true", help="only print the address")
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def export(parser: argparse.ArgumentParser) -> None:
@@ -272,9 +250,9 @@ def export(parser: argparse.ArgumentParser) -> None:
         flarepp export outputs/cars-flarepp-seed0
         flarepp export outputs/cars-flarepp-seed0 --format onnx --output car.onnx
 
-    The file takes coordinates, features and weights of any number of points, as the run was
-    trained with them, and returns fields, all in physical units. It is kept only if it agrees with
-    the run at three sizes. See docs/export.md for how to load it.
+    The file takes coordinates and, as in training, features and weights of any number of points,
+    and returns fields, all in physical units. It is kept only if it agrees with the run for three
+    numbers of points. docs/export.md says how to load it.
     """
     add = parser.add_argument
     add("run", type=Path, help="run directory")
@@ -294,9 +272,9 @@ def sensitivity(parser: argparse.ArgumentParser) -> None:
 
     One reverse pass through the streamed model gives the exact derivative of what `flarepp predict`
     computes by every vertex. Writes it to a .vtp, with its normal part per area, a figure of that,
-    and a .csv of the derivatives by the control points of a lattice (free-form deformation). Prints
-    those by the parameters of a built-in car. It is the derivative of the surrogate: --check tests
-    it against differences of the surrogate, not against a solver.
+    and a .csv of the derivatives by the control points of a lattice (free-form deformation). For a
+    built-in car it also prints the derivatives by its parameters. This differentiates the
+    surrogate: --check compares with differences of the surrogate, not with a solver.
     """
     add = parser.add_argument
     _add_shape_options(parser)
@@ -306,7 +284,7 @@ def sensitivity(parser: argparse.ArgumentParser) -> None:
         help="average the normal part over this length; default: 2 %% of the body")  # fmt: skip
     add("--check", action="store_true", help="compare with central differences of the surrogate")
     add("--output", type=Path, help="default: <surface>_sensitivity.vtp in the current folder")
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def optimize(parser: argparse.ArgumentParser) -> None:
@@ -318,12 +296,12 @@ def optimize(parser: argparse.ArgumentParser) -> None:
     A lattice of control points (free-form deformation) moves the surface; SciPy's SLSQP moves the
     lattice, on exact gradients. By default inputs stay within the ranges of the training set,
     latent states as near to it as held-out cases, and the shape symmetric about y. Writes the best
-    shape as .stl and .vtp, every shape that was tried, curves, and a picture of before and after.
-    Ctrl-C keeps the best; the same command resumes. The surrogate predicts the change: confirm
-    it with the solver.
+    shape as .stl and .vtp, a table and curves of all shapes tried, and a picture of before and
+    after. Ctrl-C keeps the best shape; the same command resumes. The change is a prediction of the
+    surrogate: confirm it with the solver.
 
-    Limits are LOW,HIGH, either may be left out: volume, length, width and height over those of the
-    given shape; clearance, how much higher its lowest point is; drag, lift, side, channels.
+    Limits are LOW,HIGH, and either may be left out. They apply to volume, length, width and height
+    (relative to the given shape), clearance (rise of the lowest point), drag, lift, side, channels.
     """
     add = parser.add_argument
     _add_shape_options(parser)
@@ -344,7 +322,7 @@ def optimize(parser: argparse.ArgumentParser) -> None:
     add("--anywhere", action="store_true", help="no trust region")
     add("--evaluations", type=int, default=40, help="shapes to try (default: 40)")
     add("--output", type=Path, help="folder; default: <surface>_optimized")
-    _add_run_and_forces(parser)
+    add_run_options(parser)
 
 
 def plan(parser: argparse.ArgumentParser) -> None:
@@ -353,9 +331,9 @@ def plan(parser: argparse.ArgumentParser) -> None:
         flarepp plan experiment=drivaerml_raw model=flarepp --tokens 8800000 --memory 80GB
 
     Memory is counted on small clouds on the CPU and holds for any device; times are measured on
-    this machine. The overrides choose the model, as in flarepp train; no data is read. "on host"
-    are hidden states that streamed steps keep on the host. "fits" leaves a tenth of a GPU and half
-    of the host free.
+    this machine. The overrides choose the model, as in flarepp train; no data is read. "on host" is
+    what streamed steps keep in the memory of the host. "fits" leaves a tenth of the GPU's memory
+    and half of the host's free.
     """
     add = parser.add_argument
     add("overrides", nargs="*", help="GROUP=OPTION and KEY=VALUE of flarepp train")
@@ -439,11 +417,6 @@ def _weighted(text: str) -> tuple[str, float]:
 
 
 def _limit(text: str) -> tuple[str, tuple[float | None, float | None]]:
-    """Return the name and the ends of a limit.
-
-    >>> _limit("volume=0.98,"), _limit("drag=,0.3")
-    (('volume', (0.98, None)), ('drag', (None, 0.3)))
-    """
     name, _, ends = text.partition("=")
     try:
         low, high = (float(end) if end else None for end in ends.split(","))
@@ -468,19 +441,8 @@ def _numbers(count: int, kind: type = float) -> Callable[[str], tuple]:
     return parse
 
 
-def _dots(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not a positive number of dots per inch")
-    return value
-
-
 def parse_bytes(text: str) -> float:
-    """Return a number of bytes.
-
-    >>> parse_bytes("80GB"), parse_bytes("1 GiB")
-    (80000000000.0, 1073741824.0)
-    """
+    """Return a number of bytes, from ``80GB`` or ``1 GiB``."""
     number = text.rstrip("kKMGTiB")
     try:
         return float(number) * _UNITS[text.removeprefix(number)]

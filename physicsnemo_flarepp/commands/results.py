@@ -78,12 +78,7 @@ def on_surfaces(run: "Run") -> bool:
 
 
 def surface_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return how a surface is read.
-
-    >>> given = argparse.Namespace(scale=1.0, flip=False, globals=["rho=1", "U=38.9,0", "mu=[0.1]"])
-    >>> surface_options(given)["global_values"]
-    {'rho': [1.0], 'U': [38.9, 0.0], 'mu': [0.1]}
-    """
+    """Return how a surface is read; globals may be ``rho=1``, ``U=38.9,0`` or ``mu=[0.1]``."""
     values = {}
     for text in options.globals:
         name, _, numbers = text.partition("=")
@@ -206,10 +201,8 @@ def calibrate(options: argparse.Namespace) -> "Bounds":
 
     directories, data = split_runs(options.runs)
     if not directories or len(data) > 1 or (data and options.data_root):
-        raise ValueError(
-            f"{' '.join(map(str, options.runs))} must be one or more run directories, then at most "
-            "one folder of data"
-        )
+        given = " ".join(map(str, options.runs))
+        raise ValueError(f"{given} must be run directories, then at most one folder of data")
     if data:
         options.data_root = data[0]
     if options.checkpoint != "final":
@@ -243,7 +236,7 @@ def delta(options: argparse.Namespace) -> Path:
 
 def plot(options: argparse.Namespace) -> list[Path]:
     """Draw the figures that the options choose; without OpenGL those that do not need it."""
-    from ..evaluation.figures import FigureSet
+    from ..evaluation.figure_sets import FigureSet
     from ..visualization import DARK, LIGHT
     from ..visualization.rendering import require_html
     from ..visualization.views import ALL_AROUND, CAR_CAMERAS

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import design
-from ..evaluation.file_predictions import describe_difference
+from ..evaluation import describe_difference
 from ..files import replace_text
 from ..meshes import save_mesh
 from ..texts import csv_text, format_table, printable

@@ -114,13 +114,8 @@ def plan(options: argparse.Namespace) -> dict[int, list[StepPlan]]:
     arguments = OmegaConf.to_container(cfg.model)
     arguments |= {"structured_shape": None, "unified_pos": None}  # a grid is a cloud, too
     model = build_model(arguments, InputLayout(options.inputs, 0, 0, options.outputs), precision)
-    settings = {
-        "batch": cfg.data.batch_size,
-        "precision": precision,
-        "memory": options.memory,
-        "host_memory": options.host_memory,
-        "ranks": options.ranks,
-    }
+    settings = {"batch": cfg.data.batch_size, "precision": precision}
+    settings |= {name: getattr(options, name) for name in ("memory", "host_memory", "ranks")}
     model = model.to(find_device(options.device))
     plans = {}
     for n_tokens in options.tokens:

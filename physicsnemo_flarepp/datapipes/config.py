@@ -119,7 +119,7 @@ class DataConfig:
         "trains the same.",
     )
     batch_size_test: int = setting(
-        1, "Cases that a data rank evaluates at a time; changes no number."
+        1, "Cases that a data rank evaluates at a time; results stay the same."
     )
     num_workers: int = setting(2, "Reading threads; 0 reads in the calling thread.")
     prefetch: int = setting(2, "Batches read ahead.")

@@ -1,41 +1,12 @@
 """From prediction to design: exact shape sensitivities, and shapes that are optimised by them."""
 
-from .lattice import Lattice, make_lattice
-from .optimization import (
-    Outcome,
-    Problem,
-    optimize,
-    outcome_rows,
-    predicted_change,
-    write_outcome,
-)
-from .sensitivity import (
-    Sensitivity,
-    car_directions,
-    check_gradient,
-    largest_difference,
-    lattice_rows,
-    sensitivity_mesh,
-    shape_sensitivity,
-)
-from .shape_model import ShapeModel, open_shape
+from .. import lazy_names
 
-__all__ = [
-    "Lattice",
-    "Outcome",
-    "Problem",
-    "Sensitivity",
-    "ShapeModel",
-    "car_directions",
-    "check_gradient",
-    "largest_difference",
-    "lattice_rows",
-    "make_lattice",
-    "open_shape",
-    "optimize",
-    "outcome_rows",
-    "predicted_change",
-    "sensitivity_mesh",
-    "shape_sensitivity",
-    "write_outcome",
-]
+_NAMES = {
+    ".lattice": "Lattice make_lattice",
+    ".optimization": "Outcome Problem optimize outcome_rows predicted_change write_outcome",
+    ".sensitivity": "Sensitivity car_directions check_gradient largest_difference lattice_rows "
+    "sensitivity_mesh shape_sensitivity",
+    ".shape_model": "ShapeModel open_shape",
+}
+__getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES)

@@ -19,7 +19,8 @@ from matplotlib.ticker import MaxNLocator
 from scipy.optimize import minimize
 from torch import Tensor
 
-from ..evaluation.file_predictions import Difference, change_bounds, training_ranges
+from ..evaluation.differences import Difference, change_bounds
+from ..evaluation.file_predictions import training_ranges
 from ..evaluation.forces import force_surface
 from ..files import append_whole, reading, replace_text, whole_file
 from ..meshes import save_mesh, to_pyvista
@@ -28,7 +29,7 @@ from ..meshes.geometry import surface_tensors
 from ..meshes.polygons import unit_vectors
 from ..texts import csv_text
 from ..visualization import LIGHT, RenderingUnavailable, Theme, plot_surfaces
-from ..visualization.pages import Page, styled
+from ..visualization.pages import Page
 from .lattice import Lattice
 from .shape_model import ShapeModel, check_quantity
 
@@ -48,31 +49,17 @@ _FIRST_STEP = 0.25
 class Problem:
     """What is minimised, and within which limits.
 
-    Parameters
-    ----------
-    shape : ShapeModel
-        The given shape, from :func:`open_shape`.
-    lattice : Lattice
-        What may move.
-    weights : Mapping[str, float]
-        The sum of quantities that is minimised; a negative weight maximises.
-    displacement : float
-        Largest displacement of a control point, and so of a vertex, along each axis.
-    limits : Mapping[str, tuple]
-        Lowest and highest value, or None, of quantities and of :data:`MEASURES`.
-    trust : float or None
-        How far inputs may leave the ranges of the training set, as a share of these; further only
-        where the given shape is. None: as far as they go.
-    gate : bool
-        Whether the latent state, too, must be as near to the training cases as that of the farthest
-        held-out case, or of the given shape. Without bounds of the run, or without `trust`, it is
-        not asked.
+    Inputs may leave the ranges of the training set by `trust`, a share of these; further only where
+    the given shape does; None: as far as they go. With `trust`, and for runs with bounds, `gate`
+    asks the latent state, too, to be as near to training as the farthest held-out case, or as the
+    given shape.
     """
 
-    shape: ShapeModel
-    lattice: Lattice
-    weights: Mapping[str, float]
-    displacement: float
+    shape: ShapeModel  #: the given shape, from :func:`open_shape`
+    lattice: Lattice  #: what may move
+    weights: Mapping[str, float]  #: of the sum of quantities; a negative weight maximises
+    displacement: float  #: the largest, of a control point and so of a vertex, along each axis
+    #: Lowest and highest value, or None, of quantities and of :data:`MEASURES`.
     limits: Limits = field(default_factory=dict)
     trust: float | None = 0.05
     gate: bool = True
@@ -84,7 +71,7 @@ class Problem:
             raise ValueError("name a quantity to minimise, and a positive displacement")
         if self.trust is not None and training_ranges(self.shape.run) is None:
             raise ValueError(
-                f"run {self.shape.run.name} does not tell the ranges of its training set, so there "
+                f"run {self.shape.run.name} did not store the ranges of its training set, so there "
                 "is no trust region; give --anywhere"
             )
 
@@ -182,11 +169,11 @@ class Problem:
         mesh, place = self.shape.mesh, self.shape.run.channels.association
         tokens = surface_tensors(points, mesh.connectivity, mesh.offsets, place).positions
         low, high = tokens.amin(0), tokens.amax(0)
-        ends = {
-            key: [torch.as_tensor(np.asarray(known[key][end], float)) for end in ("min", "max")]
+        floor, ceiling, smallest, largest = (
+            torch.as_tensor(np.asarray(known[key][end], float))
             for key in ("coordinates", "extent")
-        }
-        (floor, ceiling), (smallest, largest) = ends["coordinates"], ends["extent"]
+            for end in ("min", "max")
+        )
         span, size = (ceiling - floor).clamp(min=1e-12), high - low
         beyond = [floor - low, high - ceiling, smallest - size, size - largest]
         return torch.cat([distance / span for distance in beyond])
@@ -200,10 +187,7 @@ class Outcome:
     best: dict
     interrupted: bool
 
-    @property
-    def start(self) -> dict:
-        """The given shape."""
-        return self.rows[0]
+    start = property(lambda self: self.rows[0])  # the given shape
 
 
 class _Refused(Exception):
@@ -225,17 +209,8 @@ def optimize(
 
     Ctrl-C ends it with the best so far. A lattice that folds space, or leads too far from the
     training cases, ends the step: SLSQP starts again from the best shape, with half the way to go.
-
-    Parameters
-    ----------
-    problem : Problem
-        What is minimised.
-    directory : str or Path
-        Where the history is; another problem's is refused.
-    evaluations : int, optional
-        Shapes to try, those of the history included.
-    report : callable, optional
-        Called with the row of each new shape and its number.
+    At most so many `evaluations` are made, those of the history included; `report` is called with
+    the row of each new shape and its number.
     """
     path = Path(directory) / HISTORY
     rows = _read_history(path, problem.describe())
@@ -336,7 +311,7 @@ def outcome_rows(outcome: Outcome) -> list[list[object]]:
     return [header, *([n, f"{a:.5g}", f"{b:.5g}", f"{b - a:+.5g}"] for n, (a, b) in pairs.items())]
 
 
-def history_rows(outcome: Outcome) -> list[list[object]]:
+def _history_rows(outcome: Outcome) -> list[list[object]]:
     """Return a table with a row for every shape that was tried."""
     names = [(group, n) for group in ("values", "measures") for n in outcome.start[group]]
     last = ["distance", "violation", "latent_distance", "stretch"]
@@ -398,34 +373,30 @@ def write_outcome(
     with whole_file(paths[1]) as draft:
         mesh.triangulate().save(draft)
     paths += [directory / "history.csv", directory / "history.png"]
-    replace_text(paths[2], csv_text(history_rows(outcome)))
+    replace_text(paths[2], csv_text(_history_rows(outcome)))
     _draw_history(outcome, paths[3], theme)
     picture = directory / "before_after.png"
+    shapes = {"before": (start, None), "after": (mesh, outward)}
     try:
-        plot_surfaces(
-            {"before": (start, None), "after": (mesh, outward)},
-            "outward displacement",
-            cameras=cameras,
-            theme=theme,
-            path=picture,
-        )
+        plot_surfaces(shapes, "outward displacement", cameras=cameras, theme=theme, path=picture)
     except RenderingUnavailable as reason:
         return paths, str(reason)
     return [*paths, picture], None
 
 
 def _draw_history(outcome: Outcome, path: Path, theme: Theme) -> None:
-    tried = {i: row for i, row in enumerate(outcome.rows) if "objective" in row}
-    curves = {"objective": {i: row["objective"] for i, row in tried.items()}}
-    curves["violation of limits"] = {i: violation(row) for i, row in tried.items()}
-    if outcome.start["distance"] is not None:
-        curves["beyond the ranges"] = {i: row["distance"] for i, row in tried.items()}
+    rows = list(enumerate(outcome.rows))
+    keys = {"objective": "objective", "violation of limits": "", "beyond the ranges": "distance"}
+    curves = {
+        label: {i: row[key] if key else violation(row) for i, row in rows if "objective" in row}
+        for label, key in keys.items()
+        if not key or outcome.start[key] is not None
+    }
+    away = {i: row["latent_distance"] for i, row in rows if "latent_distance" in row}
     if outcome.start["latent_distance"] is not None:
-        away = {i: row.get("latent_distance") for i, row in enumerate(outcome.rows)}
-        curves["latent distance"] = {i: value for i, value in away.items() if value is not None}
+        curves["latent distance"] = away
     best = outcome.rows.index(outcome.best)
-    with styled(theme):
-        page = Page(theme, [2.4 * theme.dpi] * len(curves), [1.8 * theme.dpi])
+    with Page(theme, [2.4 * theme.dpi] * len(curves), [1.8 * theme.dpi], path) as page:
         for axis, (label, values) in zip(page.axes[0], curves.items(), strict=True):
             axis.plot(*zip(*values.items(), strict=True), marker="o", markersize=2.5, linewidth=0.8)
             axis.plot(best, values[best], "*", markersize=8)
@@ -438,4 +409,3 @@ def _draw_history(outcome: Outcome, path: Path, theme: Theme) -> None:
         if "latent distance" in curves:
             note += "; dashed: the farthest held-out case"
         page.note(note)
-        page.finish([path])

@@ -30,26 +30,15 @@ _SAME_VERTEX = 1e-4
 class Sensitivity:
     """The derivative of a quantity by the shape.
 
-    Parameters
-    ----------
-    quantity : str
-        Its name.
-    value : float
-        Of the given shape.
-    vectors : numpy.ndarray
-        Derivative by each vertex, (P, 3).
-    per_area : numpy.ndarray
-        Change per outward displacement and area at each vertex, (P,): integrated with a normal
-        displacement over the surface it gives the change.
-    smoothing : float
-        Length over which that is averaged.
+    `per_area` is the change per outward displacement and area at each vertex: integrated with a
+    normal displacement over the surface it gives the change.
     """
 
     quantity: str
-    value: float
-    vectors: Float[np.ndarray, "P 3"]
+    value: float  #: of the given shape
+    vectors: Float[np.ndarray, "P 3"]  #: derivative by each vertex
     per_area: Float[np.ndarray, " P"]
-    smoothing: float
+    smoothing: float  #: length over which that is averaged
 
 
 def shape_sensitivity(

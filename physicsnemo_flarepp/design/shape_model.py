@@ -332,12 +332,12 @@ def open_shape(
     side, area = facing(centres, vectors), 1.0
     if settings is not None:
         surface = force_surface(mesh, place, settings)
-        area, warnings = surface.reference_area, [*warnings, *surface.areas.warnings]
+        area, warnings = surface.reference_area, [*warnings, *surface.warnings]
         side = side if settings.orientation == "auto" else settings.orientation
     elif moving_area:
         raise ValueError("moving_area is for force coefficients, but no forces are known")
     if side is None:
-        raise ValueError(f"{mesh.source} encloses no volume, so which side is outside is unknown")
+        raise ValueError(f"{mesh.source} encloses no volume, so its outside is unknown")
     positions = torch.as_tensor(centres if place == "cell" else np.asarray(mesh.points, float))
     inside = torch.ones(len(positions), dtype=torch.float64)
     if region is not None:
@@ -366,8 +366,7 @@ def _check_inputs(shape: ShapeModel) -> None:
                 if stored.shape != value.shape or float((stored - value).abs().max()) > reach:
                     raise ValueError(
                         f"the {name} of {shape.mesh.source} are not those of its cells: the file "
-                        "stores arrays of its own that take their place, such as normals. Remove "
-                        "them from the file"
+                        "stores its own, such as normals. Remove them from the file"
                     )
 
 
@@ -380,15 +379,15 @@ def _check_run(run: Run) -> None:
         missing.append("weights of its tokens (data.weights=measure)")
     if missing:
         raise ValueError(
-            f"run {run.name} has no {' and no '.join(missing)}: what it predicts depends on the "
+            f"run {run.name} has no {' and no '.join(missing)}, so its predictions depend on the "
             "mesh more than on the shape. Train a run with them"
         )
     if found := [name for name in arrays if name in TO_BODY]:
         raise ValueError(f"run {run.name} takes {found[0]}, which is not differentiated")
     if any(affine.shift.ndim != 1 for affine in run.normalizer.affine.values()):
         raise ValueError(
-            f"run {run.name} has statistics or a baseline for each row of one mesh; train with "
-            "data.baseline=none and another normalisation for shapes that change"
+            f"run {run.name} has statistics or a baseline per row of one mesh; for shapes that "
+            "change train with data.baseline=none and another normalisation"
         )
     unwrap(run.model)  # raises if it does not stream
 
@@ -398,14 +397,13 @@ def _check_surface(mesh: PolygonMesh, allow_open: bool) -> list[str]:
     areas = np.linalg.norm(mesh.cell_geometry()[1], axis=1)
     if flat := int(np.count_nonzero(areas <= _NO_AREA * areas.mean())):
         raise ValueError(
-            f"{mesh.source}: {flat} of {len(areas)} cells have no area, so their normals have no "
-            "derivative; remove them, for example with pyvista's clean()"
+            f"{mesh.source}: {flat} of {len(areas)} cells have no area, so no normal; remove them "
+            "with pyvista's clean()"
         )
     if clashes := clashing_edges(mesh):
         raise ValueError(
             f"{mesh.source}: {clashes} edges have neighbours that face opposite sides, or more "
-            "than two cells; orient them, for example with pyvista's "
-            "compute_normals(consistent_normals=True)"
+            "than two cells; orient them with pyvista's compute_normals(consistent_normals=True)"
         )
     if not (rims := open_edges(mesh)):
         return []
@@ -426,8 +424,7 @@ def check_quantity(name: str, run: Run, settings: ForceSettings | None) -> None:
         return
     if name in FORCES:
         raise ValueError(
-            f"{name} needs the pressure, but run {run.name} predicts {', '.join(channels)}, which "
-            "follow no known convention of forces; give --pressure-field and --speed, or the "
-            "average of a field"
+            f"{name} needs the pressure, but the fields {', '.join(channels)} of run {run.name} "
+            "follow no known convention; give --pressure-field and --speed, or name a field"
         )
     raise ValueError(f"run {run.name} cannot give {name!r}; choose one of {', '.join(choices)}")

@@ -11,8 +11,8 @@ _NAMES = {
     ".export": "Exported export_run",
     ".figures": "chosen_case draw_comparison draw_gallery draw_parity draw_queries "
     "draw_routing draw_run draw_spectrum draw_training export_case",
-    ".file_predictions": "Difference FilePrediction describe_difference describe_prediction "
-    "predict_difference predict_file",
+    ".differences": "Difference describe_difference predict_difference",
+    ".file_predictions": "FilePrediction describe_prediction predict_file",
     ".forces": "ForceSettings force_settings load_sums surface_areas surface_forces "
     "target_settings",
     ".predictions": "Case CaseErrors CasePrediction case_mesh predict_case predict_with_all "

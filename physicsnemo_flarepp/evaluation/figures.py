@@ -1,9 +1,7 @@
 """Figures of trained runs: the pictures of ``visualization``, with the data of run directories."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +18,10 @@ from ..runs.directory import CONFIG, record_written
 from ..runs.trained_run import Run, distinct_names, load_run
 from ..texts import printable
 from ..visualization import LIGHT, Camera, RenderingUnavailable, Theme, require_rendering
-from ..visualization.canvases import is_flat, is_volume, slice_volume
+from ..visualization.canvases import is_volume, slice_volume
 from ..visualization.pages import plain_label
 from ..visualization.routing import effective_rank
 from ..visualization.views import ALL_AROUND
-from .forces import force_settings, target_settings
 from .predictions import (
     CHOICES,
     Case,
@@ -44,33 +41,16 @@ _CLASSES = {"measure": "wrong class", "constant": "the commonest class"}
 
 
 def chosen_case(run: Run, case: str, errors: CaseErrors | None = None) -> str:
-    """Return the id of the test case to show.
+    """Return the id of the test case to show: ``median``, ``worst``, ``best``, or the given id.
 
-    Parameters
-    ----------
-    run : Run
-        The run whose errors choose.
-    case : str
-        ``median``, ``worst``, ``best`` or an id.
-    errors : CaseErrors, optional
-        Errors of this run. By default those that training left; without them all test cases are
-        predicted.
+    The errors of the run choose it, by default those that training left; without them all test
+    cases are predicted.
     """
-    ids = run.case_ids
-    if case in ids:
-        return case
-    if case not in CHOICES:
-        some = ", ".join(ids[:20]) + (", ..." if len(ids) > 20 else "")
-        raise ValueError(
-            f"run {run.name!r}: case {case!r} is not known; choose one of {CHOICES} or one of the "
-            f"{len(ids)} ids {some}"
-        )
+    if case in run.case_ids or case not in CHOICES:
+        return run.case_ids[find_case(run, case)]
     if errors is None:
         errors = stored_errors(run) or evaluate_run(run, baselines=False).errors
-    try:
-        return errors.choose(case)
-    except ValueError as error:
-        raise ValueError(f"run {run.name!r}: {error}") from None
+    return errors.choose(case)
 
 
 def preset_of(run: Run, case: Case) -> vis.Preset:
@@ -93,7 +73,7 @@ def draw_comparison(
     html: bool = False,
     theme: Theme = LIGHT,
 ) -> list[vis.Comparison]:
-    """Draw one test case as all runs predict it, and write its fields for ParaView.
+    """Draw one test case as all runs predict it, a figure per field, and write it for ParaView.
 
     Writes ``comparison_<case>_<field>.png`` (and further `formats`) and ``case_<id>.vtp`` or
     ``.vts``, with arrays as in :mod:`physicsnemo_flarepp.meshes.export`.
@@ -108,8 +88,9 @@ def draw_comparison(
         Where to write; by default ``figures`` of the first run.
     fields : sequence of str, optional
         Fields or single channels; all fields by default. Vectors are shown by their magnitude;
-        above a panel are the errors of both, that of the vector being that of the tables. Of a
-        volume the middle slice is drawn, and errors of magnitudes and scalars refer to the slice.
+        above a panel are the errors of the magnitude and of the vector, which is that of the
+        tables. Of a volume the middle slice is drawn, and errors refer to the slice, but for those
+        of vectors.
     labels : sequence of str, optional
         Names of the runs in the figure.
     errors : CaseErrors, optional
@@ -122,11 +103,6 @@ def draw_comparison(
         Write interactive pages as well; needs the extra ``html``.
     theme : Theme
         Look of the figures.
-
-    Returns
-    -------
-    list of Comparison
-        One per field.
     """
     names = distinct_names([run.directory for run in runs], labels)
     require_rendering()
@@ -167,7 +143,7 @@ def draw_comparison(
                 field=f"|{label}|" if vector else label,
                 units=preset.units.get(name),
                 association=place,
-                cameras=preset.cameras if cameras is None and not is_flat(shown) else cameras,
+                cameras=cameras,
                 crop=preset.crop,
                 vector_errors=off,
                 weights=shares,
@@ -187,14 +163,9 @@ def draw_comparison(
 
 
 def export_case(found: Mapping[str, CasePrediction], directory: str | os.PathLike) -> Path:
-    """Write targets, predictions and errors of a case for ParaView; return the file.
+    """Write targets, predictions and errors of a case for ParaView; return ``case_<id>.vtp``.
 
-    Parameters
-    ----------
-    found : Mapping[str, CasePrediction]
-        The case as predicted by each run, by the names of the runs.
-    directory : path-like
-        Where ``case_<id>.vtp`` or ``.vts`` goes.
+    `found` is by the names of the runs; a grid is written as ``.vts``, a volume as ``.vtu``.
     """
     one = next(iter(found.values()))
     return export_mesh(case_mesh(found), Path(directory), file_name(f"case_{one.case_id}"))
@@ -208,14 +179,9 @@ def draw_gallery(
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
 ) -> vis.Gallery:
-    """Draw input and target of a test case for each data set to ``gallery.png``.
+    """Draw the first test case of a run per data set, input and target, to ``gallery.png``.
 
-    Parameters
-    ----------
-    runs : sequence of Run
-        One per data set; its first test case and first field are shown.
-    directory, labels, formats, theme
-        As in :func:`draw_comparison`; labels are the titles of the columns.
+    Arguments are as in :func:`draw_comparison`; `labels` are the titles of the columns.
     """
     exhibits = []
     names = distinct_names([run.directory for run in runs], labels)
@@ -249,14 +215,9 @@ def draw_training(
     formats: Sequence[str] = ("png",),
     theme: Theme = LIGHT,
 ) -> vis.TrainingCurves:
-    """Draw the curves of runs, finished or not, to ``training.png``.
+    """Draw the curves of run directories, finished or not, to ``training.png``.
 
-    Parameters
-    ----------
-    directories : sequence of path-like
-        Run directories.
-    directory, labels, formats, theme
-        As in :func:`draw_comparison`.
+    The other arguments are as in :func:`draw_comparison`.
     """
     names = distinct_names(directories, labels)
     histories = {name: read_metrics(run) for name, run in zip(names, directories, strict=True)}
@@ -281,31 +242,19 @@ def draw_parity(
 ) -> vis.Parity:
     """Draw predicted over true drag and lift coefficients to ``parity.png``.
 
-    Parameters
-    ----------
-    reports : sequence of Report
-        From :func:`evaluate_run` with force settings, of runs on the same test cases.
-    labels : sequence of str, optional
-        Names of the runs in the figure; by default the names in the reports.
-    directory, formats, theme
-        As in :func:`draw_comparison`.
+    `reports` are from :func:`evaluate_run` with force settings, of runs on the same test cases. The
+    other arguments are as in :func:`draw_comparison`.
     """
-    if not reports:
-        raise ValueError("reports is empty; give the report of at least one run")
     names = list(labels) if labels is not None else [report.name for report in reports]
-    if len(names) != len(reports) or len(set(names)) < len(names):
+    if not reports or len(names) != len(reports) or len(set(names)) < len(names):
         raise ValueError(
             f"{len(reports)} reports have the names {names}; give each a label of its own"
         )
     for report in reports:
-        if report.forces is None:
+        if report.forces is None or report.errors.case_ids != reports[0].errors.case_ids:
             raise ValueError(
-                f"the report of run {report.name!r} holds no forces; evaluate it with force "
-                "settings, on surfaces"
-            )
-        if report.errors.case_ids != reports[0].errors.case_ids:
-            raise ValueError(
-                f"run {report.name!r} was evaluated on other cases than {reports[0].name!r}"
+                f"the report of run {report.name!r} has no forces, or other cases than the first; "
+                "evaluate all runs with force settings on the same surfaces"
             )
     symbols = {"drag coefficient": "Cd", "lift coefficient": "Cl"}
     truth = {name: reports[0].forces.column(symbol)[1] for name, symbol in symbols.items()}
@@ -397,14 +346,7 @@ def draw_queries(
 ) -> vis.QueryChange:
     """Draw how the queries of a run change between two test cases to ``queries.png``.
 
-    Parameters
-    ----------
-    run : Run
-        With the mixer flarepp or flare.
-    cases : tuple of int or str
-        Test cases, by position or id.
-    directory, label, suffix, formats, theme
-        As in :func:`draw_routing`.
+    Arguments are as in :func:`draw_routing`.
     """
     names = tuple(run.case_ids[find_case(run, case)] for case in cases)
     if len(set(names)) < 2:
@@ -430,14 +372,7 @@ def draw_spectrum(
 ) -> vis.Spectrum:
     """Draw the singular values of the routing matrices of runs on a case to ``spectrum.png``.
 
-    Parameters
-    ----------
-    runs : sequence of Run
-        With the mixer flarepp or flare.
-    case : int or str
-        Test case, by position or id.
-    directory, labels, formats, theme
-        As in :func:`draw_comparison`.
+    Runs have the mixer flarepp or flare. Other arguments are as in :func:`draw_comparison`.
     """
     names = distinct_names([run.directory for run in runs], labels)
     spectra = {
@@ -452,12 +387,7 @@ def draw_spectrum(
 def draw_run(directory: str | os.PathLike) -> list[Path]:
     """Draw what a finished run leaves in its ``figures``: training curves and the median case.
 
-    If OpenGL is unavailable or a figure fails, a message says why it is missing.
-
-    Parameters
-    ----------
-    directory : path-like
-        The run directory; the files written are returned.
+    Returns the files. If OpenGL is unavailable or a figure fails, a message says why.
     """
     directory = Path(directory)
     target = directory / FIGURES
@@ -487,162 +417,5 @@ def figure_paths(directory: str | os.PathLike, stem: str, formats: Sequence[str]
 
 
 def file_name(words: str) -> str:
-    """Return words as a name of a file, with what is not safe there replaced.
-
-    >>> file_name("first/FLARE++, 1.5")
-    'first_FLARE++__1.5'
-    """
+    """Return words as a name of a file, with what is not safe there replaced."""
     return "".join(c if c.isalnum() or c in "._-+" else "_" for c in words)
-
-
-@dataclass
-class FigureSet:
-    """Figures of some run directories, a method each, with what they share computed once.
-
-    What cannot be drawn is printed; `missing` names the figures that need OpenGL and lack it.
-    """
-
-    directories: Sequence[Path]
-    open_run: Callable[[Path], Run]
-    output: Path | None = None
-    labels: Sequence[str] | None = None
-    case: str = "median"
-    other_case: str | None = None
-    fields: Sequence[str] | None = None
-    formats: Sequence[str] = ("png",)
-    theme: Theme = LIGHT
-    html: bool = False
-    cameras: Sequence[Camera] | None = None  # of surfaces
-    routing_cameras: Sequence[Camera] | None = None
-    forces: Mapping[str, object] = field(default_factory=dict)  # given conventions
-    forces_asked: bool = False  # runs without forces are then an error
-    missing: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.directory = self.output or self.directories[0] / FIGURES
-        self.names = distinct_names(self.directories, self.labels)
-        self.look = {"formats": self.formats, "theme": self.theme}
-        self._figures: Sequence[str] = ()
-
-    def draw(self, figures: Sequence[str]) -> list[Path]:
-        """Draw these figures and return the files, without the exports for ParaView."""
-        self._figures, paths = figures, []
-        for figure in figures:
-            print(f"drawing {figure}", flush=True)
-            paths += [path for each in getattr(self, f"_{figure}")() for path in each.paths]
-        return paths
-
-    @cached_property
-    def runs(self) -> list[Run]:
-        """The runs, opened when the first figure needs them."""
-        return [self.open_run(directory) for directory in self.directories]
-
-    @cached_property
-    def errors(self) -> CaseErrors | None:
-        """Of the first run, if they choose the case; evaluated once for all figures."""
-        first = self.runs[0]
-        if self.case in first.case_ids or self.case not in CHOICES:
-            return None
-        if (left := stored_errors(first)) is not None:
-            return left
-        reports = self.reports if "parity" in self._figures else []
-        reported = next((report.errors for run, _, report in reports if run is first), None)
-        return evaluate_run(first, baselines=False).errors if reported is None else reported
-
-    @cached_property
-    def shown_case(self) -> str:
-        """Id of the case."""
-        return chosen_case(self.runs[0], self.case, self.errors)
-
-    @cached_property
-    def reports(self) -> list[tuple[Run, str, Report]]:
-        """Reports of the runs that have forces, with their names."""
-        reports = []
-        for run, name in zip(self.runs, self.names, strict=True):
-            try:
-                settings = force_settings(run, self.forces), target_settings(run, self.forces)
-                _ = read_case(run, 0).polygons  # raises before all cases are predicted
-                report = evaluate_run(run, *settings, baselines=False)
-                if report.forces is None:
-                    raise ValueError(f"run {run.name}: {'; '.join(report.notes)}")
-            except ValueError as reason:
-                if self.forces_asked:
-                    raise
-                print(printable(f"no parity of {name}: {reason}"))
-                continue
-            reports.append((run, name, report))
-        return reports
-
-    def _can_render(self, figure: str) -> bool:
-        try:
-            require_rendering()
-        except RenderingUnavailable as reason:
-            if not self.missing:
-                print(f"no figures of fields: {reason}")
-            self.missing.append(figure)
-            return False
-        return True
-
-    def _with_routes(self, figure: str) -> list[tuple[Run, str]]:
-        """Return the runs whose models have routes with their names, and print the others."""
-        pairs = list(zip(self.runs, self.names, strict=True))
-        for run, name in pairs:
-            if not has_routes(run):
-                print(f"no {figure} of {name}: only FLARE and FLARE++ of this package have routes")
-        return [(run, name) for run, name in pairs if has_routes(run)]
-
-    def _comparison(self) -> list[vis.Comparison]:
-        case = self.shown_case  # an unknown one is refused before anything is predicted
-        if not self._can_render("comparison"):
-            export_case(predict_with_all(self.runs, self.names, case), self.directory)
-            return []
-        more = {name: getattr(self, name) for name in ("fields", "errors", "html", "cameras")}
-        more |= {"labels": self.names, **self.look}
-        return draw_comparison(self.runs, self.case, self.directory, **more)
-
-    def _gallery(self) -> list[vis.Gallery]:
-        if not self._can_render("gallery"):
-            return []
-        return [draw_gallery(self.runs, self.directory, labels=self.names, **self.look)]
-
-    def _training(self) -> list[vis.TrainingCurves]:
-        return [draw_training(self.directories, self.directory, labels=self.names, **self.look)]
-
-    def _parity(self) -> list[vis.Parity]:
-        if not self.reports:
-            return []
-        _, names, reports = zip(*self.reports, strict=True)
-        return [draw_parity(reports, self.directory, labels=names, **self.look)]
-
-    def _spectrum(self) -> list[vis.Spectrum]:
-        chosen = self._with_routes("spectrum")
-        if not chosen:
-            return []
-        runs, names = zip(*chosen, strict=True)
-        return [draw_spectrum(runs, self.shown_case, self.directory, labels=names, **self.look)]
-
-    def _routing(self) -> list[vis.RoutingMaps | vis.QueryChange]:
-        chosen = self._with_routes("routing")
-        if not chosen:
-            return []
-        case, other = self.shown_case, self._second_case()
-        rendered = self._can_render("routing")
-        drawn, cameras = [], self.routing_cameras or ALL_AROUND
-        for number, (run, name) in enumerate(chosen):
-            suffix = f"_{file_name(name)}" if number else ""
-            look = self.look | {"label": name, "suffix": suffix}
-            if rendered:
-                drawn.append(draw_routing(run, case, self.directory, cameras=cameras, **look))
-            if other is not None:
-                drawn.append(draw_queries(run, (case, other), self.directory, **look))
-        return drawn
-
-    def _second_case(self) -> str | None:
-        """Return the second case of the queries: as named, or the first that is not shown."""
-        named = self.other_case
-        if named is None:
-            return next((name for name in self.runs[0].case_ids if name != self.shown_case), None)
-        find_case(self.runs[0], named)
-        if named == self.shown_case:
-            raise ValueError(f"--other-case {named} is the case that is shown; name another one")
-        return named

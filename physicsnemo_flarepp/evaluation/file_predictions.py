@@ -1,11 +1,11 @@
-"""From files to the fields that a run predicts there, how far to trust them, and what changes.
+"""From files to the fields that a run predicts there, and how far to trust them.
 
 A model answers for any surface; outside of what it was trained on the answer means nothing. The
 training set is described by the lowest and highest coordinates of all its cases, the smallest and
 largest extent of a case along each axis, and the way its surfaces face.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
@@ -17,15 +17,14 @@ from torch import Tensor
 from ..datapipes import plot_mesh
 from ..datapipes.normalization import normalization_kinds
 from ..datapipes.readers.contents import MESH_FILES, Contents, Wanted, open_body, open_file
-from ..inference import LatentState, decode_state
+from ..inference import LatentState
 from ..meshes import CellMesh, PolygonMesh, polygon_mesh, to_pyvista
 from ..meshes.export import add_arrays, prediction_arrays
-from ..meshes.measures import EFFECTIVE_MEASURE, facing, stored_measure
-from ..meshes.polygons import polygon_geometry
+from ..meshes.measures import EFFECTIVE_MEASURE, facing
 from ..runs.samples import SAMPLE, GlobalValues, input_sample, measures, whole_grid
 from ..runs.trained_run import Run
 from ..texts import printable
-from .bounds import ERROR, Bounds, Promise, check_members, stored_bounds
+from .bounds import Promise, check_members, stored_bounds
 from .forces import Forces, ForceSettings, field_forces, force_surface, surface_areas
 from .predictions import CasePrediction, predict_members, relative_l2
 
@@ -39,8 +38,6 @@ _TOLERANCE = 1.25
 # fits no other.
 _UNITS = {"millimetres": 0.001, "centimetres": 0.01, "inches": 0.0254}
 _SAME_UNIT = 1.5
-# Surfaces coincide where they are closer than this share of the diagonal of their box.
-_TOUCHING = 2e-3
 
 
 def training_ranges(run: Run) -> TrainingRanges | None:
@@ -68,7 +65,7 @@ def training_ranges(run: Run) -> TrainingRanges | None:
 def compare_size(
     training: TrainingRanges, coordinates: np.ndarray, source: str | Path, *, scale: float = 1.0
 ) -> tuple[str, str] | None:
-    """Return a warning and, in short, why, if a surface has not the size or place of training."""
+    """Return a warning and its reason if a surface differs in size or place from training."""
     low, high = coordinates.min(axis=0).astype(float), coordinates.max(axis=0).astype(float)
     smallest, largest, floor, ceiling = (
         np.asarray(training[what][end], float)
@@ -85,16 +82,16 @@ def compare_size(
     if off.any():
         lengths = listed(off, [f"{x:.4g}" for x in extent], smallest, largest)
         return (
-            f"{source} is not of the size of the training surfaces: {lengths}. The prediction is "
+            f"{source} differs in size from the training surfaces: {lengths}. The prediction is "
             f"an extrapolation. {_advice(extent, smallest, largest, scale)}",
-            "the surface does not have the size of the training surfaces",
+            "the surface differs in size from the training surfaces",
         )
     outside = np.maximum(floor - low, high - ceiling) / np.maximum(ceiling - floor, 1e-12)
     if (outside <= _OUTSIDE).all():
         return None
     spans = [f"{a:.4g} to {b:.4g}" for a, b in zip(low, high, strict=True)]
     return (
-        f"{source} reaches outside the coordinates of training: "
+        f"{source} lies outside the training coordinates: "
         f"{listed(outside > _OUTSIDE, spans, floor, ceiling)}. The prediction is an extrapolation. "
         "Move it to where the training surfaces are",
         "the surface is not where the training surfaces are",
@@ -102,7 +99,7 @@ def compare_size(
 
 
 def _fits(extent: np.ndarray, smallest: np.ndarray, largest: np.ndarray) -> np.ndarray:
-    """Return which extents are of training, (3,); flat surfaces are compared absolutely."""
+    """Return which extents occur in training, (3,); flat surfaces are compared absolutely."""
     rounding = 1e-4 * largest.max()
     low, high = smallest / _TOLERANCE - rounding, largest * _TOLERANCE + rounding
     return (extent >= low) & (extent <= high)
@@ -128,15 +125,13 @@ def _advice(extent: np.ndarray, smallest: np.ndarray, largest: np.ndarray, scale
                 return rescale.removesuffix(". ")
             like = ", ".join("xyz"[order.index(axis)] for axis in range(len(order)))
             axes = ", ".join("xyz"[: len(order)])
-            return f"{rescale}Its axes look exchanged: its {axes} are like {like} of training"
+            return f"{rescale}Its axes look swapped: its {axes} match {like} of training"
     size = f"{1 / ratio:.3g} times larger" if ratio < 1 else f"{ratio:.3g} times smaller"
     if _fits(extent * ratio, smallest, largest).all():
-        return (
-            f"It has the proportions of training and is about {size}; if only its scale is wrong, "
-            f"give --scale {scale * ratio:.3g}"
-        )
+        correct = f"if only its scale is wrong, give --scale {scale * ratio:.3g}"
+        return f"Its proportions are right, but it is about {size}; {correct}"
     guess = f" {units[unit]} (--scale {scale * unit:.6g})." if unit in factors else ""
-    return f"It has other proportions too, and is about {size}.{guess}"
+    return f"Its proportions differ as well, and it is about {size}.{guess}"
 
 
 def surface_doubts(
@@ -144,18 +139,17 @@ def surface_doubts(
 ) -> tuple[list[str], str | None]:
     """Return warnings about a surface, and how it differs from the training surfaces, if so."""
     warnings: list[str] = []
-    centres, vectors = polygon_geometry(mesh.points, mesh.connectivity, mesh.offsets)
+    centres, vectors = mesh.cell_geometry()
     if flat := int(np.count_nonzero(~vectors.any(axis=1))):
         warnings.append(
-            f"{mesh.source}: {flat} cells have no area; they are predicted like any other, with a "
-            "normal of 0, and add nothing to forces"
+            f"{mesh.source}: {flat} cells have no area; they are predicted with a normal of 0 and "
+            "add nothing to forces"
         )
     loose = len(mesh.points) - len(np.unique(mesh.connectivity))
     if association == "point" and loose:
         warnings.append(
-            f"{mesh.source}: {loose} points belong to no cell; they take part in the prediction "
-            "like any other. Remove them, for example with pyvista's clean(), unless training had "
-            "such points"
+            f"{mesh.source}: {loose} points belong to no cell, but take part in the prediction. "
+            "Remove them, for example with pyvista's clean(), unless training had such points"
         )
     if "normals" in run.channels.features:
         warnings += _normals_warnings(run, mesh, facing(centres, vectors))
@@ -166,62 +160,40 @@ def surface_doubts(
 
 
 def _normals_warnings(run: Run, mesh: PolygonMesh, direction: str | None) -> list[str]:
-    """Say that normals point the other way than in training, or that this is not known."""
+    """Warn if normals point the other way than in training, or if that is not known."""
     told = f"{mesh.source}: its cells face {direction or 'no definite way'}"
-    if run.training_set is None or "orientation" not in run.training_set:
+    takes = f"and run {run.name} takes normals as input"
+    trained = (run.training_set or {}).get("orientation", "unknown")
+    if trained == "unknown":
         return [
-            f"{told}, and run {run.name}, which did not store where its training surfaces faced, "
-            "takes normals as input. Patches that OpenFOAM writes face inward, CAD surfaces mostly "
-            "outward: if the training surfaces faced the other way, give --flip"
+            f"{told}, {takes} but did not store which way its training surfaces faced. OpenFOAM's "
+            "patches face inward, most CAD surfaces outward: give --flip if training differed"
         ]
-    trained = run.training_set["orientation"]
     if trained not in ("outward", "inward") or direction == trained:
         return []
     advice = "orient them" if direction is None else "give --flip"
-    return [
-        f"{told}, but the surfaces of training face {trained}, and run {run.name} takes normals "
-        f"as input; {advice}"
-    ]
+    return [f"{told}, but the training surfaces face {trained}, {takes}; {advice}"]
 
 
 @dataclass(frozen=True)
 class FilePrediction:
     """Predicted fields at all tokens of a file.
 
-    Parameters
-    ----------
-    mesh : pyvista.DataSet
-        The mesh of the file with its own data, a grid, or points, with the predictions as
-        ``<field>_predicted``; what makes them doubtful is its field data ``warnings``.
-    association : str
-        Whether values belong to the ``cell`` or ``point`` of the mesh, in their order.
-    values : numpy.ndarray
-        Predictions in physical units, (N, O).
-    polygons : PolygonMesh or None
-        The mesh as arrays, if it is a surface.
-    warnings : tuple[str, ...]
-        What makes the prediction doubtful.
-    doubt : str or None
-        Why forces from it mean little, None if the surface is like the training surfaces.
-    promise : Promise
-        What is promised about the errors; ``<field>_band`` of the mesh are the bands. Its parts
-        are attributes of the prediction too: `bounds`, or why there are none in `no_bounds`; the
-        `level`, the share of cases that they hold for; the `distance` from the cases of training.
-    sample : Mapping[str, torch.Tensor]
-        What the model was given, before normalisation.
-    state : LatentState or None
-        From which further points can be evaluated; None if the model has none.
+    Its `mesh` is that of the file with its own data, a grid, or points. It has the predictions as
+    ``<field>_predicted``, their bands as ``<field>_band`` and the field data ``warnings``. Parts of
+    the promise are attributes too: `bounds`, or why there are none in `no_bounds`; the `level`, the
+    share of cases that they hold for; the `distance` from the cases of training.
     """
 
     mesh: pv.DataSet
-    association: str
-    values: np.ndarray
-    polygons: PolygonMesh | None
+    association: str  #: whether values belong to the ``cell`` or ``point`` of the mesh
+    values: np.ndarray  #: predictions in physical units, (N, O)
+    polygons: PolygonMesh | None  #: the mesh as arrays, if it is a surface
     warnings: tuple[str, ...]
-    doubt: str | None
-    promise: Promise
-    sample: Mapping[str, Tensor]
-    state: LatentState | None
+    doubt: str | None  #: why forces mean little, None if the surface is like those of training
+    promise: Promise  #: about the errors
+    sample: Mapping[str, Tensor]  #: what the model was given, before normalisation
+    state: LatentState | None  #: from which further points can be evaluated, if the model has one
 
     bounds = property(lambda self: self.promise.bounds)
     no_bounds = property(lambda self: self.promise.no_bounds)
@@ -324,9 +296,7 @@ def open_for_run(run: Run, path: Path, *, scale: float = 1.0, flip: bool = False
         if scale != 1 or flip:
             raise ValueError(f"{path} holds arrays; scale and flip are for meshes. Change the file")
         if names is None and suffix not in (".npy", ".npz"):
-            raise ValueError(
-                f"{path} must be a mesh, or points in a file that ends in .npy or .npz"
-            )
+            raise ValueError(f"{path} must be a mesh, or points in a .npy or .npz file")
         stored = [pick.array for pick in ((names and names.coordinates) or {}).values()]
         wanted = {*SAMPLE, *((names and names.stored()) or ())}
         return open_file(path, Wanted(wanted, measures(channels)), (stored or ["coordinates"])[0])
@@ -343,13 +313,12 @@ def open_for_run(run: Run, path: Path, *, scale: float = 1.0, flip: bool = False
     if not isinstance(mesh, PolygonMesh):
         if names is None or flip:
             raise ValueError(
-                f"{path} has cells that are not polygons; expected a surface. Extract it, for "
-                "example with pyvista's extract_surface()"
+                f"{path} is not a surface of polygons; extract it with pyvista's extract_surface()"
             )
     elif (few := np.diff(mesh.offsets) < 3).any():
         raise ValueError(
             f"{path} has {few.sum()} cells with fewer than 3 vertices, the first at "
-            f"{int(np.argmax(few))}; remove them, for example with pyvista's clean()"
+            f"{int(np.argmax(few))}; remove them with pyvista's clean()"
         )
     elif flip:
         mesh = polygon_mesh(to_pyvista(mesh).flip_faces(), path)
@@ -376,21 +345,14 @@ def describe_prediction(
 ) -> list[str]:
     """Return lines about a predicted surface: warnings, errors, forces and their conventions.
 
-    Parameters
-    ----------
-    run : Run
-        What predicted it.
-    prediction : FilePrediction
-        From :func:`predict_file`.
-    settings : ForceSettings or None
-        Conventions of what the run predicts; None integrates no forces.
-    target_settings : ForceSettings, optional
-        Those of the fields in the file, `settings` by default.
+    `settings` are the conventions of what the run predicts; None integrates no forces. Fields in
+    the file follow `target_settings`, by default the same.
     """
     lines = [f"warning: {text}" for text in prediction.warnings] + prediction.promise.lines()
     truth = _stored_fields(run, prediction)
     if truth is not None:
-        for norm, weights in {"": None, ", as an integral": _areas(prediction)}.items():
+        areas = surface_areas(prediction.polygons, prediction.association, "outward").areas
+        for norm, weights in {"": None, ", as an integral": areas}.items():
             errors = relative_l2(prediction.values, truth, run.channels.norms, weights)
             text = ", ".join(f"{name} {100 * error:.3g} %" for name, error in errors.items())
             lines.append(f"relative L2 error against the fields in the file{norm}: {text}")
@@ -417,7 +379,7 @@ def _force_lines(
     target_settings: ForceSettings,
 ) -> list[str]:
     surface = force_surface(prediction.polygons, prediction.association, settings)
-    lines = [f"warning: {text}" for text in surface.areas.warnings]
+    lines = [f"warning: {text}" for text in surface.warnings]
     doubt = f" (doubtful: {prediction.doubt})" if prediction.doubt else ""
     forces = field_forces(surface, prediction.values, run.channels, settings)
     lines.append(f"forces predicted{doubt}: {_format(forces)}")
@@ -433,15 +395,6 @@ def _force_lines(
         if odd := forces.shear is not None and target_settings.sign_doubt(forces.shear[0]):
             lines.append(f"warning: {odd}")
     return lines + conventions
-
-
-def _areas(prediction: FilePrediction) -> np.ndarray:
-    """Return what the cells or points of a surface stand for, (N,)."""
-    if (noted := stored_measure(prediction.polygons, prediction.association)) is not None:
-        return noted
-    if prediction.association == "point":
-        return prediction.polygons.vertex_areas[1]
-    return np.linalg.norm(prediction.polygons.cell_geometry()[1], axis=1)
 
 
 def _stored_fields(run: Run, prediction: FilePrediction) -> np.ndarray | None:
@@ -463,185 +416,3 @@ def _format(forces: Forces) -> str:
         parts = zip(texts, forces.pressure, forces.shear, strict=True)
         texts = [f"{text} (pressure {p:.5f}, shear {tau:.5f})" for text, p, tau in parts]
     return ", ".join(texts)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The change from one surface to another as a run predicts it.
-
-    Parameters
-    ----------
-    mesh : pyvista.PolyData
-        The second surface with ``<field>_change``, NaN where the surfaces do not coincide.
-    before, after : Mapping[str, float]
-        Coefficients of both; empty without forces.
-    bounds : Mapping[str, float]
-        Of the error of the change of each coefficient; empty where nothing is promised.
-    fields : Mapping[str, tuple[float, float, float]]
-        Root mean square of the change of each field over the common surface, the bound of its
-        error (NaN where nothing is promised), and the same of the field itself.
-    common : float
-        Share of the second surface's area that coincides with the first.
-    level : float or None
-        The share of pairs that bounds hold for.
-    no_bounds : str or None
-        Why nothing is promised.
-    """
-
-    mesh: pv.PolyData
-    before: Mapping[str, float]
-    after: Mapping[str, float]
-    bounds: Mapping[str, float]
-    fields: Mapping[str, tuple[float, float, float]]
-    common: float
-    level: float | None
-    no_bounds: str | None
-
-
-def predict_difference(
-    run: Run,
-    before: str | Path,
-    after: str | Path,
-    settings: ForceSettings | None,
-    *,
-    level: float | None = None,
-    global_values: GlobalValues | None = None,
-    scale: float = 1.0,
-    flip: bool = False,
-) -> Difference:
-    """Return the change of coefficients and fields from one surface to another.
-
-    The fields of the first surface are evaluated at the tokens of the second from its latent
-    state, so that the meshes may differ.
-
-    Parameters
-    ----------
-    run : Run
-        Of a model with latent states.
-    before, after : str or Path
-        The surfaces.
-    settings : ForceSettings or None
-        Conventions of the coefficients; None integrates none.
-    level, global_values, scale, flip
-        As in :func:`predict_file`, of both surfaces.
-    """
-    known, association = stored_bounds([run]), run.channels.association
-    refusal = known if isinstance(known, str) else None
-    given = {"level": level, "global_values": global_values, "scale": scale, "flip": flip}
-    shapes, coefficients = [], []
-    for path in (before, after):
-        shape = predict_file(run, path, **given)
-        if shape.polygons is None:
-            raise ValueError(
-                f"{path} is not a surface of polygons; differences are between surfaces"
-            )
-        if shape.state is None:
-            raise ValueError(
-                f"the model of run {run.name} has no latent state, from which the fields of one "
-                "surface could be evaluated on another"
-            )
-        if refusal is None and shape.no_bounds:
-            refusal = f"{path}: {shape.no_bounds}"
-        shapes.append(shape)
-        if settings is not None:
-            surface = force_surface(shape.polygons, association, settings)
-            forces = field_forces(surface, shape.values, run.channels, settings)
-            coefficients.append(forces.coefficients)
-    old, new = coefficients or ({}, {})
-    level, promised = shapes[1].level, change_bounds([s.promise for s in shapes], new, settings)
-    bounds = known if refusal is None else None
-    change, fields, share = _field_changes(run, *shapes, bounds)
-    mesh = add_arrays(to_pyvista(shapes[1].polygons), change, association)
-    return Difference(mesh, old, new, promised, fields, share, level, refusal)
-
-
-def change_bounds(
-    promises: Sequence[Promise], names: Iterable[str], settings: ForceSettings | None
-) -> dict[str, float]:
-    """Return bounds of the change of coefficients between two cases; none without a promise."""
-    bounds = None if any(p.bounds is None for p in promises) else promises[1].bounds
-    if bounds is None or settings is None or not bounds.accepts(settings):
-        return {}
-    far = tuple(promise.distance for promise in promises)
-    found = {name: bounds.difference(name, promises[1].level, far) for name in names}
-    return {name: value for name, value in found.items() if np.isfinite(value)}
-
-
-def _coincide(other: PolygonMesh, points: np.ndarray) -> np.ndarray:
-    """Return which points lie on another surface, (N,)."""
-    surface = to_pyvista(other).triangulate()
-    surface.clear_data()
-    found = surface.find_closest_cell(points.astype(float), return_closest_point=True)[1]
-    box = np.ptp(other.points, axis=0)
-    return np.linalg.norm(found - points, axis=1) <= _TOUCHING * np.linalg.norm(box)
-
-
-def _field_changes(
-    run: Run, one: FilePrediction, two: FilePrediction, bounds: Bounds | None
-) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float, float]], float]:
-    """Return changes at the tokens, their sizes with bounds, and the common share of the area."""
-    inputs = run.inputs(two.sample)
-    queries = (inputs["fx"], inputs.get("embedding"))
-    moved = decode_state(run.model, *queries, one.state, progress=False)
-    given = run.normalizer(dict(two.sample)).get("globals", None)
-    moved = moved.reshape(len(two.values), -1).float().cpu()
-    moved = run.normalizer.inverse(moved, given=given).numpy()
-    touching = _coincide(one.polygons, two.sample["coordinates"].numpy())
-    of_both = [surface_areas(x.polygons, x.association, "outward").areas for x in (one, two)]
-    areas, arrays, sizes = of_both[1][touching], {}, {}
-    for name in run.channels.fields:
-        columns = run.channels.columns(name)
-        change, off = (two.values - moved)[:, columns], np.nan
-        if bounds is not None and touching.any():
-            # Both cases within their bounds at once: the shares that may miss add up.
-            pairs = zip((one, two), of_both, strict=True)
-            off = sum(_absolute(bounds, name, columns, x, all_areas) for x, all_areas in pairs)
-            off /= np.sqrt(areas.sum())
-        size = _rms(two.values[touching, columns], areas)
-        sizes[name] = (_rms(change[touching], areas), off, size)
-        shown = np.where(touching[:, None], change, np.nan).astype(np.float32)
-        arrays[f"{printable(name)}_change"] = shown[:, 0] if shown.shape[1] == 1 else shown
-    return arrays, sizes, float(areas.sum() / of_both[1].sum())
-
-
-def _rms(values: np.ndarray, areas: np.ndarray) -> float:
-    if not len(areas):
-        return float("nan")
-    return float(np.sqrt((areas * (values.astype(float) ** 2).sum(axis=1)).sum() / areas.sum()))
-
-
-def _absolute(
-    bounds: Bounds, name: str, columns: slice, found: FilePrediction, areas: np.ndarray
-) -> float:
-    """Return a bound of the norm of the error of a field, at half the share of misses."""
-    if name not in bounds.scores[ERROR]:  # all fields were in one norm
-        return float("nan")
-    relative = bounds.error(name, (1 + found.level) / 2, found.distance)
-    norm = _rms(found.values[:, columns], areas) * np.sqrt(areas.sum())
-    # |p - y| <= e |y| and |y| <= |p| + |p - y|
-    return relative / (1 - relative) * norm if relative < 1 else float("inf")
-
-
-def describe_difference(found: Difference, *, chosen: bool = False) -> list[str]:
-    """Return the changes with their bounds in lines.
-
-    No sign is settled where the second surface was `chosen` by its prediction.
-    """
-    lines = [] if found.no_bounds is None else [f"no bounds: {found.no_bounds}"]
-    share = "" if found.level is None else f"({100 * found.level:g} %)"
-    for name, value in found.after.items():
-        change = value - found.before[name]
-        text = f"{name} {found.before[name]:.5f} -> {value:.5f}: change {change:+.5f}"
-        if name in found.bounds:
-            bound = found.bounds[name]
-            sign = "settled" if abs(change) > bound else "not settled"
-            told = "for shapes not chosen by their prediction" if chosen else f"sign {sign}"
-            text += f" ± {bound:.2g} {share}, {told}"
-        lines.append(text)
-    for name, (change, bound, size) in found.fields.items():
-        text = f"{name} changes by {change:.4g} (root mean square, {100 * change / size:.3g} %)"
-        text += f" on the common {100 * found.common:.3g} % of the surface"
-        if np.isfinite(bound):
-            text += f", of which {bound:.4g} may be error {share}"
-        lines.append(text)
-    return lines

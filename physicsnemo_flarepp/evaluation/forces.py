@@ -11,7 +11,7 @@ share of the cells around it, which is exact for values that are linear on each 
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +22,11 @@ from torch import Tensor
 from ..datapipes.channels import Channels
 from ..datapipes.readers.case_files import reference_values_beside
 from ..datapipes.readers.splits import MANIFEST
-from ..datapipes.specs import FORCE_CONVENTIONS, ForceConvention, builtin_name, force_convention
+from ..datapipes.specs import ForceConvention, builtin_name, force_convention
 from ..files import reading
 from ..meshes import ASSOCIATIONS, PolygonMesh
 from ..meshes.measures import clashing_edges, facing, frontal_area, stored_measure
-from ..meshes.polygons import polygon_geometry, vertex_area_vectors
+from ..meshes.polygons import vertex_area_vectors
 from ..runs.trained_run import Run
 
 COEFFICIENTS = ("Cd", "Cs", "Cl")
@@ -40,42 +40,25 @@ _CLOSED = 1e-4
 class ForceSettings:
     """Conventions of a data set that forces depend on.
 
-    Parameters
-    ----------
-    pressure : str
-        Field with the pressure: kinematic (p / density) with ``density=1``, in Pa with the
-        density of the fluid, or a coefficient with ``speed=2**0.5`` and ``density=1``.
-    shear : str or None
-        Field with the wall shear stress in the same units, None for pressure forces only.
-    shear_sign : int
-        +1 if the stored stress is the force of the fluid on the body, along the flow (the built-in
-        cars); -1 for OpenFOAM's ``wallShearStress``, against the flow (DrivAerML, AhmedML).
-    speed, density : float
-        Of the free stream.
-    reference_area : float or None
-        None takes ``aRef`` of ``geo_ref_*.csv`` beside the surface, else its frontal area.
-    drag_axis, lift_axis : tuple[float, float, float]
-        Directions, orthogonal; the side force is along lift x drag.
-    orientation : str
-        Which way the stored cells face: ``auto`` decides by the enclosed volume.
+    The field `pressure` is kinematic (p / density) with ``density=1``, in Pa with the density of
+    the fluid, or a coefficient with ``speed=2**0.5`` and ``density=1``. The sign of the wall shear
+    stress is +1 if it is stored as the force of the fluid on the body, along the flow (the built-in
+    cars), -1 for OpenFOAM's ``wallShearStress``, against the flow (DrivAerML, AhmedML).
     """
 
     pressure: str
-    shear: str | None
+    shear: str | None  #: field with the wall shear stress in the same units; None: pressure only
     shear_sign: int
-    speed: float
+    speed: float  #: of the free stream
     density: float = 1.0
-    reference_area: float | None = None
+    reference_area: float | None = None  #: None: ``aRef`` of ``geo_ref_*.csv``, else frontal area
     drag_axis: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    lift_axis: tuple[float, float, float] = (0.0, 0.0, 1.0)
-    orientation: str = "auto"
+    lift_axis: tuple[float, float, float] = (0.0, 0.0, 1.0)  #: side force: along lift x drag
+    orientation: str = "auto"  #: where stored cells face; ``auto`` asks the enclosed volume
 
     def __post_init__(self) -> None:
         if self.shear_sign not in (1, -1):
-            raise ValueError(
-                f"shear_sign is {self.shear_sign!r}; give 1 if the stored wall shear stress points "
-                "along the flow, -1 for OpenFOAM's sign"
-            )
+            raise ValueError(f"shear_sign is {self.shear_sign!r}, expected 1 or -1")
         for name in ("speed", "density", "reference_area"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -84,10 +67,7 @@ class ForceSettings:
         drag, lift = np.array(self.drag_axis), np.array(self.lift_axis)
         lengths = np.linalg.norm(drag) * np.linalg.norm(lift)
         if lengths == 0 or abs(drag @ lift) > 1e-6 * lengths:
-            raise ValueError(
-                f"drag_axis {self.drag_axis} and lift_axis {self.lift_axis} must be orthogonal and "
-                "not zero"
-            )
+            raise ValueError(f"drag and lift axis {drag}, {lift} must be orthogonal and not zero")
 
     @property
     def dynamic_pressure(self) -> float:
@@ -129,17 +109,8 @@ def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
 def force_settings(run: Run, overrides: Mapping[str, object] | None = None) -> ForceSettings:
     """Return the conventions of a run's predictions, which follow its training data.
 
-    Parameters
-    ----------
-    run : Run
-        The trained model. DrivAerML and AhmedML are recognised by the names of their fields.
-    overrides : Mapping[str, object], optional
-        Arguments of :class:`ForceSettings` that replace the data set's.
-
-    Raises
-    ------
-    ValueError
-        If the fields are unknown and a value that forces need is not given.
+    DrivAerML and AhmedML are recognised by the names of their fields. `overrides` are arguments of
+    :class:`ForceSettings` that replace the data set's.
     """
     data = run.config.data
     if run.training_set is None:
@@ -154,15 +125,9 @@ def target_settings(
 ) -> ForceSettings:
     """Return the conventions of the fields that predictions are compared with.
 
-    Other data than the training data may declare its own: by the entry ``forces`` of its
-    ``manifest.json``, by its stamp, or by the names of its fields. Otherwise training's apply.
-
-    Parameters
-    ----------
-    run, overrides
-        As in :func:`force_settings`.
-    surface : Path, optional
-        File with the fields; by default the run's test cases.
+    They are in the file `surface`, by default in the run's test cases. Data other than the training
+    data may declare its own conventions: by the entry ``forces`` of its ``manifest.json``, by its
+    stamp, or by the names of its fields. `overrides` are as in :func:`force_settings`.
     """
     if surface is None:
         roots = [] if run.data_root is None or run.moved else [run.data_root]
@@ -205,9 +170,8 @@ def _settings(
         settings.setdefault("shear_sign", 1)  # nothing to apply it to
     if absent := [option for name, option in _OPTIONS.items() if name not in settings]:
         raise ValueError(
-            f"the fields {', '.join(fields)} of run {run.name} follow no known convention "
-            f"({', '.join(FORCE_CONVENTIONS)}); give {', '.join(absent)} to integrate forces, or "
-            "--no-forces"
+            f"the fields {', '.join(fields)} of run {run.name} follow no known convention; give "
+            f"{', '.join(absent)} to integrate forces, or --no-forces"
         )
     for name, width in (("pressure", 1), ("shear", 3)):
         field = settings[name]
@@ -226,6 +190,8 @@ class SurfaceAreas:
     vectors: np.ndarray
     areas: np.ndarray
     warnings: tuple[str, ...]
+    reference_area: float | None = None  #: what coefficients refer to
+    area_source: str = ""  #: where that comes from
 
 
 @dataclass(frozen=True)
@@ -247,21 +213,14 @@ class Forces:
 
 
 def surface_areas(mesh: PolygonMesh, association: str, orientation: str = "auto") -> SurfaceAreas:
-    """Return the outward area vectors of cells or points.
+    """Return the outward area vectors of the cells or points of a whole surface.
 
-    Parameters
-    ----------
-    mesh : PolygonMesh
-        The whole surface.
-    association : str
-        Whether tokens are its ``cell`` or ``point``.
-    orientation : str, optional
-        Which way the stored cells face: ``outward``, ``inward``, or ``auto``: outward if the
-        enclosed volume is positive.
+    `association` is ``cell`` or ``point``, `orientation` the way that stored cells face:
+    ``outward``, ``inward``, or ``auto``, which is outward if the enclosed volume is positive.
     """
     _check_choice("orientation", orientation, ORIENTATIONS)
     _check_choice("association", association, ASSOCIATIONS)
-    centres, vectors = polygon_geometry(mesh.points, mesh.connectivity, mesh.offsets)
+    centres, vectors = mesh.cell_geometry()
     areas = np.linalg.norm(vectors, axis=1)
     total = areas.sum()
     if not total > 0:
@@ -270,22 +229,20 @@ def surface_areas(mesh: PolygonMesh, association: str, orientation: str = "auto"
     opening = np.linalg.norm(vectors.sum(axis=0)) / total
     if opening > _CLOSED:
         warnings.append(
-            f"{mesh.source} is open: its area vectors sum to {opening:.2%} of its area instead of "
-            "0. Coefficients then depend on the reference pressure; close the surface to compare "
-            "them"
+            f"{mesh.source} is open: its area vectors sum to {opening:.2%} of its area, so "
+            "coefficients depend on the reference pressure; close the surface to compare them"
         )
     if clashes := clashing_edges(mesh):
         warnings.append(
-            f"{mesh.source}: {clashes} edges appear twice in the same direction: neighbouring "
-            "cells face opposite sides, or more than two cells meet. Orient them, for example with "
-            "pyvista's compute_normals(consistent_normals=True)"
+            f"{mesh.source}: at {clashes} edges neighbouring cells face opposite sides, or more "
+            "than two cells meet. Orient them: compute_normals(consistent_normals=True) of pyvista"
         )
     if orientation == "auto":
         orientation = facing(centres, vectors)
         if orientation is None:
             raise ValueError(
-                f"{mesh.source} encloses no volume, so which side is outside is unknown; give "
-                "orientation='outward' or 'inward' (--orientation)"
+                f"{mesh.source} encloses no volume, so its outside is unknown; give --orientation "
+                "(orientation='outward' or 'inward')"
             )
     vectors = vectors if orientation == "outward" else -vectors
     if (noted := stored_measure(mesh, "cell")) is not None:  # of drawn cells
@@ -304,18 +261,7 @@ def surface_forces(
     settings: ForceSettings,
     reference_area: float,
 ) -> Forces:
-    """Return the force coefficients of fields over a surface.
-
-    Parameters
-    ----------
-    surface : SurfaceAreas
-        From :func:`surface_areas`.
-    pressure, shear : numpy.ndarray
-        Fields, (N,) and (N, 3); shear may be None.
-    settings : ForceSettings
-        Conventions.
-    reference_area : float
-        See :class:`ForceSettings`.
+    """Return the force coefficients of pressure (N,) and shear (N, 3) or None over a surface.
 
     Examples
     --------
@@ -328,10 +274,7 @@ def surface_forces(
     n = len(surface.areas)
     for name, values, shape in (("pressure", pressure, (n,)), ("shear", shear, (n, 3))):
         if values is not None and values.shape != shape:
-            raise ValueError(
-                f"{name} has shape {values.shape}, expected {shape}, one row for each of the {n} "
-                "cells or points of the whole surface"
-            )
+            raise ValueError(f"{name} has shape {values.shape}, expected {shape}: a row per token")
     arrays = (surface.vectors, surface.areas, pressure, shear)
     tensors = [None if a is None else torch.from_numpy(a.astype(np.float64)) for a in arrays]
     parts = load_sums(*tensors, settings)
@@ -388,35 +331,24 @@ def load_sums(
     return of_pressure, None if shear is None else project(settings.shear_sign * areas, shear)
 
 
-@dataclass(frozen=True)
-class ForceSurface:
-    """A surface with the area that coefficients refer to, and where that area comes from."""
-
-    areas: SurfaceAreas
-    reference_area: float
-    area_source: str
-
-
-def force_surface(mesh: PolygonMesh, association: str, settings: ForceSettings) -> ForceSurface:
-    """Return a whole surface, whose ``geo_ref_*.csv`` is looked for beside its ``source``."""
+def force_surface(mesh: PolygonMesh, association: str, settings: ForceSettings) -> SurfaceAreas:
+    """Return a surface with its reference area: given, ``aRef`` beside its source, or frontal."""
     areas = surface_areas(mesh, association, settings.orientation)
-    if settings.reference_area is not None:
-        return ForceSurface(areas, settings.reference_area, "given")
-    if (stored := reference_values_beside(mesh.source).get("aRef")) is not None:
-        return ForceSurface(areas, stored, "aRef of geo_ref")
-    area = frontal_area(mesh, np.array(settings.drag_axis))
+    area, source = settings.reference_area, "given"
+    if area is None:
+        area, source = reference_values_beside(mesh.source).get("aRef"), "aRef of geo_ref"
+    if area is None:
+        area = frontal_area(mesh, np.array(settings.drag_axis))
+        source = "frontal area of the silhouette"
     if not area > 0:
-        raise ValueError(
-            f"{mesh.source} has no area across the drag axis {settings.drag_axis}; give "
-            "reference_area"
-        )
-    return ForceSurface(areas, area, "frontal area of the silhouette")
+        raise ValueError(f"{mesh.source} has no frontal area along {settings.drag_axis}; give one")
+    return replace(areas, reference_area=area, area_source=source)
 
 
 def field_forces(
-    surface: ForceSurface, values: np.ndarray, channels: Channels, settings: ForceSettings
+    surface: SurfaceAreas, values: np.ndarray, channels: Channels, settings: ForceSettings
 ) -> Forces:
     """Return the forces of the fields of a run, (N, O) in the order of its channels."""
     pressure = values[:, channels.columns(settings.pressure)][:, 0]
     shear = None if settings.shear is None else values[:, channels.columns(settings.shear)]
-    return surface_forces(surface.areas, pressure, shear, settings, surface.reference_area)
+    return surface_forces(surface, pressure, shear, settings, surface.reference_area)

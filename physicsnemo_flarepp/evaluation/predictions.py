@@ -57,14 +57,7 @@ def relative_l2(
 
 @dataclass(frozen=True)
 class CaseErrors:
-    """Relative L2 errors as fractions, one row per case and one column per field.
-
-    Parameters
-    ----------
-    case_ids, fields : tuple[str, ...]
-        Names of the rows and columns.
-    values : numpy.ndarray
-        (n_cases, n_fields).
+    """Relative L2 errors as fractions, (n_cases, n_fields), and the names of rows and columns.
 
     Examples
     --------
@@ -103,8 +96,6 @@ class CaseErrors:
 
     def choose(self, choice: str) -> str:
         """Return the id of the ``median`` (lower of an even number), ``worst`` or ``best`` case."""
-        if choice not in CHOICES:
-            raise ValueError(f"choice is {choice!r}, expected one of {CHOICES}")
         undefined = np.flatnonzero(np.isnan(self.per_case))
         if len(undefined):
             raise ValueError(
@@ -117,12 +108,8 @@ class CaseErrors:
 def stored_errors(run: Run) -> CaseErrors | None:
     """Return the errors that training wrote to ``errors.csv``, of the final model on its own data.
 
-    They have the resolution of the test loader and save predicting every test case in full.
-
-    Parameters
-    ----------
-    run : Run
-        Gives None if it has other weights or other data, or no such file.
+    They have the resolution of the test loader and save predicting every test case in full. None
+    if the run was loaded with other weights or other data, or has no such file.
     """
     path = run.directory / "errors.csv"
     if run.checkpoint != "final" or run.data_root is not None or not path.is_file():
@@ -135,29 +122,15 @@ def stored_errors(run: Run) -> CaseErrors | None:
 
 @dataclass(frozen=True)
 class Case:
-    """One test case, all of its tokens, in physical units.
-
-    Parameters
-    ----------
-    case_id, index : str, int
-        Id of the case and its position in the test split.
-    coordinates, target : numpy.ndarray
-        (N, d) and (N, O).
-    features : numpy.ndarray or None
-        (N, f).
-    channels : Channels
-        What the columns of these arrays are.
-    metadata : Mapping[str, Any]
-        Of the reader: where the case comes from.
-    """
+    """One test case, all of its tokens, in physical units."""
 
     case_id: str
-    index: int
-    coordinates: np.ndarray
-    target: np.ndarray
-    features: np.ndarray | None
-    channels: Channels
-    metadata: Mapping[str, Any]
+    index: int  #: in the test split
+    coordinates: np.ndarray  #: (N, d)
+    target: np.ndarray  #: (N, O)
+    features: np.ndarray | None  #: (N, f)
+    channels: Channels  #: what the columns of these arrays are
+    metadata: Mapping[str, Any]  #: of the reader: where the case comes from
 
     @classmethod
     def of(
@@ -168,20 +141,10 @@ class Case:
         arrays = (sample[name].numpy() if name in sample else None for name in names)
         return cls(metadata["case_id"], index, *arrays, run.channels, metadata, **more)
 
-    @property
-    def field_names(self) -> tuple[str, ...]:
-        """One name per channel of the target."""
-        return self.channels.field_names
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """One name per channel of the features."""
-        return self.channels.feature_names
-
-    @property
-    def association(self) -> str:
-        """Whether values belong to the points or the cells of :attr:`mesh`."""
-        return self.metadata["association"]
+    # One name per channel of the target and of the features; where values are on the mesh.
+    field_names = property(lambda self: self.channels.field_names)
+    feature_names = property(lambda self: self.channels.feature_names)
+    association = property(lambda self: self.metadata["association"])
 
     @property
     def mesh(self) -> pv.DataSet:
@@ -193,10 +156,7 @@ class Case:
         """The surface of the case as arrays; ValueError for points without faces."""
         mesh = self.mesh
         if not isinstance(mesh, pv.PolyData) or mesh.GetPolys().GetNumberOfCells() == 0:
-            raise ValueError(
-                f"case {self.case_id!r} has points without a surface, over which no forces can be "
-                "integrated"
-            )
+            raise ValueError(f"case {self.case_id!r} has points without a surface")
         return polygon_mesh(mesh, self.metadata["source"])
 
     def columns(self, field: str) -> slice:
@@ -207,9 +167,7 @@ class Case:
             column = self.field_names.index(field)
             return slice(column, column + 1)
         known = list(dict.fromkeys([*self.channels.fields, *self.field_names]))
-        raise ValueError(
-            f"field {field!r} of case {self.case_id!r} is not known; choose among {known}"
-        )
+        raise ValueError(f"field {field!r} is not known; choose among {known}")
 
     def scalars(self, field: str, values: Float[np.ndarray, "N O"]) -> Float[np.ndarray, " N"]:
         """Return one number per token of a field: its channel, or the length of a vector."""
@@ -246,43 +204,22 @@ class CasePrediction(Case):
 def find_case(run: Run, case: int | str) -> int:
     """Return the position of a test case given by position (negative from the end) or id."""
     ids, kind = run.case_ids, SPLIT_NAMES[run.split]
-    if isinstance(case, str):
-        if case not in ids:
-            shown = ", ".join(ids[:10]) + (", ..." if len(ids) > 10 else "")
-            raise ValueError(
-                f"run {run.name} has no {kind} case {case!r}; its {len(ids)} {kind} cases are "
-                f"{shown}"
-            )
-        return ids.index(case)
-    if not -len(ids) <= case < len(ids):
-        raise ValueError(
-            f"case is {case}, but run {run.name} has {len(ids)} {kind} cases; choose 0 to "
-            f"{len(ids) - 1}, or an id such as {ids[0]!r}"
-        )
-    return case % len(ids)
+    if case in (ids if isinstance(case, str) else range(-len(ids), len(ids))):
+        return ids.index(case) if isinstance(case, str) else case % len(ids)
+    shown = ", ".join(ids[:10]) + (", ..." if len(ids) > 10 else "")
+    raise ValueError(f"run {run.name} has no {kind} case {case!r}; its {len(ids)} are {shown}")
 
 
 def read_case(run: Run, case: int | str) -> Case:
-    """Return a test case without predicting it.
-
-    Parameters
-    ----------
-    run, case : Run, int or str
-        A trained run, and a test case of it by position or id.
-    """
+    """Return a test case, by position or id, without predicting it."""
     index = find_case(run, case)
     return Case.of(run, index, *run.test_set[index])
 
 
 def predict_case(run: Run, case: int | str, *, progress: bool = True) -> CasePrediction:
-    """Return the prediction of a test case beside its target, at all of its tokens.
+    """Return the prediction of a test case, by position or id, at all of its tokens.
 
-    Parameters
-    ----------
-    run, case
-        As in :func:`read_case`.
-    progress : bool, optional
-        Show a bar while a large case is streamed, if stderr is a terminal.
+    With `progress` a bar shows while a large case is streamed, if stderr is a terminal.
     """
     index = find_case(run, case)
     sample, metadata = run.test_set[index]
@@ -327,47 +264,26 @@ def predict_with_all(
 ) -> dict[str, CasePrediction]:
     """Return the predictions of one case by all runs, or raise if it is not the same case in each.
 
-    Parameters
-    ----------
-    runs, names : sequence of Run, sequence of str
-        The runs and their names.
-    case_id : str
-        Id of the test case.
+    They are by `names`; `case_id` is the id of the test case.
     """
     pairs = zip(names, runs, strict=True)
     found = {name: predict_case(run, case_id, progress=False) for name, run in pairs}
-    first, *others = names
-    for name in others:
-        if difference := _difference(found[first], found[name]):
-            raise ValueError(
-                f"case {case_id!r} has another {difference} in run {name!r} than in run {first!r}; "
-                "compare runs that were trained on the same data"
-            )
+    first = found[names[0]]
+    for name, other in found.items():
+        for what in ("field_names", "association", "coordinates", "target"):
+            if not np.array_equal(getattr(first, what), getattr(other, what)):
+                raise ValueError(
+                    f"case {case_id!r} differs in its {what} between runs {names[0]!r} and "
+                    f"{name!r}; compare runs that were trained on the same data"
+                )
     return found
-
-
-def _difference(one: Case, other: Case) -> str | None:
-    if one.field_names != other.field_names:
-        return f"list of fields ({', '.join(other.field_names)})"
-    if one.association != other.association:
-        return "association of values"
-    if len(one.coordinates) != len(other.coordinates):
-        return f"number of tokens ({len(other.coordinates)})"
-    if not np.array_equal(one.coordinates, other.coordinates):
-        return "set of coordinates"
-    return None if np.array_equal(one.target, other.target) else "target"
 
 
 def case_mesh(predictions: Mapping[str, CasePrediction]) -> pv.DataSet:
     """Return the mesh of a test case with target, prediction and error of each field.
 
-    Arrays are named as in :mod:`physicsnemo_flarepp.meshes.export`; the features that the models
-    were given are there as well.
-
-    Parameters
-    ----------
-    predictions : Mapping[str, CasePrediction]
-        Of one case, by the names of the runs.
+    `predictions` are of one case, by the names of the runs. Arrays are named as in
+    :mod:`physicsnemo_flarepp.meshes.export`; the features that the models were given are there too.
     """
     one = next(iter(predictions.values()))
     values = {name: case.prediction for name, case in predictions.items()}

@@ -16,14 +16,7 @@ from ..texts import csv_text, format_table, printable
 from ..training.baselines import baseline_errors, describe_baselines, verdict
 from ..training.reporting import SPLIT_NAMES
 from ..training.trainer import Selection
-from .forces import (
-    COEFFICIENTS,
-    Forces,
-    ForceSettings,
-    ForceSurface,
-    field_forces,
-    force_surface,
-)
+from .forces import COEFFICIENTS, Forces, ForceSettings, SurfaceAreas, field_forces, force_surface
 from .predictions import CaseErrors, CasePrediction, predict_case, relative_l2
 
 _REPORTED = ("Cd", "Cl")
@@ -48,41 +41,18 @@ class ForceTable:
 
 @dataclass(frozen=True)
 class Report:
-    """Evaluation of one run on its test cases.
-
-    Parameters
-    ----------
-    name : str
-        Name of the run.
-    errors : CaseErrors
-        The model's, in norms that are sums over tokens.
-    integral_errors : CaseErrors or None
-        The same in norms that are integrals, weighted by the tokens' weights or areas; None where
-        these are unknown.
-    mean_errors : CaseErrors or None
-        Errors of predicting the training mean; None where the normaliser does not hold it.
-    forces : ForceTable or None
-        Rows as in `errors`; None without surfaces.
-    notes : tuple[str, ...]
-        Conventions, and what makes numbers doubtful.
-    split : str
-        Which cases were evaluated: ``test`` or ``val``.
-    baselines : Mapping[str, float]
-        Mean errors of predictors that need no network, by name; empty where the training cases
-        cannot be read.
-    verdict : str or None
-        What to try if one of them is better than the model.
-    """
+    """Evaluation of one run on its test cases."""
 
     name: str
-    errors: CaseErrors
-    integral_errors: CaseErrors | None
-    mean_errors: CaseErrors | None
-    forces: ForceTable | None
-    notes: tuple[str, ...]
-    split: str = "test"
+    errors: CaseErrors  #: in norms that are sums over tokens
+    integral_errors: CaseErrors | None  #: in integrals by weights or areas; None if unknown
+    mean_errors: CaseErrors | None  #: of predicting the training mean, if the normaliser has it
+    forces: ForceTable | None  #: rows as in `errors`; None without surfaces
+    notes: tuple[str, ...]  #: conventions, and what makes numbers doubtful
+    split: str = "test"  #: the cases: ``test`` or ``val``
+    #: Mean errors of predictors that need no network; empty without the training cases.
     baselines: Mapping[str, float] = field(default_factory=dict)
-    verdict: str | None = None
+    verdict: str | None = None  #: what to try if one of them is better than the model
 
 
 def evaluate_run(
@@ -126,7 +96,7 @@ def evaluate_run(
                     surface, *both = compare_forces(case, settings, target_settings or settings)
                     forces.append((*both, surface.reference_area))
                     notes[f"reference area: {surface.area_source}"] = None
-                    notes.update(dict.fromkeys(surface.areas.warnings))
+                    notes.update(dict.fromkeys(surface.warnings))
                 except ValueError as reason:  # the errors stand
                     no_forces = f"no forces: {reason}"
             advance()
@@ -162,7 +132,7 @@ def _training_mean(run: Run, case: CasePrediction) -> np.ndarray:
 
 def compare_forces(
     case: CasePrediction, settings: ForceSettings, target_settings: ForceSettings
-) -> tuple[ForceSurface, Forces, Forces]:
+) -> tuple[SurfaceAreas, Forces, Forces]:
     """Return the surface of a case and its forces from predicted and from true fields."""
     surface = force_surface(case.polygons, case.association, settings)
     predicted = field_forces(surface, case.prediction, case.channels, settings)
@@ -174,8 +144,7 @@ def _force_notes(
 ) -> list[str]:
     notes = [str(settings)]
     if target_settings != settings:
-        told = "the targets follow a different convention than the training data"
-        notes.append(f"{told}: {target_settings}")
+        notes.append(f"the targets follow another convention than training: {target_settings}")
     friction = [forces.shear[0] for forces in true if forces.shear is not None]
     if friction and (odd := target_settings.sign_doubt(float(np.mean(friction)))):
         notes.append(odd)
@@ -186,15 +155,10 @@ def report_runs(
     runs: Iterable[Run],
     settings: Callable[[Run], tuple[ForceSettings | None, ForceSettings | None]] | None = None,
 ) -> list[Report]:
-    """Evaluate runs one after the other, print their reports, and write one CSV file each.
+    """Evaluate runs one after the other, print their reports, and write ``evaluation.csv`` of each.
 
-    Parameters
-    ----------
-    runs : Iterable[Run]
-        The runs; ``evaluation.csv`` goes to their directories.
-    settings : Callable, optional
-        Returns the conventions of a run's forces and of its targets; without it no forces are
-        integrated.
+    `settings` returns the conventions of a run's forces and of its targets; without it no forces
+    are integrated.
     """
     reports = []
     for run in runs:

@@ -32,7 +32,7 @@ from ..meshes import SUFFIXES, read_mesh, to_pyvista
 from ..texts import printable
 from ..visualization.canvases import data_of, error_limits, field_limits
 from .page import render_page
-from .scene import Layer, case_layers, make_scene
+from .scene import Layer, band_layer, case_layers, make_scene
 
 _HOST = "127.0.0.1"
 _LARGEST = 2**30  # bytes of an upload
@@ -98,8 +98,7 @@ class Predictor:
             layers[name] = [Layer("prediction", scalars, field_limits(scalars))]
             band = data_of(found.mesh, found.association).get(f"{printable(name)}_band")
             if band is not None:
-                limits = (0.0, error_limits({"": np.asarray(band)})[1])
-                layers[name].append(Layer(f"band, {100 * found.level:g} %", band, limits))
+                layers[name].append(band_layer(band, found.level))
         return layers
 
 

@@ -19,28 +19,10 @@ from omegaconf import OmegaConf
 from .. import __version__
 from ..datapipes.config import load_yaml
 from ..design import open_shape, shape_sensitivity
-from ..evaluation import (
-    Bounds,
-    ForceSettings,
-    Report,
-    chosen_case,
-    draw_comparison,
-    draw_parity,
-    draw_routing,
-    draw_spectrum,
-    draw_training,
-    evaluate_run,
-    predict_with_all,
-    read_case,
-    stored_bounds,
-    stored_errors,
-    write_report,
-)
-from ..evaluation.bounds import bound_rows
-from ..evaluation.figures import classifies, file_name, has_routes, preset_of
+from ..evaluation import Bounds, ForceSettings, Report, figures, reports
+from ..evaluation.bounds import bound_rows, stored_bounds
 from ..evaluation.file_predictions import case_promise
-from ..evaluation.predictions import CHOICES
-from ..evaluation.reports import case_rows, comparison_rows, error_rows, force_rows
+from ..evaluation.predictions import CHOICES, predict_with_all, read_case, stored_errors
 from ..files import replace_text
 from ..progress import progress_bar
 from ..runs import read_metrics
@@ -52,7 +34,7 @@ from ..training.reporting import SPLIT_NAMES
 from ..visualization import RenderingUnavailable, require_rendering
 from ..visualization.canvases import error_limits
 from ..visualization.views import ALL_AROUND
-from .scene import Layer, case_layers, make_scene
+from .scene import Layer, band_layer, case_layers, make_scene
 
 PAGE = "report.html"
 # Tokens of all held-out cases that the end of a training predicts and draws again: about a minute
@@ -72,23 +54,11 @@ def write_page(
 ) -> Path:
     """Write everything about some runs to one HTML file, which needs no network; return it.
 
-    Writes ``evaluation.csv`` of each run as well.
-
-    Parameters
-    ----------
-    directories : sequence of Path
-        Run directories; the first one chooses the cases that are shown.
-    open_run : Callable
-        Opens a run.
-    output : Path, optional
-        The file; by default ``report.html`` of the first run.
-    forces : Callable, optional
-        Returns the conventions of a run's forces and of its targets.
-    drawn : sequence of Path
-        Figures of these runs that exist already, by the names that ``flarepp plot`` gives them.
-    largest : float
-        With more tokens in all cases, show the errors that training measured and the median case
-        only, and say so.
+    By default that is ``report.html`` of the first run, which chooses the cases that are shown.
+    Writes ``evaluation.csv`` of each run as well. `forces` returns the force conventions of a run
+    and of its targets; `drawn` are figures that exist already, by the names that ``flarepp plot``
+    gives them. With more than `largest` tokens in all cases, the page shows the errors that
+    training measured and the median case only, and says so.
     """
     output = Path(output or directories[0] / PAGE)
     with tempfile.TemporaryDirectory() as folder:
@@ -129,7 +99,7 @@ class _Content:
     def gather(self) -> dict[str, Any]:
         """Return the content of the template."""
         self.names = distinct_names(self.directories)
-        of_fields = not any(map(classifies, self.directories))
+        of_fields = not any(map(figures.classifies, self.directories))
         steps = [self._curves]
         if of_fields:
             steps += [self._reports, self._scene, self._cases]
@@ -142,10 +112,10 @@ class _Content:
                 except RenderingUnavailable as reason:
                     self._warn(f"Some figures are missing: {reason}")
                 advance()
-        reports: list[Report | None] = found.pop("reports", [None] * len(self.names))
+        told: list[Report | None] = found.pop("reports", [None] * len(self.names))
         runs = [
-            self._about(directory, name) | (_tables(report, self._is_large) if report else {})
-            for directory, name, report in zip(self.directories, self.names, reports, strict=True)
+            self._about(directory, name) | (_tables(report) if report else {})
+            for directory, name, report in zip(self.directories, self.names, told, strict=True)
         ]
         title = ", ".join(self.names)
         return {
@@ -153,6 +123,7 @@ class _Content:
             "subtitle": f"written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             "runs": runs,
             "warnings": self.warnings,
+            "csv": "errors.csv" if of_fields and self._is_large else "evaluation.csv",
             "links": {case["id"]: case["anchor"] for case in found.get("cases", [])},
             **found,
         }
@@ -196,37 +167,28 @@ class _Content:
             if self._is_large:
                 self.reports.append(Report(name, stored_errors(run), None, None, None, ()))
                 continue
-            report = evaluate_run(run, *self.forces(run), progress=False)
-            write_report(report, run.directory / "evaluation.csv")
+            report = reports.evaluate_run(run, *self.forces(run), progress=False)
+            reports.write_report(report, run.directory / "evaluation.csv")
             self.reports.append(report)
             if report.verdict:
                 self._warn(f"{name}: {report.verdict}")
-        first = self.reports[0]
-        facts = [("mean relative L2 error", f"{100 * first.errors.mean:.2f} %")]
-        if first.mean_errors is not None:
-            facts.append(("predicting the mean", f"{100 * first.mean_errors.mean:.1f} %"))
-        facts.append((f"{SPLIT_NAMES[first.split]} cases", f"{len(first.errors.case_ids)}"))
-        if first.forces is not None and len(first.errors.case_ids) > 1:
-            facts.append(("R² of drag", f"{first.forces.r_squared('Cd'):.3f}"))
         return {
             "reports": self.reports,
-            "facts": facts,
-            "comparison": comparison_rows(self.reports) if len(self.runs) > 1 else None,
+            "comparison": reports.comparison_rows(self.reports) if len(self.runs) > 1 else None,
         }
 
     def _scene(self) -> dict[str, Any]:
         run, count = self.runs[0], self._comparable
-        case_id = chosen_case(run, "median", self.reports[0].errors)
+        case_id = figures.chosen_case(run, "median", self.reports[0].errors)
         found = predict_with_all(self.runs[:count], self.names[:count], case_id)
         one = next(iter(found.values()))
-        layers, promise = case_layers(found, preset_of(run, one)), case_promise(run, one)
+        layers, promise = case_layers(found, figures.preset_of(run, one)), case_promise(run, one)
         notes = promise.lines()
         if promise.bounds is not None:
             values = (one.coordinates, one.prediction, one.channels.fields)
             bands = promise.bounds.bands(*values, promise.level, promise.distance)
             for several, band in zip(layers.values(), bands.values(), strict=True):
-                limits = (0.0, error_limits({"": band})[1])
-                several.append(Layer(f"band, {100 * promise.level:g} %", band, limits))
+                several.append(band_layer(band, promise.level))
         settings = self.forces(run)[0]
         try:
             if settings is not None and not self._is_large:
@@ -244,29 +206,24 @@ class _Content:
         run, count, shown = self.runs[0], self._comparable, {}
         errors = self.reports[0].errors
         for choice in CHOICES[:1] if self._is_large else CHOICES:
-            case_id = chosen_case(run, choice, errors)
+            case_id = figures.chosen_case(run, choice, errors)
             if case_id in shown:  # of very few cases
                 continue
             fields = list(run.channels.fields)
-            stems = {name: file_name(f"comparison_{choice}_{name}") for name in fields}
+            stems = {name: figures.file_name(f"comparison_{choice}_{name}") for name in fields}
             missing = [name for name in fields if stems[name] not in self.drawn]
             if missing:
-                draw_comparison(
-                    self.runs[:count], choice, self.folder, fields=missing,
-                    labels=self.names[:count], errors=errors,
-                )  # fmt: skip
+                of = {"fields": missing, "labels": self.names[:count], "errors": errors}
+                figures.draw_comparison(self.runs[:count], choice, self.folder, **of)
+            alt = (
+                f" of case {case_id}, the {choice} of {self.names[0]}: reference, prediction and "
+                "error, with the relative L2 error above each panel."
+            )
             shown[case_id] = {
                 "id": case_id,
                 "anchor": f"{choice}-case",
                 "title": f"{choice.capitalize()} case: {case_id}",
-                "pictures": [
-                    self._picture(
-                        stems[name],
-                        f"{name} of case {case_id}, the {choice} of {self.names[0]}: reference, "
-                        f"prediction and error, with the relative L2 error above each panel.",
-                    )
-                    for name in fields
-                ],
+                "pictures": [self._picture(stems[name], name + alt) for name in fields],
             }
         return {"cases": list(shown.values())}
 
@@ -275,30 +232,30 @@ class _Content:
         same = [(n, r) for n, r in having if r.errors.case_ids == having[0][1].errors.case_ids]
         if not same:
             return {"parity": []}
-        names, reports = zip(*same, strict=True)
-        draw_parity(reports, self.folder, labels=names)
+        names, of = zip(*same, strict=True)
+        figures.draw_parity(of, self.folder, labels=names)
         alt = "Drag and lift from predicted fields over those from the reference, a dot per case."
         return {"parity": [self._picture("parity", alt)]}
 
     def _routes(self) -> dict[str, Any]:
-        pairs = [(r, n) for r, n in zip(self.runs, self.names, strict=True) if has_routes(r)]
+        case = figures.chosen_case(self.runs[0], "median", self.reports[0].errors)
+        pairs = zip(self.runs, self.names, strict=True)
+        pairs = [(r, n) for r, n in pairs if figures.has_routes(r) and case in r.case_ids]
         if not pairs:
             return {"routes": []}
         runs, names = zip(*pairs, strict=True)
-        case = chosen_case(self.runs[0], "median", self.reports[0].errors)
-        pairs = [pair for pair in pairs if case in pair[0].case_ids]
-        draw_spectrum(runs[: len(pairs)], case, self.folder, labels=names[: len(pairs)])
+        figures.draw_spectrum(runs, case, self.folder, labels=names)
         spectrum = "Singular values of the routing matrices of each block, mean over heads."
         shown = [self._picture("spectrum", f"{spectrum} Case {case}.")]
         require_rendering()
-        draw_routing(runs[0], case, self.folder, cameras=ALL_AROUND, label=names[0])
+        figures.draw_routing(runs[0], case, self.folder, cameras=ALL_AROUND, label=names[0])
         alt = f"Where the heaviest routes of {names[0]} draw from and return to on case {case}."
         return {"routes": [self._picture("routing", alt), *shown]}
 
     def _curves(self) -> dict[str, Any]:
         if "training" not in self.drawn:
             try:
-                draw_training(self.directories, self.folder)
+                figures.draw_training(self.directories, self.folder)
             except (OSError, ValueError) as reason:
                 self._warn(f"No training curves: {reason}")
                 return {}
@@ -310,87 +267,71 @@ class _Content:
         return {"data": base64.b64encode(path.read_bytes()).decode(), "alt": printable(alt)}
 
     def _about(self, directory: Path, name: str) -> dict[str, Any]:
-        config = load_yaml(directory / CONFIG)
-        rows: list[list[object]] = [["what", "value"]]
+        config, bounds = load_yaml(directory / CONFIG), None
         model = OmegaConf.select(config, "model._target_") or "?"
-        rows.append(["model", str(model).rpartition(".")[2]])
-        if not classifies(directory):
+        about: dict[str, object] = {"model": str(model).rpartition(".")[2]}
+        if not figures.classifies(directory):
             run = self.runs[self.names.index(name)]
             count = sum(parameter.numel() for parameter in run.model.parameters())
-            rows.append(["parameters", f"{count:,}"])
-            rows.append(["fields", ", ".join(run.channels.fields)])
-            inputs = [*run.channels.features, *run.channels.globals]
-            rows.append(["inputs", ", ".join(["coordinates", *inputs])])
+            about["parameters"] = f"{count:,}"
+            about["fields"] = ", ".join(run.channels.fields)
+            inputs = ["coordinates", *run.channels.features, *run.channels.globals]
+            about["inputs"] = ", ".join(inputs)
             cases = (run.training_set or {}).get("cases")
-            rows.append(["training cases", "?" if cases is None else f"{cases:,}"])
-        source = next((config.data.get(k) for k in ("builtin", "benchmark", "root", "sequences")
-                       if config.data.get(k)), "memory")  # fmt: skip
-        rows.append(["data", str(source)])
-        rows += [[key.replace("n_", "configured cases, "), str(config.data[key])]
-                 for key in ("n_train", "n_val", "n_test") if config.data.get(key)]  # fmt: skip
-        rows += _costs(directory)
+            about["training cases"] = "?" if cases is None else f"{cases:,}"
+            known = stored_bounds([run])
+            bounds = known if isinstance(known, Bounds) else None
+        sources = [config.data.get(k) for k in ("builtin", "benchmark", "root", "sequences")]
+        about["data"] = str(next(filter(None, sources), "memory"))
+        counts = {split: config.data.get(f"n_{split}") for split in ("train", "val", "test")}
+        about |= {f"configured cases, {split}": str(n) for split, n in counts.items() if n}
+        about |= _costs(directory)
         versions, command = directory / "versions.json", directory / "command.txt"
         if command.is_file():
-            rows.append(["command", command.read_text().strip()])
-        known = json.loads(versions.read_text()) if versions.is_file() else {}
-        bounds = None if classifies(directory) else stored_bounds([run])
-        bounds = bounds if isinstance(bounds, Bounds) else None
+            about["command"] = command.read_text().strip()
+        packages = json.loads(versions.read_text()) if versions.is_file() else {}
         return {
             "name": name,
             "bounds": bounds and bound_rows(bounds),
             "bound_notes": bounds.remarks if bounds else (),
-            "about": rows,
+            "about": [["what", "value"], *map(list, about.items())],
             "config": OmegaConf.to_yaml(config),
-            "versions": [["package", "version"], *([k, str(v)] for k, v in known.items())],
+            "versions": [["package", "version"], *([k, str(v)] for k, v in packages.items())],
         }
 
 
-def _costs(directory: Path) -> list[list[object]]:
+def _costs(directory: Path) -> dict[str, str]:
     try:
         rows = read_metrics(directory)
     except FileNotFoundError:
-        return []
-    found = [["steps", f"{max((row['step'] for row in rows), default=0):,}"]]
-    for key, name, form in (("seconds_per_step", "median time of a step", "{:.3g} s"),
-                            ("tokens_per_second", "median tokens per second", "{:,.0f}"),
-                            ("memory_mb", "peak memory", "{:,.0f} MB")):  # fmt: skip
-        values = [float(row[key]) for row in rows if row.get(key) is not None]
-        if values:
-            value = max(values) if key == "memory_mb" else float(np.median(values))
-            found.append([name, form.format(value)])
+        return {}
+    found = {"steps": f"{max((row['step'] for row in rows), default=0):,}"}
+    for key, name, form, pick in (
+        ("seconds_per_step", "median time of a step", "{:.3g} s", np.median),
+        ("tokens_per_second", "median tokens per second", "{:,.0f}", np.median),
+        ("memory_mb", "peak memory", "{:,.0f} MB", max),
+    ):
+        if values := [float(row[key]) for row in rows if row.get(key) is not None]:
+            found[name] = form.format(pick(values))
     return found
 
 
-def _tables(report: Report, is_large: bool) -> dict[str, Any]:
-    """Return the tables of a report, the worst case first."""
-    errors, header, *rows = report.errors, *case_rows(report)
+def _tables(report: Report) -> dict[str, Any]:
+    """Return a report and its tables, the worst case first."""
+    errors, header, *rows = report.errors, *reports.case_rows(report)
     order = np.argsort(-errors.per_case, kind="stable")
     counts, edges = np.histogram(errors.per_case, bins=min(24, max(4, len(rows) // 4)))
-    wide, tall = 390 / len(counts), 95 / max(counts.max(), 1)
-    percent = [f"{100 * edge:.3g} %" for edge in edges]
-    bars = [
-        {"x": f"{5 + i * wide + 0.5:.2f}", "width": f"{wide - 1:.2f}", "height": float(n * tall),
-         "title": f"{n} cases from {percent[i]} to {percent[i + 1]}"}
-        for i, n in enumerate(counts)
-    ]  # fmt: skip
     return {
-        "errors": error_rows(report),
-        "errors_caption": f"Relative L2 error in percent over {len(rows)} "
-        f"{SPLIT_NAMES[report.split]} cases",
+        "report": report,
+        "split": SPLIT_NAMES[report.split],
+        "errors": reports.error_rows(report),
         "baselines": describe_baselines(report.baselines) if report.baselines else None,
-        "notes": report.notes,
         "cases": [header, *(rows[i] for i in order)],
-        "csv": "errors.csv" if is_large else "evaluation.csv",
         "worst": errors.case_ids[order[0]],
-        "worst_error": f"{100 * errors.per_case[order[0]]:.2f} %",
-        "forces": force_rows(report) if report.forces is not None else None,
-        "histogram": {
-            "bars": bars,
-            "low": percent[0],
-            "high": percent[-1],
-            "alt": f"Histogram of the errors of {len(rows)} cases, {percent[0]} to {percent[-1]}, "
-            f"median {100 * errors.median:.3g} %",
-        },
+        "worst_error": errors.per_case[order[0]],
+        "forces": reports.force_rows(report) if report.forces is not None else None,
+        "counts": counts.tolist(),
+        "edges": [f"{100 * edge:.3g} %" for edge in edges],
     }
 
 

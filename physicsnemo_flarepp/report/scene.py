@@ -62,6 +62,11 @@ def case_layers(found: Mapping[str, CasePrediction], preset: Preset) -> dict[str
     return layers
 
 
+def band_layer(band: Float[np.ndarray, " N"], level: float) -> Layer:
+    """Return the half-width of a band that holds at a level."""
+    return Layer(f"band, {100 * level:g} %", band, (0.0, error_limits({"": np.asarray(band)})[1]))
+
+
 def make_scene(
     title: str,
     mesh: pv.DataSet,
@@ -74,20 +79,8 @@ def make_scene(
     """Return what the view of a page draws, ready for JSON.
 
     Surfaces are whole, volumes are cut across each axis, clouds are points. A surface with more
-    triangles than fit into a page is decimated, and a note says so.
-
-    Parameters
-    ----------
-    title : str
-        What is shown.
-    mesh, association
-        Where the values are: at its points or its cells, in their order.
-    layers : Mapping[str, sequence of Layer]
-        The quantities of each field.
-    up : str
-        Axis that is up.
-    notes : sequence of str
-        Sentences below the view.
+    triangles than fit into a page is decimated, and a note below the view says so. `layers` has the
+    quantities of each field, at the points or cells of the mesh.
     """
     flat = [layer.values for several in layers.values() for layer in several]
     columns = np.stack([np.asarray(values, np.float32) for values in flat], axis=1)

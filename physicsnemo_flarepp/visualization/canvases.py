@@ -11,7 +11,6 @@ from ..meshes.measures import cloud_triangles
 
 Crop = tuple[float, float, float, float]
 Limits = tuple[float, float]
-ASSOCIATIONS = ("auto", "point", "cell")
 # Fields show the range between these percentiles of the reference, errors up to the last of the
 # larger |error| (paper, "Rendering conventions").
 FIELD_PERCENTILES = (0.5, 99.5)
@@ -50,13 +49,9 @@ def triangulate_cloud(
     """
     points = np.asarray(points, float)
     if points.ndim != 2 or points.shape[1] not in (2, 3) or len(points) < 3:
-        raise ValueError(
-            f"points has shape {points.shape}, expected (N, 2) or (N, 3) with at least 3 points"
-        )
+        raise ValueError(f"points has shape {points.shape}, expected (N >= 3, 2 or 3)")
     if points.shape[1] == 3 and np.ptp(points[:, 2]) > 1e-6 * np.ptp(points[:, :2]):
-        raise ValueError(
-            "points do not lie in a plane of constant z; only planar clouds can be triangulated"
-        )
+        raise ValueError("points do not lie in a plane of constant z, so they have no triangles")
     plane = points[:, :2]
     faces = cloud_triangles(plane, alpha)
     if not len(faces):
@@ -68,25 +63,16 @@ def association_of(
     mesh: pv.DataSet, n_values: int, association: str = "auto", what: str = "values"
 ) -> str:
     """Return whether `n_values` values belong to the ``point`` or the ``cell`` of a mesh."""
-    if association not in ASSOCIATIONS:
-        raise ValueError(f"association is {association!r}, expected one of {ASSOCIATIONS}")
     counts = {"point": mesh.n_points, "cell": mesh.n_cells}
-    if association == "auto":
-        # A bare cloud stores one vertex cell per point: values belong to its points.
-        fits = ["point"] if is_cloud(mesh) else [k for k, n in counts.items() if n == n_values]
-        if len(fits) == 2:
-            raise ValueError(
-                f"the mesh has {n_values} points and {n_values} cells; say which of them the "
-                "values belong to with association='point' or 'cell'"
-            )
-        association = fits[0] if fits else "auto"
-    if counts.get(association) != n_values:
+    if association == "auto" and is_cloud(mesh):
+        association = "point"  # it stores a vertex cell for each point
+    fits = [kind for kind, n in counts.items() if n == n_values and association in ("auto", kind)]
+    if len(fits) != 1:
         raise ValueError(
-            f"{n_values} {what} for a mesh of {mesh.n_points} points and {mesh.n_cells} cells"
-            + ("" if association == "auto" else f" (association {association!r})")
-            + "; give one value per point or per cell of the whole case"
+            f"{n_values} {what} for a mesh of {mesh.n_points} points and {mesh.n_cells} cells, "
+            f"association {association!r}; give one value for each 'point' or 'cell', and say which"
         )
-    return association
+    return fits[0]
 
 
 def is_cloud(mesh: pv.DataSet) -> bool:
@@ -175,7 +161,6 @@ def make_canvas(
     association: str = "auto",
     mask: Bool[np.ndarray, " N"] | None = None,
     crop: Crop | None = None,
-    alpha: float | None = None,
 ) -> Canvas:
     """Prepare a mesh of any kind for painting, with arguments as in ``plot_comparison``.
 
@@ -187,19 +172,15 @@ def make_canvas(
         association = "point"  # files of cell centres say "cell", but here they are points
     mask = np.ones(n_tokens, bool) if mask is None else np.asarray(mask)
     if mask.dtype != bool or mask.shape != (n_tokens,):
-        raise ValueError(
-            f"mask must be boolean of shape ({n_tokens},), True where there is data, got "
-            f"{mask.dtype} of shape {mask.shape}"
-        )
-    if not mask.any():
-        raise ValueError("mask is False everywhere: there is nothing to draw")
+        found = f"{mask.dtype} of shape {mask.shape}"
+        raise ValueError(f"mask must be boolean of shape ({n_tokens},), got {found}")
     flat = is_flat(mesh)
     shown = mask & _inside(mesh, association, crop, flat)
     if not shown.any():
-        raise ValueError(f"mask leaves no token with data inside the crop {crop}")
+        raise ValueError(f"mask and crop {crop} leave no token with data")
     rows, faces = None, mesh
     if is_cloud(mesh):
-        faces = triangulate_cloud(mesh.points, alpha=alpha) if flat else mesh
+        faces = triangulate_cloud(mesh.points) if flat else mesh
     elif not isinstance(mesh, pv.PolyData):
         ids = {"pass_pointid": True, "pass_cellid": True}
         faces = mesh.extract_surface(**ids, algorithm="dataset_surface")
@@ -250,25 +231,24 @@ def _inside(
 
 
 def check_values(
-    name: str, values: np.ndarray, n_tokens: int, mask: Bool[np.ndarray, " N"] | None = None
+    name: str,
+    values: np.ndarray,
+    n: int,
+    mask: Bool[np.ndarray, " N"] | None = None,
+    what: str = "token",
 ) -> Float[np.ndarray, " N"]:
-    """Return a finite float for each token with data, (N,), or raise with the array's name."""
+    """Return a finite float for each token or case with data, (N,), or raise with the name."""
     values = np.asarray(values)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
-    if values.shape != (n_tokens,):
-        raise ValueError(
-            f"{name} has shape {values.shape}, expected ({n_tokens},): one value for each of the "
-            f"{n_tokens} tokens of the whole case, one channel"
-        )
+    if values.shape != (n,) or n == 0:
+        raise ValueError(f"{name} has shape {values.shape}, expected ({n},): one value per {what}")
     if values.dtype.kind not in "fiu":
         raise TypeError(f"{name} holds {values.dtype}, expected real numbers")
-    bad = ~np.isfinite(values) & (True if mask is None else mask)
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
+    bad = np.flatnonzero(~np.isfinite(values) & (True if mask is None else mask))
+    if len(bad):
         raise ValueError(
-            f"{name} holds {values[row]} at token {row} ({int(bad.sum())} of {n_tokens} tokens "
-            "are not finite); mask tokens without data"
+            f"{name} holds {values[bad[0]]} at {what} {bad[0]} ({len(bad)} of {n} are not finite)"
         )
     return values.astype(np.float64)
 

@@ -27,8 +27,6 @@ from .pages import (
     PictureDrawing,
     Pixels,
     Theme,
-    check_paths,
-    styled,
     with_units,
 )
 from .rendering import MeshRenderer
@@ -68,7 +66,6 @@ def plot_comparison(
     cameras: Sequence[str | Camera] | None = None,
     mask: Bool[np.ndarray, " N"] | None = None,
     crop: Crop | None = None,
-    alpha: float | None = None,
     field_range: Limits | None = None,
     vector_errors: Mapping[str, float] | None = None,
     weights: Float[np.ndarray, " N"] | None = None,
@@ -84,7 +81,7 @@ def plot_comparison(
     tokens in the picture, relative L2 errors from all tokens with data.
 
     Views are rows, fields and errors columns. One view of several models has the fields above and
-    the errors below.
+    the errors below. Raises :class:`RenderingUnavailable` without OpenGL.
 
     Parameters
     ----------
@@ -106,8 +103,6 @@ def plot_comparison(
         True where a token has data, shape (N,).
     crop : tuple of float, optional
         (x_min, x_max, y_min, y_max) to look at; planar meshes only.
-    alpha : float, optional
-        Largest circumradius of a face of a point cloud; see :func:`triangulate_cloud`.
     field_range : tuple of float, optional
         Limits of the field scale; percentiles 0.5 and 99.5 of the reference by default.
     vector_errors : Mapping[str, float], optional
@@ -123,13 +118,6 @@ def plot_comparison(
     path : path-like or sequence of path-like, optional
         Where to write it: ``.png``, ``.pdf`` or ``.svg`` (pictures are embedded, text is vectors).
 
-    Raises
-    ------
-    ValueError
-        If an array does not fit the mesh or is not finite; the error names it.
-    RenderingUnavailable
-        If OpenGL is unavailable.
-
     Examples
     --------
     >>> grid = pv.ImageData(dimensions=(9, 5, 1))
@@ -139,7 +127,6 @@ def plot_comparison(
     >>> round(drawn.error_limits[1], 6), list(drawn.rectangles)[-1]
     (0.1, ('error', 'FLARE++', 'plan'))
     """
-    paths = check_paths(path)
     if not predictions:
         raise ValueError("predictions is empty; give at least one array by the name of its model")
     if "reference" in predictions:
@@ -152,7 +139,7 @@ def plot_comparison(
         )
     n_tokens = np.shape(reference)[0] if np.ndim(reference) else 0
     association = association_of(mesh, n_tokens, association, "reference values")
-    canvas = make_canvas(mesh, n_tokens, association=association, mask=mask, crop=crop, alpha=alpha)
+    canvas = make_canvas(mesh, n_tokens, association=association, mask=mask, crop=crop)
     reference = check_values("reference", reference, n_tokens, mask)
     predictions = {
         name: check_values(f"the prediction of {name!r}", values, n_tokens, mask)
@@ -190,34 +177,34 @@ def plot_comparison(
             n: f" error, rel. L2\nmagnitude {error:.2%}, vector {vector_errors[n]:.2%}"
             for n, error in errors.items()
         }
-    with styled(theme):
-        page, above, below = _lay_out(pictures, views, headings, norm, theme)
+    stacked = len(views) == 1 and len(predictions) > 1
+    n_columns = 1 + len(predictions) * (1 if stacked else 2)
+    with _panels(theme, n_columns, [*views] * (1 + stacked), path) as page:
+        above, below = _lay_out(page, pictures, views, headings, norm, stacked)
         page.title(title)
         shown = [values[canvas.shown] for values in fields.values()]
         page.bar(above, theme.fields(), limits, with_units(field, units), shown)
         label = with_units(f"error of {field}", units)
         page.bar(below, theme.errors(), bounds, label, list(seen.values()))
-        image, paths = page.finish(paths)
     names = tuple(view.camera.name for view in views)
-    return Comparison(image, paths, page.rectangles, limits, bounds, errors, names)
+    return Comparison(*page.drawn, page.rectangles, limits, bounds, errors, names)
 
 
-def _panels(theme: Theme, n_columns: int, views: Sequence[View]) -> Page:
+def _panels(theme: Theme, n_columns: int, views: Sequence[View], path: Paths) -> Page:
     heights = [max(view.size[1], LOWEST * theme.dpi) for view in views]
-    return Page(theme, [theme.panel_width * theme.dpi] * n_columns, heights)
+    return Page(theme, [theme.panel_width * theme.dpi] * n_columns, heights, path)
 
 
 def _lay_out(
+    page: Page,
     pictures: Mapping[tuple[str, str, str], Pixels],
     views: Sequence[View],
     headings: Mapping[str, str],
     norm: str,
-    theme: Theme,
-) -> tuple[Page, Sequence[Axes], Sequence[Axes]]:
-    """Return the page of panels, and the axes above the bars of the fields and of the errors."""
+    stacked: bool,
+) -> tuple[Sequence[Axes], Sequence[Axes]]:
+    """Fill the panels; return the axes above the bars of the fields and of the errors."""
     order, n_models = ["reference", *headings], len(headings)
-    stacked = len(views) == 1 and n_models > 1
-    page = _panels(theme, 1 + n_models * (1 if stacked else 2), [*views] * (1 + stacked))
     cameras = [view.camera.name for view in views]
     for (kind, name, camera), picture in pictures.items():
         wrong, view = kind == "error", cameras.index(camera)
@@ -231,9 +218,9 @@ def _lay_out(
     if stacked:
         centred = {"ha": "center", "va": "center", "linespacing": 1.35}
         page.blank(1, 0).text(0.5, 0.5, f"{_IN_A_CELL},\n{norm}", **centred)
-        return page, page.axes[0], page.axes[1, 1:]
+        return page.axes[0], page.axes[1, 1:]
     page.note(f"{norm}\n{_CONVENTION}")
-    return page, page.axes[-1, : n_models + 1], page.axes[-1, n_models + 1 :]
+    return page.axes[-1, : n_models + 1], page.axes[-1, n_models + 1 :]
 
 
 @dataclass(frozen=True)
@@ -255,17 +242,9 @@ def plot_surfaces(
 ) -> SurfaceFigure:
     """Draw signed values on surfaces, views as rows, on one diverging scale about 0.
 
-    Parameters
-    ----------
-    columns : Mapping[str, tuple]
-        By the heading of its column, a surface and values at its points or cells, (N,); None
-        shows the bare surface.
-    label : str
-        What the values are, with units.
-    cameras, title, theme, path
-        As in :func:`plot_comparison`.
-    note : str, optional
-        Last lines of the page.
+    Each column has a surface and values at its points or cells, (N,), or None for the bare surface.
+    `label` says what the values are, with units; `note` is at the end of the page. Other arguments
+    are as in :func:`plot_comparison`.
 
     Examples
     --------
@@ -275,7 +254,6 @@ def plot_surfaces(
     >>> list(drawn.rectangles), drawn.limits[0] == -drawn.limits[1]
     ([('z', 'side')], True)
     """
-    paths = check_paths(path)
     if not columns:
         raise ValueError("columns is empty; give at least one surface by its heading")
     known = {
@@ -287,8 +265,7 @@ def plot_surfaces(
     # One scale of lengths: all surfaces together give the views.
     cloud = pv.PolyData(np.concatenate([mesh.points for mesh, _ in columns.values()]))
     views = make_views(make_canvas(cloud, cloud.n_points), theme, cameras)
-    with styled(theme):
-        page = _panels(theme, len(columns), views)
+    with _panels(theme, len(columns), views, path) as page:
         for column, (name, (mesh, _)) in enumerate(columns.items()):
             values = known.get(name)
             canvas = make_canvas(mesh, mesh.n_points if values is None else len(values))
@@ -308,40 +285,23 @@ def plot_surfaces(
         page.note(note)
         if limits is not None:
             page.bar(page.axes[-1], theme.errors(), limits, label, list(known.values()))
-        image, paths = page.finish(paths)
-    return SurfaceFigure(image, paths, page.rectangles, limits)
+    return SurfaceFigure(*page.drawn, page.rectangles, limits)
 
 
 @dataclass(frozen=True)
 class Exhibit:
-    """One column of a gallery.
+    """One column of a gallery; `association` and `crop` are as in :func:`plot_comparison`."""
 
-    Parameters
-    ----------
-    title, case : str
-        Name of the benchmark or run and, optionally, of the case, below it.
-    mesh : pyvista.DataSet
-        Mesh of the case.
-    target, target_label : numpy.ndarray, str
-        The field to predict, (N,), and its name, with units where it has some.
-    source, source_label : numpy.ndarray, str
-        The input field, (N,), and its name. None shows the geometry, where that alone is the input.
-    association, crop
-        As in :func:`plot_comparison`.
-    camera : str or Camera
-        View of a surface; planar meshes have their own.
-    """
-
-    title: str
+    title: str  #: name of the benchmark or run
     mesh: pv.DataSet
-    target: Float[np.ndarray, " N"]
-    target_label: str
-    source: Float[np.ndarray, " N"] | None = None
+    target: Float[np.ndarray, " N"]  #: the field to predict
+    target_label: str  #: its name, with units
+    source: Float[np.ndarray, " N"] | None = None  #: the input field; None shows the geometry
     source_label: str = "geometry"
     association: str = "auto"
-    camera: str | Camera = "three-quarter"
+    camera: str | Camera = "three-quarter"  #: view of a surface
     crop: Crop | None = None
-    case: str | None = None
+    case: str | None = None  #: written below the title
 
 
 @dataclass(frozen=True)
@@ -359,12 +319,7 @@ def plot_gallery(
 ) -> Gallery:
     """Draw input above and target below for each benchmark, each on its own scale.
 
-    Parameters
-    ----------
-    exhibits : sequence of Exhibit
-        The columns.
-    theme, path
-        As in :func:`plot_comparison`.
+    Exhibits are the columns; `theme` and `path` are as in :func:`plot_comparison`.
 
     Examples
     --------
@@ -374,15 +329,14 @@ def plot_gallery(
     >>> sorted(plot_gallery([column], theme=Theme(dpi=50, panel_width=1.0)).rectangles)
     [('Darcy', 'input'), ('Darcy', 'target')]
     """
-    paths = check_paths(path)
     titles = [exhibit.title for exhibit in exhibits]
     if not titles or len(set(titles)) < len(titles):
         raise ValueError(f"exhibits need at least one column, titles of their own; got {titles}")
     drawn = [_exhibited(exhibit, theme) for exhibit in exhibits]
     height = max(len(picture) for column in drawn for picture, *_ in column.values())
     limits, named = {}, any(exhibit.case is not None for exhibit in exhibits)
-    with styled(theme):
-        page = Page(theme, [theme.panel_width * theme.dpi] * len(drawn), [height, height])
+    widths = [theme.panel_width * theme.dpi] * len(drawn)
+    with Page(theme, widths, [height, height], path) as page:
         for column, (exhibit, entries) in enumerate(zip(exhibits, drawn, strict=True)):
             for row, (kind, (picture, label, scale, seen)) in enumerate(entries.items()):
                 key = exhibit.title, kind
@@ -396,8 +350,7 @@ def plot_gallery(
             page.head(page.axes[0, column], exhibit.title, f"\n{case}" if named else "")
         for axis, kind in zip(page.axes[:, 0], ("input", "target"), strict=True):
             page.beside(axis, kind)
-        image, paths = page.finish(paths)
-    return Gallery(image, paths, page.rectangles, limits)
+    return Gallery(*page.drawn, page.rectangles, limits)
 
 
 def _exhibited(

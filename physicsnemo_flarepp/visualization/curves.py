@@ -18,7 +18,8 @@ from matplotlib.ticker import (
 )
 
 from ..ops.errors import r_squared
-from .pages import LIGHT, Drawing, Page, Paths, Theme, check_paths, styled
+from .canvases import check_values
+from .pages import LIGHT, Drawing, Page, Paths, Theme
 
 _SMOOTHED_TO = 200  # points of a loss curve
 _STYLES = {"val": {"marker": "."}, "test": {"marker": ".", "linestyle": "--"}}
@@ -73,12 +74,10 @@ def plot_training(
     >>> plot_training({"FLARE++": rows}, theme=Theme(dpi=50)).final_error
     {'FLARE++': 0.25}
     """
-    paths = check_paths(path)
     if not histories:
         raise ValueError("histories is empty; give the rows of at least one run by its name")
     final, best, splits = {}, {}, set()
-    with styled(theme):
-        page = Page(theme, [3.0 * theme.dpi] * 2, [2.2 * theme.dpi])
+    with Page(theme, [3.0 * theme.dpi] * 2, [2.2 * theme.dpi], path) as page:
         losses, errors = page.axes[0]
         key = {name: {"color": color} for name, color in colors_by_name(histories, theme).items()}
         levels = set()  # of predicting the mean; runs on the same data share it
@@ -121,8 +120,7 @@ def plot_training(
             axis.set_xlabel("step")
             page.beside(axis, label)
             axis.grid(alpha=0.25, linewidth=0.5, which="both")
-        image, paths = page.finish(paths)
-    return TrainingCurves(image, paths, final, best)
+    return TrainingCurves(*page.drawn, final, best)
 
 
 def _series(
@@ -191,14 +189,8 @@ def plot_parity(
 ) -> Parity:
     """Draw predicted over true values, one panel per quantity, one mark per case.
 
-    Parameters
-    ----------
-    truth : Mapping[str, numpy.ndarray]
-        True values of each quantity over the cases, such as ``{"drag": ..., "lift": ...}``.
-    predictions : Mapping[str, Mapping[str, numpy.ndarray]]
-        The same of each model.
-    title, theme, path
-        As in :func:`plot_comparison`.
+    `truth` has the values of each quantity over the cases, such as ``{"drag": ..., "lift": ...}``,
+    `predictions` the same of each model. Other arguments are as in :func:`plot_comparison`.
 
     Examples
     --------
@@ -207,22 +199,20 @@ def plot_parity(
     >>> drawn.r_squared
     {'FLARE++': {'drag': 1.0}}
     """
-    paths = check_paths(path)
     if not truth or not predictions:
         raise ValueError("truth and predictions must each name at least one array")
     scores: dict[str, dict[str, float]] = {model: {} for model in predictions}
     look = {"linestyle": "none", "markersize": 3.5, "markeredgewidth": 0, "alpha": 0.85}
-    with styled(theme):
-        side = 2.2 * theme.dpi
-        page = Page(theme, [side] * len(truth), [side])
+    side = 2.2 * theme.dpi
+    with Page(theme, [side] * len(truth), [side], path) as page:
         colors = colors_by_name(predictions, theme)
         for axis, (quantity, values) in zip(page.axes[0], truth.items(), strict=True):
-            true = _checked_numbers(f"true {quantity}", values, None)
+            true = check_values(f"true {quantity}", values, len(values), what="case")
             for number, (model, found) in enumerate(predictions.items()):
                 if quantity not in found:
                     raise ValueError(f"{model!r} predicts {sorted(found)}, not {quantity!r}")
                 name = f"{quantity} of {model!r}"
-                predicted = _checked_numbers(name, found[quantity], len(true))
+                predicted = check_values(name, found[quantity], len(true), what="case")
                 score = r_squared(torch.from_numpy(predicted), torch.from_numpy(true))
                 scores[model][quantity] = score
                 label = f"{model}, R² = {'-' if math.isnan(score) else f'{score:.3f}'}"
@@ -243,16 +233,4 @@ def plot_parity(
             for text, model in zip(legend.get_texts(), predictions, strict=True):
                 page.fit(text, 0.85 * side, text.get_text().removeprefix(model))
         page.title(title)
-        image, paths = page.finish(paths)
-    return Parity(image, paths, scores)
-
-
-def _checked_numbers(name: str, values: np.ndarray, n: int | None) -> np.ndarray:
-    values = np.asarray(values, float)
-    if values.ndim != 1 or len(values) != (len(values) if n is None else n) or not len(values):
-        expected = "(cases,)" if n is None else f"({n},)"
-        raise ValueError(f"{name} has shape {values.shape}, expected {expected}: one per case")
-    if not np.isfinite(values).all():
-        case = int(np.flatnonzero(~np.isfinite(values))[0])
-        raise ValueError(f"{name} holds {values[case]} for case number {case}")
-    return values
+    return Parity(*page.drawn, scores)

@@ -2,10 +2,9 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import matplotlib.style
 import numpy as np
@@ -46,32 +45,6 @@ _WITHOUT_DATE = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 class Theme:
     """How figures look; pass another one instead of style arguments.
 
-    Parameters
-    ----------
-    background, foreground : str
-        Colours of the page and of text and lines.
-    no_data : str
-        Colour of regions without data: masked cells, voids, the outside of a flat domain.
-    surface, edges : str
-        Colours of geometry that carries no field, and of its edges.
-    field_map : str
-        Sequential colour map of fields, by Matplotlib's name. The default can be told apart by
-        readers with colour-vision deficiency and in greyscale.
-    error_colors : tuple of str
-        Colours of errors from the negative to the positive limit, evenly spaced, an odd number of
-        them: the middle one, of zero, is neutral.
-    weight_colors : tuple of str
-        Colours of weights above 0; a weight of 0 has the colour of the surface.
-    cycle : tuple of str
-        Colours of curves and points.
-    font, font_size : str, float
-        Font family, and size of labels in points; titles are one point larger.
-    dpi, panel_width : int, float
-        Pixels per inch, and inches of one panel.
-    shading, error_shading : float
-        Share of the light on 3-D surfaces that depends on direction: 0 is flat colour. Less where
-        errors are shown, so that no error is never taken for no data.
-
     Examples
     --------
     >>> DARK.background, LIGHT.errors()(0.5) == DARK.errors()(0.5)
@@ -79,20 +52,26 @@ class Theme:
     """
 
     background: str = "#ffffff"
-    foreground: str = "#1a1a1a"
-    no_data: str = "#b4b4b4"
-    surface: str = "#e4e7ec"
-    edges: str = "#5a6270"
-    field_map: str = "viridis"
+    foreground: str = "#1a1a1a"  #: text and lines
+    no_data: str = "#b4b4b4"  #: masked cells, voids, the outside of a flat domain
+    surface: str = "#e4e7ec"  #: geometry that carries no field
+    edges: str = "#5a6270"  #: of that geometry
+    field_map: str = "viridis"  #: of Matplotlib; safe in greyscale and for the colour-blind
+    #: Of errors from the negative to the positive limit: an odd number, the middle one neutral.
     error_colors: tuple[str, ...] = ("#0b3a73", "#3b82bd", "#f7f7f7", "#cb4b45", "#6b0d1e")
+    #: Of weights above 0; a weight of 0 has the colour of the surface.
     weight_colors: tuple[str, ...] = ("#8cbce0", "#4a84c4", "#4250a6", "#4a1486")
-    cycle: tuple[str, ...] = tuple(_OKABE_ITO.split())
+    cycle: tuple[str, ...] = tuple(_OKABE_ITO.split())  #: curves and points
     font: str = "DejaVu Sans"
-    font_size: float = 8.0
+    font_size: float = 8.0  #: points of labels; titles have one more
     dpi: int = 200
-    panel_width: float = 2.4
-    shading: float = 0.3
-    error_shading: float = 0.12
+    panel_width: float = 2.4  #: inches
+    shading: float = 0.3  #: share of the light on 3-D surfaces that depends on direction
+    error_shading: float = 0.12  #: less, so that no error is never taken for no data
+
+    def __post_init__(self) -> None:
+        if not (self.dpi > 0 and self.panel_width > 0):
+            raise ValueError(f"dpi is {self.dpi}, panel_width {self.panel_width}; both must be > 0")
 
     def fields(self) -> Colormap:
         """Return the colour map of fields, with ``N_COLORS`` entries."""
@@ -168,43 +147,13 @@ class PictureDrawing(Drawing):
         raise ValueError(f"there is no panel {key}; there are {list(self.rectangles)}")
 
 
-def check_paths(path: Paths) -> tuple[Path, ...]:
-    """Return the files to write; raise on a format that figures cannot have."""
-    paths = () if path is None else [path] if isinstance(path, str | os.PathLike) else path
-    paths = tuple(map(Path, paths))
-    for target in paths:
-        if target.suffix not in FORMATS:
-            raise ValueError(f"path {str(target)!r} must end in one of {FORMATS}")
-    return paths
-
-
-def styled(theme: Theme) -> AbstractContextManager:
-    """Draw by the theme and Matplotlib's defaults, whatever the user has set."""
-    return matplotlib.style.context(["default", theme.settings()])
-
-
 def with_units(name: str, units: str | None) -> str:
-    """Return the label of a quantity.
-
-    Parameters
-    ----------
-    name, units : str
-        Name of the quantity and its units; None if it has none.
-
-    Examples
-    --------
-    >>> with_units("p", "Pa"), with_units("Mach", None)
-    ('p [Pa]', 'Mach')
-    """
+    """Return the label of a quantity: ``p [Pa]``, or its name alone if it has no units."""
     return f"{name} [{units}]" if units else name
 
 
 def plain_label(name: str) -> str:
-    r"""Return a name from a file as a label that shows it as it is, dollars included.
-
-    >>> print(plain_label("$p$\x1b[2J"))
-    \$p\$\x1b[2J
-    """
+    """Return a name from a file as a label that shows it as it is, dollars included."""
     return printable(name).replace("$", r"\$")
 
 
@@ -223,22 +172,46 @@ def _corner(picture: Pixels, width: int, height: int, low: bool) -> tuple[int, i
 
 
 class Page:
-    """A grid of axes of given sizes in pixels, as large as its words need; within `styled`."""
+    """A grid of axes of given sizes in pixels, as large as its words need.
 
-    def __init__(self, theme: Theme, widths: Sequence[float], heights: Sequence[float]) -> None:
+    Within its context figures are drawn by the theme and Matplotlib's defaults, whatever the user
+    has set; at its end the page is `drawn`: an image, and the files written.
+    """
+
+    def __init__(
+        self, theme: Theme, widths: Sequence[float], heights: Sequence[float], path: Paths = None
+    ) -> None:
+        paths = () if path is None else [path] if isinstance(path, str | os.PathLike) else path
+        self.paths = tuple(map(Path, paths))
+        for target in self.paths:
+            if target.suffix not in FORMATS:
+                raise ValueError(f"path {str(target)!r} must end in one of {FORMATS}")
         self.theme = theme
         self.widths, self.heights = ([round(x) for x in sizes] for sizes in (widths, heights))
+
+    def __enter__(self) -> Self:
+        self._style = matplotlib.style.context(["default", self.theme.settings()])
+        self._style.__enter__()
+        theme = self.theme
         room = 4 * theme.dpi  # for words; the first layout must not squeeze the axes to nothing
         size = [(sum(lengths) + room) / theme.dpi for lengths in (self.widths, self.heights)]
         layout = ConstrainedLayoutEngine(w_pad=_PAD, h_pad=_PAD, wspace=0, hspace=0)
         self.figure = Figure(figsize=size, dpi=theme.dpi, layout=layout)
         self.canvas = FigureCanvasAgg(self.figure)
         ratios = {"width_ratios": self.widths, "height_ratios": self.heights}
-        shape = len(heights), len(widths)
+        shape = len(self.heights), len(self.widths)
         self.axes = self.figure.subplots(*shape, squeeze=False, gridspec_kw=ratios)
         self.rectangles: dict[tuple, Rectangle] = {}
         self._pictures: list[tuple[tuple, Pixels, int, int, bool]] = []
         self._lines: list[Text] = []  # above and below all axes, from the left of the first
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self.drawn = self._finish()
+        finally:
+            self._style.__exit__(None, None, None)
 
     def picture(
         self, key: tuple, picture: Pixels, row: int, column: int, *, low: bool = False
@@ -375,12 +348,12 @@ class Page:
             corner = round(box.x0) + left, round(page[1]) - round(box.y1) + top
             self.rectangles[key] = (*corner, picture.shape[1], picture.shape[0])
 
-    def finish(self, paths: Sequence[Path]) -> tuple[Pixels, tuple[Path, ...]]:
+    def _finish(self) -> tuple[Pixels, tuple[Path, ...]]:
         """Return the page as an image and write it to files."""
         self._settle()
         self.canvas.draw()
         pixels = np.asarray(self.canvas.buffer_rgba())[..., :3].copy()
-        for target in paths:
+        for target in self.paths:
             target.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(target) as draft:
                 if target.suffix == ".png":
@@ -388,4 +361,4 @@ class Page:
                     image.save(draft, dpi=(self.theme.dpi, self.theme.dpi))
                 else:  # dates would make two runs differ
                     self.figure.savefig(draft, metadata=_WITHOUT_DATE[target.suffix])
-        return pixels, tuple(paths)
+        return pixels, self.paths

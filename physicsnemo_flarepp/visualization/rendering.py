@@ -5,15 +5,13 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyvista as pv
 from jaxtyping import Float
 from matplotlib.colors import Colormap
-from vtkmodules.vtkCommonCore import vtkLogger
 
 from ..files import whole_file
 from .canvases import Canvas, Limits, data_of, field_limits, make_canvas
@@ -29,17 +27,6 @@ assert plotter.screenshot(return_img=True)[16, 16, 0] > 200, "the picture is emp
 _PROBE_SECONDS = 120
 _SAMPLES = 8  # per pixel
 _LARGEST = 16384  # pixels of a side that most drivers draw
-
-
-@contextmanager
-def quiet_vtk() -> Iterator[None]:
-    """Keep VTK's warning about a missing X server out of the terminal; errors are still printed."""
-    kept = vtkLogger.GetCurrentVerbosityCutoff()
-    vtkLogger.SetStderrVerbosity(vtkLogger.VERBOSITY_ERROR)
-    try:
-        yield
-    finally:
-        vtkLogger.SetStderrVerbosity(kept)
 
 
 class RenderingUnavailable(RuntimeError):
@@ -73,19 +60,14 @@ def require_rendering() -> None:
     """Raise unless VTK can render here.
 
     VTK aborts the process if it finds no OpenGL, so the first call tries in a child process
-    (about 2 s); the answer is kept for the life of this process.
-
-    Raises
-    ------
-    RenderingUnavailable
-        With the Debian packages to install.
+    (about 2 s); the answer is kept for the life of this process. The error names the packages to
+    install.
     """
     reason = _probe_failure()
     if reason is not None:
         raise RenderingUnavailable(
             f"OpenGL is unavailable, and figures of meshes need it: {reason}. On Debian or Ubuntu "
-            "install a software renderer: apt-get install libegl1 libgl1 libxrender1. Everything "
-            "but these figures works without it"
+            "install a software renderer: apt-get install libegl1 libgl1 libxrender1"
         )
 
 
@@ -111,11 +93,10 @@ class MeshRenderer:
         area = max(width * height for width, height in (view.size for view in views))
         spacing = np.sqrt(area / max(1, self._mesh.n_points / 2))
         self._point_size = float(np.clip(2.3 * spacing, 2.0, 16.0))
-        self._depth: dict[str, tuple[float, float]] = {}
         defaults = pv.themes.Theme()  # pyvista's own, whatever the user has set
         defaults.multi_samples = _SAMPLES
         look = {"lighting": "none", "window_size": (64, 64), "theme": defaults}
-        with quiet_vtk():
+        with pv.vtk_verbosity("error"):  # it warns of a missing X server
             self._plotter = pv.Plotter(off_screen=True, **look)
         # What a flat mesh does not cover is no data.
         self._plotter.set_background(theme.no_data if canvas.flat else theme.background)
@@ -179,18 +160,13 @@ class MeshRenderer:
                 f"a picture of {width} x {height} pixels is more than OpenGL draws ({_LARGEST} a "
                 "side); lower dpi or panel_width of the theme"
             )
-        left, right, bottom, top = view.window
-        camera, axes = view.camera, view.camera.axes()
-        if camera.name not in self._depth:
-            self._depth[camera.name] = tuple(camera.extent(self._canvas)[2])
-        near, far = self._depth[camera.name]
-        room = max(far - near, right - left, top - bottom)
-        focus = axes.T @ [(left + right) / 2, (bottom + top) / 2, (near + far) / 2]
+        axes, spans = view.camera.axes(), np.ptp(view.window, axis=1)
+        room, focus = spans.max(), axes.T @ view.window.mean(axis=1)
         eye = self._plotter.camera
         eye.position, eye.focal_point, eye.up = focus + axes[2] * 2 * room, focus, axes[1]
-        eye.parallel_scale = (top - bottom) / 2
+        eye.parallel_scale = spans[1] / 2
         eye.clipping_range = (room, 3 * room)
-        with quiet_vtk():
+        with pv.vtk_verbosity("error"):
             self._plotter.window_size = view.size
             image = self._plotter.screenshot(return_img=True)
         return np.ascontiguousarray(image[..., :3])
@@ -222,28 +198,16 @@ def export_html(
 ) -> Path:
     """Write a page that shows one field on the mesh, to turn and zoom in a browser.
 
-    Parameters
-    ----------
-    path : path-like
-        The file, ending in ``.html``.
-    mesh, values, association
-        As in :func:`plot_comparison`.
-    limits : tuple of float, optional
-        Colour limits; percentiles 0.5 and 99.5 by default.
-    theme
-        As in :func:`plot_comparison`.
-
-    Raises
-    ------
-    MissingExtra
-        If the extra ``html`` is not installed.
+    `path` ends in ``.html``; colour `limits` are percentiles 0.5 and 99.5 by default. The other
+    arguments are as in :func:`plot_comparison`. Raises :class:`MissingExtra` without the extra
+    ``html``.
     """
     require_html()
     require_rendering()
     path = Path(path)
     canvas = make_canvas(mesh, len(values), association=association)
     table = lookup_table(theme.fields(), limits or field_limits(values), theme.no_data)
-    with quiet_vtk():
+    with pv.vtk_verbosity("error"):
         plotter = pv.Plotter(off_screen=True)
     plotter.set_background(theme.background)
     shown, place = canvas.values(np.asarray(values)), canvas.association

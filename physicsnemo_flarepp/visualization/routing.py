@@ -18,9 +18,7 @@ from .pages import (
     Paths,
     PictureDrawing,
     Theme,
-    check_paths,
     padded,
-    styled,
 )
 from .rendering import MeshRenderer
 from .views import ALL_AROUND, Camera, make_views
@@ -85,7 +83,6 @@ def plot_routing(
     >>> list(plot_routing(grid, [head], theme=small).rectangles)
     [(0, 2, 7, 'encode'), (0, 2, 7, 'decode')]
     """
-    paths = check_paths(path)
     if not weights:
         raise ValueError("weights is empty; give the weights of at least one head")
     n_tokens = np.shape(weights[0].encode)[-1]
@@ -98,8 +95,8 @@ def plot_routing(
     width, height = max(v.size[0] for v in views), sum(v.size[1] for v in views)
     n_columns = max(len(entry.routes) for entry in weights)
     row_height = max(height, LOWEST * theme.dpi)
-    with styled(theme), MeshRenderer(canvas, views, theme) as renderer:
-        page = Page(theme, [width] * n_columns, [row_height] * 2 * len(weights))
+    page = Page(theme, [width] * n_columns, [row_height] * 2 * len(weights), path)
+    with page, MeshRenderer(canvas, views, theme) as renderer:
         for key, values in maps.items():
             block, head, route, kind = key
             number = next(i for i, w in enumerate(weights) if (w.block, w.head) == (block, head))
@@ -123,8 +120,7 @@ def plot_routing(
         for kind, columns in (("decode", right), ("encode", left)):
             label, shown = ": ".join(_KINDS[kind]), page.axes[-1, columns]
             page.bar(shown, theme.weights(), limits[kind], label, seen[kind])
-        image, paths = page.finish(paths)
-    return RoutingMaps(image, paths, page.rectangles, limits)
+    return RoutingMaps(*page.drawn, page.rectangles, limits)
 
 
 def _checked_maps(weights: Sequence[Any], n_tokens: int) -> dict[tuple, np.ndarray]:
@@ -166,14 +162,8 @@ def plot_query_change(
     Fixed queries (FLARE) do not change at all; synthesised ones (FLARE++) show which heads and
     routes follow the input. Within a head routes are in order of their change.
 
-    Parameters
-    ----------
-    first, second : numpy.ndarray
-        Queries of both cases, as ``inference.routing_queries`` returns them.
-    cases : tuple of str
-        Names of the cases.
-    title, theme, path
-        As in :func:`plot_comparison`.
+    The queries of two `cases`, named for the figure, are as ``inference.routing_queries`` returns
+    them; other arguments are as in :func:`plot_comparison`.
 
     Examples
     --------
@@ -182,7 +172,6 @@ def plot_query_change(
     >>> drawn.change.shape, float(drawn.change.max())
     ((2, 3, 8), 1.0)
     """
-    paths = check_paths(path)
     first, second = np.asarray(first, float), np.asarray(second, float)
     if first.shape != second.shape or first.ndim != 4:
         raise ValueError(
@@ -196,8 +185,8 @@ def plot_query_change(
     n_blocks, n_heads, n_routes = change.shape
     rows = np.sort(change.reshape(-1, n_routes), axis=1)[:, ::-1]
     top = float(change.max()) or 1.0
-    with styled(theme):
-        page = Page(theme, [3.6 * theme.dpi], [(0.13 * len(rows) + 0.3) * theme.dpi])
+    height = (0.13 * len(rows) + 0.3) * theme.dpi
+    with Page(theme, [3.6 * theme.dpi], [height], path) as page:
         axis = page.axes[0, 0]
         look = {"aspect": "auto", "interpolation": "nearest", "cmap": theme.weights()}
         extent = (0.5, n_routes + 0.5, len(rows) - 0.5, -0.5)
@@ -212,8 +201,7 @@ def plot_query_change(
         page.title(title)
         page.head(axis, f"change of the queries from {cases[0]} to {cases[1]}", none)
         page.bar([axis], theme.weights(), (0.0, top), "relative change")
-        image, paths = page.finish(paths)
-    return QueryChange(image, paths, change)
+    return QueryChange(*page.drawn, change)
 
 
 @dataclass(frozen=True)
@@ -245,13 +233,8 @@ def plot_spectrum(
     Lines are the geometric mean over heads, bands reach from the least to the greatest head;
     values below 1e-8 of the largest are drawn at 1e-8. The figure says so.
 
-    Parameters
-    ----------
-    spectra : Mapping[str, numpy.ndarray]
-        For each model an array (blocks, heads, M), the largest first, as
-        ``inference.routing_spectra`` returns it.
-    title, theme, path
-        As in :func:`plot_comparison`.
+    `spectra` has an array (blocks, heads, M) for each model, the largest first, as
+    ``inference.routing_spectra`` returns it; other arguments are as in :func:`plot_comparison`.
 
     Examples
     --------
@@ -259,28 +242,23 @@ def plot_spectrum(
     >>> plot_spectrum({"FLARE++": values}, theme=Theme(dpi=50)).effective_rank
     {'FLARE++': (8.0, 8.0)}
     """
-    paths = check_paths(path)
     if not spectra:
         raise ValueError("spectra is empty; give at least one array by the name of its model")
     spectra = {name: np.asarray(values, float) for name, values in spectra.items()}
     for name, values in spectra.items():
-        if values.ndim != 3 or 0 in values.shape:
+        sound = values.ndim == 3 and values.size and np.isfinite(values).all() and values.min() >= 0
+        ordered = sound and (np.diff(values, axis=-1) <= 1e-9 * values[..., :1]).all()
+        if not ordered or not (values[..., 0] > 0).all():
             raise ValueError(
-                f"the spectrum of {name!r} has shape {values.shape}, expected (blocks, heads, M)"
-            )
-        sound = np.isfinite(values).all() and (values >= 0).all() and (values[..., 0] > 0).all()
-        if not sound or (np.diff(values, axis=-1) > 1e-9 * values[..., :1]).any():
-            raise ValueError(
-                f"the spectrum of {name!r} must hold finite singular values, the largest first and "
-                "positive"
+                f"the spectrum of {name!r} has shape {values.shape}; expected (blocks, heads, M) "
+                "finite singular values, the largest first and positive"
             )
     n_blocks = max(len(values) for values in spectra.values())
     shares = {name: values / values[..., :1] for name, values in spectra.items()}
     lowest = min(float(values.min()) for values in shares.values())
     ranks = {n: tuple(effective_rank(v).mean(-1).tolist()) for n, v in spectra.items()}
-    with styled(theme):
-        width = 2.2 if n_blocks > 1 else 3.8
-        page = Page(theme, [width * theme.dpi] * n_blocks, [2.2 * theme.dpi])
+    width = 2.2 if n_blocks > 1 else 3.8
+    with Page(theme, [width * theme.dpi] * n_blocks, [2.2 * theme.dpi], path) as page:
         axes, colors = page.axes[0], colors_by_name(spectra, theme)
         for name, values in shares.items():
             n_routes = values.shape[-1]
@@ -299,5 +277,4 @@ def plot_spectrum(
         key = {f"{n}, M = {v.shape[-1]}": {"color": colors[n]} for n, v in spectra.items()}
         page.key(key, title)
         page.note(f"{_BAND}\n{_AT_THE_FLOOR}" if lowest < _FLOOR else _BAND)
-        image, paths = page.finish(paths)
-    return Spectrum(image, paths, ranks)
+    return Spectrum(*page.drawn, ranks)

@@ -16,34 +16,22 @@ _MARGIN = 0.02  # of the extent, around surfaces
 class Camera:
     """A direction to look from.
 
-    Parameters
-    ----------
-    name : str
-        Label of the view.
-    direction : tuple of float
-        From the object towards the viewer.
-    up : tuple of float
-        What is up in the picture.
-
     Examples
     --------
     >>> Camera("top", (0, 0, 1), (0, 1, 0)).axes()[0].tolist()
     [1.0, 0.0, 0.0]
     """
 
-    name: str
-    direction: tuple[float, float, float]
-    up: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    name: str  #: label of the view
+    direction: tuple[float, float, float]  #: from the object towards the viewer
+    up: tuple[float, float, float] = (0.0, 0.0, 1.0)  #: what is up in the picture
 
     def axes(self) -> Float[np.ndarray, "3 3"]:
         """Return the unit vectors to the right, up, and towards the viewer."""
         toward = np.asarray(self.direction, float)
         right = np.cross(self.up, toward)
         if not np.linalg.norm(right) > 1e-9 * max(np.linalg.norm(toward), 1e-300):
-            raise ValueError(
-                f"camera {self.name!r} looks along its up vector (direction {self.direction}, up "
-                f"{self.up}); choose another up"
-            )
+            raise ValueError(f"camera {self.name!r} looks along its up vector {self.up}")
         toward = toward / np.linalg.norm(toward)
         right = right / np.linalg.norm(right)
         return np.stack([right, np.cross(toward, right), toward])
@@ -83,11 +71,7 @@ CAR_CAMERAS = ("three-quarter", "side", "top", "rear")
 def oriented_cameras(
     names: Sequence[str], flow: Sequence[float] = (1, 0, 0), up: Sequence[float] = (0, 0, 1)
 ) -> tuple[Camera, ...]:
-    """Return cameras of these names for data whose flow and up axis are not +x and +z.
-
-    >>> oriented_cameras(["side"], up=(0, 1, 0))
-    (Camera(name='side', direction=(0.0, 0.0, 1.0), up=(0.0, 1.0, 0.0)),)
-    """
+    """Return cameras of these names for data whose flow and up axis are not +x and +z."""
     along, above = np.asarray(flow, float), np.asarray(up, float)
     axes = np.stack([along, np.cross(above, along), above])
     if not np.linalg.norm(axes[1]) > 0:
@@ -107,26 +91,22 @@ def resolve_cameras(cameras: Sequence[str | Camera]) -> tuple[Camera, ...]:
     """Return the cameras of these names; cameras pass through."""
     if isinstance(cameras, str | Camera):
         cameras = [cameras]
-    if not cameras:
-        raise ValueError(f"cameras is empty; name at least one of {list(CAMERAS)}")
     unknown = [c for c in cameras if not isinstance(c, Camera) and c not in CAMERAS]
     if unknown:
-        raise ValueError(
-            f"cameras {unknown} are not known; choose among {list(CAMERAS)}, or pass Camera objects"
-        )
+        raise ValueError(f"cameras {unknown} are not known; choose among {list(CAMERAS)}")
     found = tuple(c if isinstance(c, Camera) else CAMERAS[c] for c in cameras)
     names = [camera.name for camera in found]
-    if len(set(names)) < len(names):
-        raise ValueError(f"cameras has a name twice: {names}; name each view once")
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"cameras are {names}; name one or more views, each once")
     return found
 
 
 @dataclass(frozen=True)
 class View:
-    """A camera, (left, right, bottom, top) of its window along its axes, and pixels of both."""
+    """A camera, what it sees along its axes (right, up, towards it), and pixels of two of them."""
 
     camera: Camera
-    window: tuple[float, float, float, float]
+    window: Float[np.ndarray, "3 2"]
     size: tuple[int, int]
 
 
@@ -143,41 +123,28 @@ def make_views(
         raise ValueError(f"cameras is {cameras}, but the mesh is planar and has one view")
     usual = (PLAN,) if canvas.flat else CAR_CAMERAS
     chosen = resolve_cameras(usual if cameras is None else cameras)
-    extents = [camera.extent(canvas)[:2] for camera in chosen]
+    windows = np.stack([camera.extent(canvas) for camera in chosen])
     if crop is not None:
-        extents = [np.reshape(crop, (2, 2)).astype(float)]
+        windows[:, :2] = np.reshape(crop, (2, 2))
     elif not canvas.flat:
-        margins = [_MARGIN * np.ptp(extent, axis=1).max() for extent in extents]
-        extents = [e + (-m, m) for e, m in zip(extents, margins, strict=True)]
-    spans = np.ptp(extents, axis=2)
+        margins = _MARGIN * np.ptp(windows[:, :2], axis=2).max(axis=1)
+        windows[:, :2] += margins[:, None, None] * (-1, 1)
+    spans = np.ptp(windows[:, :2], axis=2)
     width = theme.panel_width * theme.dpi
     per_unit = min(width / spans[:, 0].max(), tallest * width / spans[:, 1].max())
     sizes = np.maximum(1, np.round(spans * per_unit)).astype(int).tolist()
-    rows = zip(chosen, extents, sizes, strict=True)
-    return [View(camera, tuple(extent.ravel()), tuple(size)) for camera, extent, size in rows]
+    rows = zip(chosen, windows, sizes, strict=True)
+    return [View(camera, window, tuple(size)) for camera, window, size in rows]
 
 
 @dataclass(frozen=True)
 class Preset:
-    """What figures of a set have in common.
-
-    Parameters
-    ----------
-    labels, units : Mapping[str, str]
-        By the name of a channel, the name written in figures and the units, where they are known.
-    crop : tuple of float or None
-        Part of planar meshes to look at.
-    source : str or None
-        Feature channel that a gallery shows as the input; None for the geometry.
-    cameras : tuple of str or None
-        Views of surfaces; None for planar sets.
-    """
+    """What figures of a set have in common; `labels` and `units` are by the name of a channel."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
-    crop: Crop | None = None
-    source: str | None = None
-    cameras: tuple[str, ...] | None = None
+    crop: Crop | None = None  #: part of planar meshes to look at
+    source: str | None = None  #: feature that a gallery shows as the input; None: the geometry
 
 
 _PARTS = {"": "", "_x": " x", "_y": " y", "_z": " z"}  # of a vector field
@@ -194,7 +161,6 @@ _VEHICLE = Preset(
         **{f"wallShearStressMeanTrim{end}": "m²/s²" for end in _PARTS},
         **{f"UMeanTrim{end}": "m/s" for end in _PARTS},
     },
-    cameras=CAR_CAMERAS,
 )
 
 
@@ -216,23 +182,15 @@ PRESETS: Mapping[str, Preset] = {
 def preset_for(
     benchmark: str | None, *, builtin: bool = False, dimension: int | None = None
 ) -> Preset:
-    """Return the preset of a benchmark; of its dimension for sets without one.
+    """Return the preset of a benchmark, a key of ``datapipes.specs.BENCHMARKS`` or None.
 
-    Parameters
-    ----------
-    benchmark : str or None
-        Key of ``datapipes.specs.BENCHMARKS``, or None for a set that has none.
-    builtin : bool
-        Whether it is the built-in set, which has units of its own.
-    dimension : int, optional
-        Number of coordinates, for sets without a preset: 3-D ones are taken for vehicles.
+    A built-in set has units of its own. Of sets without a preset those with 3 coordinates are taken
+    for vehicles.
 
     Examples
     --------
     >>> preset_for("elasticity", builtin=True).units["stress"]
     'kPa'
-    >>> preset_for(None, dimension=3).cameras
-    ('three-quarter', 'side', 'top', 'rear')
     """
     usual = PRESETS.get(benchmark, _VEHICLE if dimension == 3 else Preset())
     return PRESETS.get(f"{benchmark} (built in)", usual) if builtin else usual

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from physicsnemo_flarepp.commands import main, training
 from physicsnemo_flarepp.commands.configs import (
     REGISTERED,
+    completed,
     compose_config,
     config_directory,
     describe_entry,
@@ -178,6 +179,12 @@ def test_short_help_fits_two_screens_and_names_every_option_and_keys_that_exist(
 def test_flags_may_follow_overrides(composed):
     first, second = composed("train", "seed=0,1", "-m", "training.epochs=3")
     assert (first.seed, second.seed, second.training.epochs) == (0, 1, 3)
+
+
+def test_words_that_are_not_ascii_are_quoted_for_hydra():
+    given = ["data.fields=[p,Größe,'Maß a']", "data.root=/daten/Flächen 2"]
+    quoted = ["data.fields=[p,\"Größe\",'Maß a']", 'data.root="/daten/Flächen 2"']
+    assert completed("prepare", given) == quoted
 
 
 def test_configs_are_a_package_for_the_search_path(tmp_path):

@@ -16,6 +16,7 @@ from physicsnemo_flarepp import __version__
 from physicsnemo_flarepp.commands import dispatch, main, parsers
 from physicsnemo_flarepp.commands.configs import run_composed
 from physicsnemo_flarepp.commands.parsers import parse_options
+from physicsnemo_flarepp.commands.results import surface_options
 from physicsnemo_flarepp.files import whole_file
 
 ROOT = Path(__file__).parents[2]
@@ -132,6 +133,15 @@ def test_memory_without_a_number_or_a_unit_is_refused(text, capsys):
     with pytest.raises(SystemExit, match="2"):
         parse_options("plan", ["--tokens", "5", f"--memory={text}"])
     assert "is not an amount of memory; give a number and one of kB, MB" in capsys.readouterr().err
+
+
+def test_values_of_options_are_read():
+    read = parse_options("plan", ["--tokens", "5", "--memory", "80GB", "--host-memory", "1 GiB"])
+    assert (read.memory, read.host_memory) == (80e9, 2**30)
+    limits = ["--limit", "volume=0.98,", "drag=,0.3"]
+    read = parse_options("optimize", ["run", "car.stl", *limits, "--global", "rho=1", "U=38.9,0"])
+    assert read.limit == [("volume", (0.98, None)), ("drag", (None, 0.3))]
+    assert surface_options(read)["global_values"] == {"rho": [1.0], "U": [38.9, 0.0]}
 
 
 def test_wrong_words_are_answered_with_the_right_ones(capsys):

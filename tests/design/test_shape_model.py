@@ -23,7 +23,7 @@ def test_quantities_are_those_of_predict(run, body, flip):
     forces = field_forces(surface, predicted.values, run.channels, settings)
     found = shape.values(shape.points)
     assert [found[n] for n in ("drag", "side", "lift")] == pytest.approx(forces.total, rel=1e-6)
-    areas = surface.areas.areas
+    areas = surface.areas
     average = areas @ predicted.values[:, 0] / areas.sum()
     assert found["pMeanTrim"] == pytest.approx(average, rel=1e-6)
     assert shape.gradient(shape.points, {"drag": 1.0})[0] == pytest.approx(found, rel=1e-5)
@@ -108,8 +108,8 @@ def test_stored_normals_that_are_not_the_cells_are_refused(run, tmp_path):
 @pytest.mark.parametrize(
     ("features", "weights", "message"),
     [
-        (["areas"], "measure", r"has no normals \(data.features=\[normals\]\): "),
-        (["normals"], "none", r"has no weights of its tokens \(data.weights=measure\): "),
+        (["areas"], "measure", r"has no normals \(data.features=\[normals\]\)"),
+        (["normals"], "none", r"has no weights of its tokens \(data.weights=measure\)"),
     ],
 )
 def test_runs_that_do_not_see_the_shape_are_refused(tmp_path, body, features, weights, message):

@@ -84,9 +84,9 @@ def test_case_may_be_named_and_fields_chosen(both, tmp_path):
     error = np.linalg.norm(column[0] - column[1]) / np.linalg.norm(column[1])
     assert drawn.relative_l2 == pytest.approx({"FLARE++": error}, rel=1e-5)
     assert [path.suffix for path in drawn.paths] == [".png", ".pdf"]
-    with pytest.raises(ValueError, match="run 'surfaces': case 'run_99' is not known.*run_3"):
+    with pytest.raises(ValueError, match="run surfaces has no test case 'run_99'.*run_3"):
         draw_comparison(both[:1], "run_99", tmp_path)
-    with pytest.raises(ValueError, match="field 'q' of case 'run_3' is not known; choose among"):
+    with pytest.raises(ValueError, match="field 'q' is not known; choose among"):
         draw_comparison(both[:1], ids[0], tmp_path, fields=["q"])
 
 
@@ -98,7 +98,7 @@ def test_runs_on_other_data_are_refused(both, darcy_run, tmp_path, tmp_path_fact
         pv.read(file).scale((1.0, 1.0, 1.1 + index)).save(file)
     changed = making.write_run(tmp_path / "changed", making.surface_data(root))
     runs = [both[0], load_run(changed, device="cpu")]
-    with pytest.raises(ValueError, match="another set of coordinates in run 'changed' than"):
+    with pytest.raises(ValueError, match="its coordinates between runs 'surfaces' and 'changed'"):
         draw_comparison(runs, ids[0], tmp_path)
     with pytest.raises(ValueError, match="run darcy has no test case"):
         draw_comparison([both[0], load_run(darcy_run, device="cpu")], ids[0], tmp_path)
@@ -144,7 +144,7 @@ def test_parity_of_reports(both, tmp_path):
     with pytest.raises(ValueError, match=r"2 reports have the names \['surfaces', 'surfaces'\]"):
         draw_parity([reports[0], reports[0]], tmp_path)
     without = evaluate_run(both[0], progress=False)
-    with pytest.raises(ValueError, match="the report of run 'surfaces' holds no forces"):
+    with pytest.raises(ValueError, match="the report of run 'surfaces' has no forces"):
         draw_parity([without], tmp_path)
 
 
@@ -227,7 +227,7 @@ def test_fields_of_a_joint_norm_have_errors_of_their_own(both):
 
 def test_unknown_case_is_refused_before_any_is_predicted(both, monkeypatch):
     monkeypatch.setattr(figures, "evaluate_run", refuse)
-    with pytest.raises(ValueError, match="case 'medain' is not known; choose one of"):
+    with pytest.raises(ValueError, match="no test case 'medain'"):
         chosen_case(both[0], "medain")
 
 

@@ -158,9 +158,9 @@ def test_forces_of_another_size_are_doubtful_and_the_file_says_so(loaded, tmp_pa
     making.body(3).scale(0.2).save(tmp_path / "small.stl")
     prediction = predict_file(loaded, tmp_path / "small.stl")
     lines = describe_prediction(loaded, prediction, force_settings(loaded))
-    assert lines[0].startswith("warning: ") and "not of the size" in lines[0]
+    assert lines[0].startswith("warning: ") and "differs in size" in lines[0]
     forces = [line for line in lines if "Cd" in line]
-    assert forces[0].startswith("forces predicted (doubtful: the surface does not have the size")
+    assert forces[0].startswith("forces predicted (doubtful: the surface differs in size")
     save_mesh(prediction.mesh, tmp_path / "out.vtp")
     assert list(pv.read(tmp_path / "out.vtp").field_data["warnings"]) == list(prediction.warnings)
     (tmp_path / "small.stl").rename(tmp_path / "größer.stl")

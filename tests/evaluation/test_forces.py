@@ -109,7 +109,7 @@ def test_a_flipped_cell_is_reported():
     faces[100] = faces[100, ::-1]
     flipped = pv.PolyData.from_regular_faces(mesh.points, faces)
     warnings = surface_areas(polygon_mesh(flipped, "flipped"), "cell").warnings
-    assert any("3 edges appear twice" in text for text in warnings)
+    assert any("at 3 edges neighbouring" in text for text in warnings)
 
 
 def test_an_unknown_orientation_or_association_is_refused():

@@ -27,16 +27,19 @@ CARS = {
         ((460, 180, 150), "It looks like centimetres: give --scale 0.01"),
         ((181, 71, 59), "It looks like inches: give --scale 0.0254"),
         ((0.0046, 0.0018, 0.0015), "metres, and training like millimetres: give --scale 1000"),
-        ((0.92, 0.36, 0.3), "has the proportions of training and is about 5.02 times smaller"),
-        ((1.8, 4.6, 1.5), "Its axes look exchanged: its x, y, z are like y, x, z of training"),
+        ((0.92, 0.36, 0.3), "Its proportions are right, but it is about 5.02 times smaller"),
+        ((1.8, 4.6, 1.5), "Its axes look swapped: its x, y, z match y, x, z of training"),
         (
             (1800, 1500, 4600),
-            "--scale 0.001. Its axes look exchanged: its x, y, z are like y, z, x",
+            "--scale 0.001. Its axes look swapped: its x, y, z match y, z, x",
         ),
-        ((4.6, 1.8, 4.6), "It has other proportions too"),
-        ((4600, 1800, 4600), "other proportions too.*It looks like millimetres .--scale 0.001"),
-        ((4.6, 1.8, 0.0), "It has other proportions too"),
-        ((0.0, 0.0, 0.0), "It has other proportions too"),
+        ((4.6, 1.8, 4.6), "Its proportions differ as well"),
+        (
+            (4600, 1800, 4600),
+            "differ as well.*It looks like millimetres .--scale 0.001",
+        ),
+        ((4.6, 1.8, 0.0), "Its proportions differ as well"),
+        ((0.0, 0.0, 0.0), "Its proportions differ as well"),
     ],
 )
 def test_size_and_proportions_are_compared_with_the_training_set(extent, advice):
@@ -45,8 +48,8 @@ def test_size_and_proportions_are_compared_with_the_training_set(extent, advice)
     if advice is None:
         assert found is None
     else:
-        assert re.search(f"car.stl is not of the size of .*{advice}", found[0])
-        assert found[1] == "the surface does not have the size of the training surfaces"
+        assert re.search(f"car.stl differs in size from .*{advice}", found[0])
+        assert found[1] == "the surface differs in size from the training surfaces"
 
 
 def test_a_stored_training_set_goes_before_the_normaliser(loaded):
@@ -71,7 +74,7 @@ def test_other_units_are_noticed_and_can_be_scaled(loaded, tmp_path, factor, adv
     mesh.scale(factor).save(tmp_path / "other.stl")
     prediction = predict_file(loaded, tmp_path / "other.stl")
     (warning,) = prediction.warnings
-    assert "not of the size of the training surfaces: x " in warning
+    assert "differs in size from the training surfaces: x " in warning
     assert re.sub(r"about [345]\S* times", "about 5 times", warning).find(advice) > 0
     scaled = predict_file(loaded, tmp_path / "other.stl", scale=1 / factor)
     assert not scaled.warnings and scaled.doubt is None

@@ -67,7 +67,7 @@ def test_a_model_that_cannot_stream_is_called_at_once(tmp_path, surfaces):
 
 @pytest.mark.parametrize(
     "case, message",
-    [("run_0", "no test case 'run_0'.*run_3, run_4"), (2, "case is 2, but.*0 to 1")],
+    [("run_0", "no test case 'run_0'.*run_3, run_4"), (2, "no test case 2; its 2 are run_3")],
 )
 def test_unknown_cases_are_named(loaded, case, message):
     with pytest.raises(ValueError, match=message):
@@ -145,7 +145,7 @@ def test_wrong_points_are_named(darcy, tmp_path, arrays, message):
 
 
 def test_other_files_are_refused(darcy, tmp_path):
-    with pytest.raises(ValueError, match="ends in .npy or .npz"):
+    with pytest.raises(ValueError, match="points in a .npy or .npz file"):
         predict_file(darcy, tmp_path / "points.csv")
     with pytest.raises(FileNotFoundError, match="none.npz does not exist"):
         predict_file(darcy, tmp_path / "none.npz")

@@ -63,7 +63,7 @@ def test_only_a_surface_that_faces_the_other_way_is_warned_of(tmp_path):
     file = tmp_path / "cars" / "car_0.vtp"
     assert not predict_file(run, file).warnings
     (warning,) = predict_file(run, file, flip=True).warnings
-    assert "face outward, but the surfaces of training face inward" in warning
+    assert "face outward, but the training surfaces face inward" in warning
 
 
 @pytest.mark.slow

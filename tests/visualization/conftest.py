@@ -31,11 +31,6 @@ def car():
 @pytest.fixture
 def pages(monkeypatch):
     """The pages of the figures drawn so far, to look at what is on them."""
-    found, finish = [], Page.finish
-
-    def kept(page, paths):
-        found.append(page)
-        return finish(page, paths)
-
-    monkeypatch.setattr(Page, "finish", kept)
+    found, leave = [], Page.__exit__
+    monkeypatch.setattr(Page, "__exit__", lambda page, *_: (found.append(page), leave(page, *_))[1])
     return found

@@ -41,7 +41,7 @@ def test_scale_does_not_matter():
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        (np.zeros((2, 2)), "at least 3 points"),
+        (np.zeros((2, 2)), "expected .N >= 3"),
         (np.zeros((5, 4)), r"shape \(5, 4\)"),
         (np.linspace(0, 1, 8)[:, None] * [1, 1], "on a line"),
         (np.random.default_rng(0).random((9, 3)), "do not lie in a plane"),

@@ -6,32 +6,24 @@ import numpy as np
 import pytest
 
 from physicsnemo_flarepp.visualization import LIGHT, Theme
-from physicsnemo_flarepp.visualization.pages import Page, check_paths, styled
+from physicsnemo_flarepp.visualization.pages import Page
 from tests.visualization.looking import assert_apart, numbers, texts
-
-
-@pytest.fixture
-def page():
-    with styled(LIGHT):
-        yield Page(LIGHT, [420], [200])
 
 
 @pytest.mark.parametrize("path", [None, "a.png", Path("a.pdf"), ["a.png", Path("b.svg")]])
 def test_paths_become_a_tuple(path):
-    found = check_paths(path)
     given = [] if path is None else path if isinstance(path, list) else [path]
-    assert found == tuple(map(Path, given))
+    assert Page(LIGHT, [420], [200], path).paths == tuple(map(Path, given))
 
 
 def test_other_formats_are_named():
     with pytest.raises(ValueError, match=r"path 'a.jpg' must end in one of \('.png', '.pdf'"):
-        check_paths(["a.png", "a.jpg"])
+        Page(LIGHT, [420], [200], ["a.png", "a.jpg"])
 
 
 def test_pictures_keep_their_pixels_whatever_is_written_around_them():
     rng = np.random.default_rng(0)
-    with styled(LIGHT):
-        page = Page(LIGHT, [301, 140], [77, 120])
+    with Page(LIGHT, [301, 140], [77, 120]) as page:
         sizes = {(i, j): (70, 131 - i, 3) for i, j in np.ndindex(2, 2)}
         pictures = {key: rng.integers(0, 255, size, np.uint8) for key, size in sizes.items()}
         for key, picture in pictures.items():
@@ -42,7 +34,7 @@ def test_pictures_keep_their_pixels_whatever_is_written_around_them():
         page.note("note")
         page.bar(page.axes[0], LIGHT.fields(), (0.0, 1e-4), "above [Pa]", [np.array([-1.0])])
         page.bar(page.axes[1, :1], LIGHT.fields(), (0.0, 1e-4), "below [Pa]")
-        image, _ = page.finish([])
+    image, _ = page.drawn
     assert_apart(page, page.rectangles)
     for key, (left, top, width, height) in page.rectangles.items():
         np.testing.assert_array_equal(image[top : top + height, left : left + width], pictures[key])
@@ -56,9 +48,10 @@ def test_pictures_keep_their_pixels_whatever_is_written_around_them():
 
 
 @pytest.mark.parametrize("n", range(1, 60, 8))
-def test_words_are_cut_before_their_tail(page, n):
+def test_words_are_cut_before_their_tail(n):
     tail = " error, rel. L2 12.34%"
-    page.head(page.axes[0, 0], "n" * n, tail)
+    with Page(LIGHT, [420], [200]) as page:
+        page.head(page.axes[0, 0], "n" * n, tail)
     title = page.axes[0, 0].title
     assert title.get_window_extent(page.canvas.get_renderer()).width <= 420
     words = title.get_text()
@@ -84,11 +77,9 @@ LIMITS = [
 
 @pytest.mark.parametrize("inches", [0.6, 2.1])
 def test_ticks_of_bars_differ_and_stay_apart(inches):
-    with styled(LIGHT):
-        page = Page(LIGHT, [inches * LIGHT.dpi] * len(LIMITS), [200])
+    with Page(LIGHT, [inches * LIGHT.dpi] * len(LIMITS), [200]) as page:
         for axis, limits in zip(page.axes[0], LIMITS, strict=True):
             page.bar([axis], LIGHT.fields(), limits, "p")
-        page.finish([])
     for bar, limits in zip(page.figure.axes[len(LIMITS) :], LIMITS, strict=True):
         labels = numbers(bar.xaxis, limits).values()
         boxes = [label.get_window_extent() for label in labels]
@@ -104,9 +95,9 @@ def test_ticks_of_bars_differ_and_stay_apart(inches):
         ((-700.0, 700.0), 1, 0, None),
     ],
 )
-def test_ticks_mean_what_their_labels_say(page, limits, factor, offset, common):
-    page.bar(page.axes[0], LIGHT.fields(), limits, "p [Pa]")
-    page.finish([])
+def test_ticks_mean_what_their_labels_say(limits, factor, offset, common):
+    with Page(LIGHT, [420], [200]) as page:
+        page.bar(page.axes[0], LIGHT.fields(), limits, "p [Pa]")
     axis = page.figure.axes[-1]
     for place, tick in numbers(axis.xaxis, limits).items():
         words = tick.get_text().strip("$").replace(r"\mathdefault{", "").strip("}")
@@ -118,10 +109,9 @@ def test_ticks_mean_what_their_labels_say(page, limits, factor, offset, common):
 @pytest.mark.slow
 def test_long_label_of_a_bar_keeps_its_units_and_its_place():
     theme = Theme(dpi=100)
-    with styled(theme):
-        page = Page(theme, [200], [100])
+    with Page(theme, [200], [100]) as page:
         page.bar(page.axes[0], theme.fields(), (0.0, 1e-4), "wallShear" * 9 + " [m²/s²]")
-        image, _ = page.finish([])
+    image, _ = page.drawn
     axis = page.figure.axes[-1]
     box, ticks = axis.xaxis.label.get_window_extent(), axis.get_xticklabels()
     assert "… [m²/s²]  (" in axis.get_xlabel() and "10^{\N{MINUS SIGN}4}" in axis.get_xlabel()
@@ -134,15 +124,12 @@ KILLED_WHILE_WRITING = """
 import os, resource, signal, sys
 import numpy as np
 from physicsnemo_flarepp.visualization import LIGHT
-from pathlib import Path
-from physicsnemo_flarepp.visualization.pages import Page, styled
+from physicsnemo_flarepp.visualization.pages import Page
 
 def write(path):
-    with styled(LIGHT):
-        page = Page(LIGHT, [190], [90])
+    with Page(LIGHT, [190], [90], path) as page:
         noise = np.random.default_rng(0).integers(0, 255, (90, 190, 3), dtype=np.uint8)
         page.picture(("noise",), noise, 0, 0)
-        page.finish([Path(path)])
 
 for path in sys.argv[1:]:
     write(path)

@@ -86,7 +86,7 @@ def test_probe_itself_renders():
 
 @pytest.mark.slow
 def test_pictures_beyond_opengl_are_refused(small):
-    view = View(PLAN, (-0.5, 0.5, -50, 50), (480, 48000))
+    view = View(PLAN, np.array([(-0.5, 0.5), (-50, 50), (0, 0)]), (480, 48000))
     with rendering.MeshRenderer(make_canvas(pv.Plane(), 121), [view], small) as renderer:
         renderer.paint_plain("#ff0000")
         with pytest.raises(ValueError, match="480 x 48000 pixels is more than OpenGL draws"):
@@ -97,10 +97,10 @@ def test_pictures_beyond_opengl_are_refused(small):
 def test_faces_without_data_are_not_cut_off_in_depth(small):
     """Far behind and in front of what carries values, they are still seen."""
     plane = pv.Plane(i_size=1, j_size=1)
-    view = View(PLAN, (-0.5, 1.5, -0.5, 0.5), (40, 20))
     for height in (-9.0, 9.0):
         beside = plane.translate((1.0, 0.0, height))
         canvas = Canvas(plane, beside, "point", None, True, np.ones(plane.n_points, bool))
+        view = View(PLAN, PLAN.extent(canvas), (40, 20))
         with rendering.MeshRenderer(canvas, [view], small) as renderer:
             renderer.paint_plain("#ff0000")
             picture = renderer.picture(view)
