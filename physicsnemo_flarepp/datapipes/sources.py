@@ -83,7 +83,7 @@ class DataSource:
         if self.cfg.n_val == 0:
             return False
         # Else a reader that knows no validation split might give the cases of another.
-        knows = _takes(self.reader_class, "n_val")
+        knows = self._takes("n_val")
         if not knows and ("val" in self.splits or self.cfg.n_val is not None):
             raise ValueError(
                 f"{self.reader_class.__name__} has no argument n_val, so no validation split; set "
@@ -130,7 +130,7 @@ class DataSource:
             split=split,
             n_train=cfg.n_train,
             n_test=cfg.n_test,
-            **({"n_val": cfg.n_val} if _takes(self.reader_class, "n_val") else {}),
+            **({"n_val": cfg.n_val} if self._takes("n_val") else {}),
             **choice,
             options=ReaderOptions(
                 n_points=cfg.n_points if training else cfg.n_points_test,
@@ -150,18 +150,15 @@ class DataSource:
         )
         return made
 
+    def _takes(self, name: str) -> bool:
+        return name in inspect.signature(self.reader_class).parameters
+
     def with_names(self, reader: CaseReader) -> "DataSource":
         """Return the source with the names that a reader of own files guessed, for all splits."""
         if not isinstance(reader, NamedReader):
             return self
         reader.check_parameters()
         return replace(self, cfg=OmegaConf.merge(self.cfg, reader.names.as_config()))
-
-
-def _takes(reader: type, name: str) -> bool:
-    """Return whether a reader takes an argument; ``**choice`` is all of how cases are chosen."""
-    parameters = inspect.signature(reader).parameters
-    return name in parameters or "choice" in parameters
 
 
 def _check_arguments(
@@ -312,7 +309,7 @@ def data_elsewhere(
         return other | ({"n_train": 0} if tests else {})
     kind = str(target).rpartition(".")[2]
     reader = COMPONENT_REGISTRY.get(kind) if kind in COMPONENT_REGISTRY else None
-    if reader is not None and not _takes(reader, "cases"):
+    if reader is not None and "cases" not in inspect.signature(reader).parameters:
         return other
     return other | {"splits": {"test": 1.0}}
 

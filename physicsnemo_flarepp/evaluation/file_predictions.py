@@ -20,7 +20,7 @@ from ..datapipes.readers.contents import MESH_FILES, Contents, Wanted, open_body
 from ..inference import LatentState
 from ..meshes import CellMesh, PolygonMesh, polygon_mesh, to_pyvista
 from ..meshes.export import add_arrays, prediction_arrays
-from ..meshes.measures import EFFECTIVE_MEASURE, facing
+from ..meshes.measures import EFFECTIVE_MEASURE, facing, stored_measure
 from ..runs.samples import SAMPLE, GlobalValues, input_sample, measures, whole_grid
 from ..runs.trained_run import Run
 from ..texts import printable
@@ -351,7 +351,10 @@ def describe_prediction(
     lines = [f"warning: {text}" for text in prediction.warnings] + prediction.promise.lines()
     truth = _stored_fields(run, prediction)
     if truth is not None:
-        areas = surface_areas(prediction.polygons, prediction.association, "outward").areas
+        surface = prediction.polygons, prediction.association
+        areas = stored_measure(*surface)  # of drawn cells or points
+        if areas is None:
+            areas = surface_areas(*surface, "outward").areas
         for norm, weights in {"": None, ", as an integral": areas}.items():
             errors = relative_l2(prediction.values, truth, run.channels.norms, weights)
             text = ", ".join(f"{name} {100 * error:.3g} %" for name, error in errors.items())

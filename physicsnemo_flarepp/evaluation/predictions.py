@@ -96,6 +96,8 @@ class CaseErrors:
 
     def choose(self, choice: str) -> str:
         """Return the id of the ``median`` (lower of an even number), ``worst`` or ``best`` case."""
+        if choice not in CHOICES:
+            raise ValueError(f"choice is {choice!r}, expected one of {CHOICES}")
         undefined = np.flatnonzero(np.isnan(self.per_case))
         if len(undefined):
             raise ValueError(

@@ -72,10 +72,22 @@ def read_mesh(
 ) -> PolygonMesh | CellMesh:
     """Return the mesh in a file; a damaged file or one without a mesh is a ValueError.
 
-    `arrays` are those to read from VTK's XML files, by default all arrays of numbers. With `sizes`
-    VTK measures the cells of a mesh that is not a surface of polygons. `part` is a zone, part or
-    patch of a CGNS, EnSight or OpenFOAM case, of which the last time is read; by default all of the
-    highest dimension, with the arrays that all of them have.
+    Parameters
+    ----------
+    path : str or Path
+        One of the formats :data:`SUFFIXES`.
+    arrays : Sequence[str], optional
+        Names of the arrays to read from VTK's XML files; by default all arrays of numbers.
+    sizes : bool, optional
+        Have VTK measure the cells of a mesh that is not a surface of polygons.
+    part : str, optional
+        Zone, part or patch of a CGNS, EnSight or OpenFOAM case, of which the last time is read; by
+        default all of the highest dimension, with the arrays that all of them have.
+
+    Returns
+    -------
+    PolygonMesh or CellMesh
+        A surface of polygons, or a mesh of other cells or of points alone.
     """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:

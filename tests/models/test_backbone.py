@@ -235,7 +235,7 @@ def test_a_share_of_the_blocks_is_recomputed(name, share, expected):
     model(x).sum().backward()
     assert sorted(set(n for n in runs if runs.count(n) == 2)) == expected
     assert all(p.grad is not None for p in model.parameters())
-    with pytest.raises(ValueError, match="share of the blocks between"):
+    with pytest.raises(ValueError, match="share of the blocks, 0 to 1"):
         FlarePP(3, 1, **SMALL, **{name: 1.5})
 
 

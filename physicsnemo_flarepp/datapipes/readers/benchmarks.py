@@ -98,9 +98,14 @@ class DrivAerMLReader(OwnReader):
     Parameters
     ----------
     root : str or Path
-        Root of the set; also of the only directory ``drivaerml_surface_presampled_<size>`` in it.
-    fields, features : Sequence[str]
-        Arrays to predict, and further inputs: ``normals``, ``areas``, or stored arrays.
+        Root of the set, or, where it holds no case itself, of the only directory
+        ``drivaerml_surface_presampled_<size>`` as published.
+    split : str
+        ``train``, ``test`` or another split of the manifest.
+    fields : Sequence[str]
+        Arrays to predict; a vector such as ``wallShearStressMeanTrim`` gives 3 channels.
+    features : Sequence[str]
+        Further inputs: ``normals``, ``areas``, or stored arrays.
     globals, global_names : Sequence[str]
         Values of the whole case: global data of a DomainMesh, arrays of an npz or zarr file,
         columns of ``geo_ref_*.csv`` beside a vtp file. Both names mean the same.
@@ -108,8 +113,14 @@ class DrivAerMLReader(OwnReader):
         By default the only one present under `root`.
     pattern : str, optional
         Glob of the files under `root`, for sets that are not laid out like DrivAerML.
-    split, boundary, constants, association, allow_missing_chunks, options, cases, manifest, ...
-        As in :class:`OwnReader`, but cases without a manifest or directories have no splits.
+    boundary : str
+        Boundary of a DomainMesh to read.
+    constants, association, allow_missing_chunks, cases, manifest, n_train, n_val, n_test, options
+        As in :class:`OwnReader`; without anything that tells the splits there are none.
+
+    Examples
+    --------
+    >>> reader = DrivAerMLReader("data/drivaerml_raw", fields=["pMeanTrim"])  # doctest: +SKIP
     """
 
     _by_share = False
@@ -130,8 +141,12 @@ class DrivAerMLReader(OwnReader):
         association: str | None = None,
         boundary: str = "vehicle",
         allow_missing_chunks: Sequence[str] = (),
+        cases: Any = None,
+        manifest: str | Path | None = None,
+        n_train: int | None = None,
+        n_val: int | None = None,
+        n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
-        **choice: Any,
     ) -> None:
         root = existing_directory(
             root,
@@ -153,7 +168,11 @@ class DrivAerMLReader(OwnReader):
             boundary=boundary,
             allow_missing_chunks=allow_missing_chunks,
             options=options,
-            **choice,
+            cases=cases,
+            manifest=manifest,
+            n_train=n_train,
+            n_val=n_val,
+            n_test=n_test,
         )
         self.files = {case: files.cases[case][0] for case in self.case_ids}
 

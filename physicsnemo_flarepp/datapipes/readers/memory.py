@@ -268,19 +268,27 @@ class MemoryReader(NamedReader):
         split: str = "train",
         *,
         root: str | Path | None = None,
+        cases: Any = None,
+        manifest: str | Path | None = None,
+        n_train: int | None = None,
+        n_val: int | None = None,
+        n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
-        **choice: Any,
+        **names: Any,
     ) -> None:
         self._memory = memory
-        names = _given(*(choice.pop(key, None) for key in NAMES))
         super().__init__(
             {case: Path("memory") for case in memory.case_ids},
             Path("memory" if root is None else root),
             split,
-            names={**memory.names, **names},
+            names={**memory.names, **{key: n for key, n in names.items() if n is not None}},
             options=options,
             by_share=True,
-            **choice,
+            cases=cases,
+            manifest=manifest,
+            n_train=n_train,
+            n_val=n_val,
+            n_test=n_test,
         )
 
     def open_contents(self, index: int, wanted: Wanted) -> Contents:
@@ -317,7 +325,14 @@ def tokens_from_graph(
 ) -> TensorDict:
     """Return the nodes of one graph as a sample of :class:`CaseReader`; edges are not used.
 
-    A graph is a PyG ``Data`` or DGL-style, with node tensors (N,) or (N, k); neither is imported.
+    Parameters
+    ----------
+    graph : Any
+        PyG ``Data`` or DGL-style graph with node tensors (N,) or (N, k); neither is imported.
+    coordinates : str, optional
+        Name of the node positions.
+    fields, features : Sequence[str], optional
+        Names of targets and of further inputs.
 
     Examples
     --------
@@ -332,7 +347,19 @@ def tokens_from_graph(
 
 @register()
 class GraphReader(MemoryReader):
-    """Cases from a sequence of graphs in memory; see :func:`tokens_from_graph`."""
+    """Cases from a sequence of graphs in memory.
+
+    Parameters
+    ----------
+    graphs : Sequence[Any]
+        PyG ``Data`` or DGL-style graphs.
+    case_ids : Sequence[str], optional
+        Ids; ``graph_0000`` and so on by default.
+    coordinates, fields, features
+        See :func:`tokens_from_graph`.
+    options : ReaderOptions or Mapping, optional
+        Which tokens of a case are read; see :class:`ReaderOptions`.
+    """
 
     def __init__(
         self,

@@ -183,8 +183,12 @@ class OwnReader(NamedReader):
         body: str | None = None,
         grid: Sequence[int] | None = None,
         allow_missing_chunks: Sequence[str] = (),
+        cases: Any = None,
+        manifest: str | Path | None = None,
+        n_train: int | None = None,
+        n_val: int | None = None,
+        n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
-        **choice: Any,
     ) -> None:
         root = Path(root).expanduser()
         if not isinstance(files, CaseFiles):
@@ -212,7 +216,11 @@ class OwnReader(NamedReader):
             },
             options=options,
             by_share=self._by_share,
-            **choice,
+            cases=cases,
+            manifest=manifest,
+            n_train=n_train,
+            n_val=n_val,
+            n_test=n_test,
         )
         self._constants = {n: np.asarray(v, dtype=float) for n, v in (constants or {}).items()}
         self._parameters = read_parameters(

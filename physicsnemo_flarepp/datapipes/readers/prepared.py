@@ -102,8 +102,12 @@ class PreparedReader(CaseReader):
         fields: Sequence[str] | None = None,
         features: Sequence[str] | None = None,
         global_names: Sequence[str] | None = None,
+        cases: Any = None,
+        manifest: str | Path | None = None,
+        n_train: int | None = None,
+        n_val: int | None = None,
+        n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
-        **choice: Any,
     ) -> None:
         root = existing_directory(root, expected=[MANIFEST], source="flarepp prepare")
         if not (root / MANIFEST).is_file():
@@ -117,7 +121,16 @@ class PreparedReader(CaseReader):
             for path in root.rglob(CASE_FILE)
             if not path.parent.name.startswith(".")
         }
-        self.files = named_split(root, split, found, **choice)
+        self.files = named_split(
+            root,
+            split,
+            found,
+            cases=cases,
+            manifest=manifest,
+            n_train=n_train,
+            n_val=n_val,
+            n_test=n_test,
+        )
         super().__init__(case_ids=list(self.files), options=options)
         self._cases: dict[Path, dict[str, Any]] = {}
         asked = {"fields": fields, "features": features, "globals": global_names}

@@ -217,7 +217,9 @@ def named_split(
     cases: CaseChoice | None = None,
     manifest: str | Path | None = None,
     by_share: bool = False,
-    **counts: int | None,
+    n_train: int | None = None,
+    n_val: int | None = None,
+    n_test: int | None = None,
 ) -> dict[str, Path]:
     """Return id -> file of the cases of `split`, in the order of the list that defines it.
 
@@ -227,9 +229,7 @@ def named_split(
     a split is, with `by_share`, a share of all cases. `n_train`, `n_val` and `n_test` keep the
     first cases of their split.
     """
-    if unknown := counts.keys() - {f"n_{name}" for name in SPLITS}:
-        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
-    n_cases = counts.get(f"n_{split}")
+    n_cases = {"train": n_train, "val": n_val, "test": n_test}.get(split)
     unsaid = cases is None and manifest is None and not says_its_split(root)
     if by_share and unsaid and split in SPLITS:
         shares = FEW_SHARES if len(found) < _MANY else SHARES
