@@ -17,7 +17,7 @@ from torch import Tensor
 from ..datapipes import plot_mesh
 from ..datapipes.normalization import normalization_kinds
 from ..datapipes.readers.contents import MESH_FILES, Contents, Wanted, open_body, open_file
-from ..inference import LatentState, decode_state
+from ..inference import LatentState
 from ..meshes import CellMesh, PolygonMesh, polygon_mesh, to_pyvista
 from ..meshes.export import add_arrays, prediction_arrays
 from ..meshes.measures import EFFECTIVE_MEASURE, facing, stored_measure
@@ -25,7 +25,7 @@ from ..meshes.polygons import polygon_geometry
 from ..runs.samples import SAMPLE, GlobalValues, input_sample, measures, whole_grid
 from ..runs.trained_run import Run
 from ..texts import printable
-from .bounds import ERROR, Bounds, Promise, check_members, stored_bounds
+from .bounds import ERROR, Bounds, Promise, check_members, evaluate_state, stored_bounds
 from .forces import Forces, ForceSettings, field_forces, force_surface, surface_areas
 from .predictions import CasePrediction, predict_members, relative_l2
 
@@ -559,8 +559,11 @@ def change_bounds(
     promises: Sequence[Promise], names: Iterable[str], settings: ForceSettings | None
 ) -> dict[str, float]:
     """Return bounds of the change of coefficients between two cases; none without a promise."""
-    bounds = None if any(p.bounds is None for p in promises) else promises[1].bounds
-    if bounds is None or settings is None or not bounds.accepts(settings):
+    if settings is None or any(promise.bounds is None for promise in promises):
+        return {}
+    # Of two meshes the more unusual, whose bounds hold for both.
+    bounds = max((promise.bounds for promise in promises), key=lambda known: known.n_meshes)
+    if not bounds.accepts(settings):
         return {}
     far = tuple(promise.distance for promise in promises)
     found = {name: bounds.difference(name, promises[1].level, far) for name in names}
@@ -580,12 +583,7 @@ def _field_changes(
     run: Run, one: FilePrediction, two: FilePrediction, bounds: Bounds | None
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float, float]], float]:
     """Return changes at the tokens, their sizes with bounds, and the common share of the area."""
-    inputs = run.inputs(two.sample)
-    queries = (inputs["fx"], inputs.get("embedding"))
-    moved = decode_state(run.model, *queries, one.state, progress=False)
-    given = run.normalizer(dict(two.sample)).get("globals", None)
-    moved = moved.reshape(len(two.values), -1).float().cpu()
-    moved = run.normalizer.inverse(moved, given=given).numpy()
+    moved = evaluate_state(run, two.sample, one.state)
     touching = _coincide(one.polygons, two.sample["coordinates"].numpy())
     of_both = [surface_areas(x.polygons, x.association, "outward").areas for x in (one, two)]
     areas, arrays, sizes = of_both[1][touching], {}, {}
