@@ -210,7 +210,7 @@ def report_meshes(run: Run, bounds: Bounds, n_cases: int) -> None:
         mesh = case.mesh.triangulate()
         mesh.clear_data()
         names = ("every cell cut in four", "front half cut", "rear half cut", "half removed")
-        meshes = {OWN: mesh} | dict(zip(names, other_meshes(case.polygons), strict=True))
+        meshes = {OWN: mesh} | dict(zip(names, other_meshes(case), strict=True))
         meshes["meshed finer"] = finer_car(case)
         for name in ("front third x4", "front third x16", "remeshed"):
             meshes[name] = CHANGES[name](mesh.copy())
@@ -449,6 +449,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         if arguments.meshes:
             report_meshes(runs[0], bounds, arguments.meshes)
+        bounds = next(bounds.steps())  # those of the original meshes
         if arguments.gate:
             report_gate(runs[0], bounds, arguments.ahmed, Path(folder))
         if arguments.outside:

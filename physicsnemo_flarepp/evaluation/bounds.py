@@ -35,7 +35,7 @@ from ..datapipes.readers.base import MEASURE, NO_WEIGHTS
 from ..files import Fingerprint, reading, replace_file
 from ..inference import LatentState, decode_state, model_fingerprint
 from ..inference.prediction import unwrap
-from ..meshes import PolygonMesh, polygon_mesh, to_pyvista
+from ..meshes import PolygonMesh, polygon_mesh
 from ..progress import progress_bar
 from ..runs.directory import BOUNDS, ENSEMBLE_BOUNDS, add_result, read_run_manifest
 from ..runs.samples import sample_of
@@ -212,34 +212,18 @@ class Bounds:
         """Meshes of each case, its own first."""
         return len(self.distances) // len(self.case_ids)
 
-    @property
-    def meshes(self) -> str:
-        """What these meshes are."""
-        return ", ".join(text for count, text in MESHES.items() if count <= self.n_meshes)
-
     def steps(self) -> Iterator["Bounds"]:
         """Yield the bounds from the first kinds of meshes of each case, one kind more each time."""
         for count in (count for count in MESHES if count <= self.n_meshes):
             kept = np.arange(len(self.distances)) % self.n_meshes < count
-            scores = {
-                kind: {name: values[kept] for name, values in known.items()}
-                for kind, known in self.scores.items()
-            }
-            rows = {"distances": self.distances[kept], "grains": self.grains[kept]}
-            yield replace(self, scores=scores, **rows)
+            scores = {k: {n: v[kept] for n, v in rows.items()} for k, rows in self.scores.items()}
+            places = {"distances": self.distances[kept], "grains": self.grains[kept]}
+            yield replace(self, scores=scores, **places)
 
     def on_meshes_like(self, grain: Float[np.ndarray, " 2"]) -> "Bounds":
         """Return the bounds from the fewest meshes among which this one fits; all if none do."""
         # More meshes only widen a bound, so the choice costs nothing of the level.
-        return next((part for part in self.steps() if part._holds(grain)), self)
-
-    def _holds(self, grain: np.ndarray) -> bool:
-        low, high = self._grain_range
-        return bool((low <= grain).all() and (grain <= high).all())
-
-    @property
-    def _grain_range(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.grains.min(axis=0) - _SAME_GRAIN, self.grains.max(axis=0) + _SAME_GRAIN
+        return next((part for part in self.steps() if part.doubt(0.0, grain) is None), self)
 
     def scale(self, distance: float | np.ndarray) -> np.ndarray:
         """Return what scores are divided by: a distance, at least the least of a held-out case."""
@@ -264,14 +248,14 @@ class Bounds:
         """Return the bound of the error of the change of a coefficient between two cases."""
         # Every held-out case is in one pair, so that pairs are exchangeable as cases are.
         n = len(self.weights) // 2
-        signed, scales = (
-            values.reshape(len(self.weights), -1)[: 2 * n].reshape(2, n, -1)
-            for values in (self.scores[COEFFICIENT][name], self.scale(self.distances))
-        )
-        # The two cases may be on different meshes.
-        errors = np.abs(signed[0][:, :, None] - signed[1][:, None])
-        scores = (errors / (scales[0][:, :, None] + scales[1][:, None])).max(axis=(1, 2))
-        quantile = conformal_quantile(scores, level, self.weights[:n] * self.weights[n : 2 * n])
+        rows, weights = (len(self.weights), -1), self.weights
+        errors = self.scores[COEFFICIENT][name].reshape(rows)
+        scales = self.scale(self.distances).reshape(rows)
+        # Either case may be on any of its meshes.
+        first, second = (slice(0, n), slice(None), None), (slice(n, 2 * n), None)
+        scores = np.abs(errors[first] - errors[second]) / (scales[first] + scales[second])
+        weights = weights[:n] * weights[n : 2 * n]
+        quantile = conformal_quantile(scores.max(axis=(1, 2)), level, weights)
         return float(quantile * sum(self.scale(distance) for distance in distances))
 
     def accepts(self, settings: ForceSettings) -> bool:
@@ -327,15 +311,15 @@ class Bounds:
                 f"it is not like the training cases: its latent state is {distance:.3g} away from "
                 f"theirs, the {len(self.case_ids)} held-out cases at most {farthest:.3g}"
             )
-        if self._holds(grain):
+        low, high = self.grains.min(axis=0) - _SAME_GRAIN, self.grains.max(axis=0) + _SAME_GRAIN
+        if (low <= grain).all() and (grain <= high).all():
             return None
-        low, high = self._grain_range
         return (
             "its mesh is not like the meshes of the held-out cases: about "
             f"{np.exp(-grain[0]):.0f} tokens by area, theirs {np.exp(-high[0]):.0f} to "
             f"{np.exp(-low[0]):.0f}; token sizes vary by {grain[1]:.2g}, theirs by {low[1]:.2g} to "
-            f"{high[1]:.2g}. Remesh the case like them, or calibrate with cases on meshes like it "
-            "(flarepp calibrate --meshes for meshes cut in four, graded or decimated)"
+            f"{high[1]:.2g}. Remesh the case like them, or calibrate with cases on meshes like it; "
+            "flarepp calibrate --meshes makes some of theirs"
         )
 
     def save(self, path: Path) -> Fingerprint:
@@ -408,7 +392,8 @@ class Promise(NamedTuple):
         errors = {n: self.bounds.error(n, *self[2:]) for n in self.bounds.scores[ERROR]}
         lines = [f"{n}: error below {100 * error:.3g} % for {cases}" for n, error in errors.items()]
         if self.bounds.n_meshes > 1:
-            lines.append(f"note: bounds are the worst over {self.bounds.meshes} of held-out cases")
+            kinds = "; ".join(name for n, name in MESHES.items() if n <= self.bounds.n_meshes)
+            lines.append(f"note: bounds are the worst over meshes of the held-out cases: {kinds}")
         return lines + [f"note: {remark}" for remark in self.bounds.remarks]
 
     def coefficients_line(
@@ -514,11 +499,10 @@ def calibrate(
         raise NoGround(f"{_listed(shared)} were trained on, so their errors promise nothing")
     counted, settings = _case_weights(ids, weights), case_forces(run)
     kept = np.unique(np.linspace(0, len(train) - 1, min(len(train), _REFERENCES)).astype(int))
-    channels = run.channels
-    if meshes and (channels.coordinates, channels.weights, channels.globals) != (3, MEASURE, {}):
+    if meshes and (run.channels.weights != MEASURE or run.channels.globals):
         raise NoGround(
-            f"run {run.name} cannot be calibrated over meshes: that needs surfaces without globals "
-            "whose tokens are weighed by their areas (data.weights=measure)"
+            f"run {run.name} cannot be calibrated over meshes: its tokens must be weighed by their "
+            "areas (data.weights=measure), by which meshes are compared, without global values"
         )
     references, features, rows, grains = [], [], [], []
     with progress_bar(f"calibrate {run.name}", len(kept) + len(ids), progress) as advance:
@@ -531,7 +515,7 @@ def calibrate(
             more = {"prediction": found.values, "pooled_state": found.features}
             case = CasePrediction.of(run, index, sample, metadata, **more)
             areas = token_areas(reader, index, len(case.target))
-            copies = other_meshes(case.polygons) if meshes else ()
+            copies = other_meshes(case) if meshes else ()
             others = (predict_on_mesh(runs, case, sample, mesh) for mesh in copies)
             for scored, other in [(case, None), *others]:
                 rows.append(case_scores(scored, areas, settings, other))
@@ -570,9 +554,12 @@ def case_forces(run: Run) -> tuple[ForceSettings, ForceSettings] | None:
         return None
 
 
-def other_meshes(surface: PolygonMesh) -> list[pv.PolyData]:
-    """Return other meshes of a surface, those of ``MESHES`` after the original."""
-    mesh = to_pyvista(surface).triangulate()
+def other_meshes(case: CasePrediction) -> list[pv.PolyData]:
+    """Return other meshes of the surface of a case, those of ``MESHES`` after the original."""
+    mesh = case.mesh
+    if not isinstance(mesh, pv.PolyData) or mesh.GetPolys().GetNumberOfCells() == 0:
+        raise NoGround(f"case {case.case_id} is not a surface, of which there are other meshes")
+    mesh = mesh.triangulate()
     mesh.clear_data()
     along = mesh.cell_centers().points[:, np.argmax(np.ptp(mesh.points, axis=0))]
     front = along < (along.min() + along.max()) / 2
@@ -628,10 +615,7 @@ def case_scores(
     settings: tuple[ForceSettings, ForceSettings] | None,
     other: OtherMesh | None = None,
 ) -> dict[str, dict[str, object]]:
-    """Return rows of ``Bounds.scores``; tokens stand for `areas`, (N,).
-
-    If the case was predicted from another mesh, that has the bands and the forces.
-    """
+    """Return rows of ``Bounds.scores``; tokens stand for `areas`, (N,), `other` has the forces."""
     for what, values in (("fields", case.target), ("prediction", case.prediction)):
         if not np.isfinite(values).all():
             column = int(np.argmax(~np.isfinite(values).all(axis=0)))
