@@ -214,16 +214,20 @@ class Bounds:
 
     def steps(self) -> Iterator["Bounds"]:
         """Yield the bounds from the first kinds of meshes of each case, one kind more each time."""
+        place = np.arange(len(self.distances)) % self.n_meshes
         for count in (count for count in MESHES if count <= self.n_meshes):
-            kept = np.arange(len(self.distances)) % self.n_meshes < count
-            scores = {k: {n: v[kept] for n, v in rows.items()} for k, rows in self.scores.items()}
-            places = {"distances": self.distances[kept], "grains": self.grains[kept]}
-            yield replace(self, scores=scores, **places)
+            kept = place < count
+            # Between meshes that get finer errors lie between theirs; thinned ones are apart.
+            like = place == count - 1 if count == max(MESHES) else kept
+            scores = {k: {n: v[kept] for n, v in of.items()} for k, of in self.scores.items()}
+            rows = {"distances": self.distances[kept], "grains": self.grains[like]}
+            yield replace(self, scores=scores, **rows)
 
     def on_meshes_like(self, grain: Float[np.ndarray, " 2"]) -> "Bounds":
-        """Return the bounds from the fewest meshes among which this one fits; all if none do."""
+        """Return the bounds from the fewest meshes with this one among them, else the original."""
         # More meshes only widen a bound, so the choice costs nothing of the level.
-        return next((part for part in self.steps() if part.doubt(0.0, grain) is None), self)
+        fits = (part for part in self.steps() if part.doubt(0.0, grain) is None)
+        return next(fits, next(self.steps()))
 
     def scale(self, distance: float | np.ndarray) -> np.ndarray:
         """Return what scores are divided by: a distance, at least the least of a held-out case."""

@@ -249,8 +249,9 @@ def test_bounds_over_meshes_cover_each_kind_of_mesh():
             assert part.n_meshes == (1, 2, 4, 4, 5)[kind] and part.doubt(1.0, grain) is None
             hits[new, kind] = errors[new, kind] <= part.error("p", 0.9, 1.0)
         assert known.on_meshes_like(np.array([-0.5, 0.0])).n_meshes == 2  # in between
-        strange = np.array([-2.0, 0.0])
-        assert "mesh is not like" in known.on_meshes_like(strange).doubt(1.0, strange)
+        for strange in ([-2.0, 0.0], [0.5, 0.0], [0.5, 1.5]):  # finer, coarser, almost thinned
+            part = known.on_meshes_like(np.array(strange))
+            assert "mesh is not like" in part.doubt(1.0, np.array(strange))
     assert (hits.mean(axis=0) >= 0.9).all()
     assert hits[:, 0].mean() < 1  # on the original meshes the bounds stay narrow
 
