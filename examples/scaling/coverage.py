@@ -239,6 +239,8 @@ def report_meshes(run: Run, bounds: Bounds, n_cases: int) -> None:
             for what, known in (("bounds over meshes", None), ("plain bounds", plain)):
                 both = list(zip(found, rows[OWN][::-1], strict=True))
                 both = both[: len(both) // 2] if kind == CHANGE else both  # each car in one pair
+                # Of meshes that are all refused, what bounds would have been worth.
+                both = [cars for cars in both if all(car.given for car in cars)] or both
                 pairs = [score_and_limit(kind, quantity, known, *cars) for cars in both]
                 line["given a bound"] = interval(sum(row.given for row in found), len(found))
                 line["mean error"] = f"{np.mean([score for score, _ in pairs]):.3g}"

@@ -140,15 +140,17 @@ def difficulty(
     return np.sqrt(1 + slopes / middle) if middle > 0 else np.ones(len(coordinates))
 
 
-def mesh_grain(sample: Mapping[str, torch.Tensor]) -> Float[np.ndarray, " 2"]:
-    """Return mean and deviation of tokens' log shares over the area; 0 without weights."""
+def mesh_grain(sample: Mapping[str, torch.Tensor]) -> Float[np.ndarray, " 3"]:
+    """Return mean, deviation and 95 % of tokens' log shares over the area; 0 without weights."""
     weights = sample.get("weights", None)
     if weights is None:
-        return np.zeros(2)
+        return np.zeros(3)
     shares = np.asarray(weights, np.float64)
     shares = shares[shares > 0] / shares.sum()
-    mean = (shares * np.log(shares)).sum()
-    return np.array([mean, np.sqrt((shares * (np.log(shares) - mean) ** 2).sum())])
+    logs = np.log(shares)
+    mean = (shares * logs).sum()
+    deviation = np.sqrt((shares * (logs - mean) ** 2).sum())
+    return np.array([mean, deviation, area_quantile(logs, 0.95, shares)])
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,8 @@ class Bounds:
     distances : numpy.ndarray
         How far the held-out cases are from them, (n,).
     grains : numpy.ndarray
-        How fine and how graded their meshes are, (n, 2).
+        How fine and how graded their meshes are, (n, 2), and with several meshes how large the
+        largest tokens are, (n meshes, 3).
     fingerprints : tuple[str, ...]
         Of the models.
     forces : Mapping or None
@@ -223,7 +226,7 @@ class Bounds:
             rows = {"distances": self.distances[kept], "grains": self.grains[like]}
             yield replace(self, scores=scores, **rows)
 
-    def on_meshes_like(self, grain: Float[np.ndarray, " 2"]) -> "Bounds":
+    def on_meshes_like(self, grain: Float[np.ndarray, " 3"]) -> "Bounds":
         """Return the bounds from the fewest meshes with this one among them, else the original."""
         # More meshes only widen a bound, so the choice costs nothing of the level.
         fits = (part for part in self.steps() if part.doubt(0.0, grain) is None)
@@ -307,7 +310,7 @@ class Bounds:
         """Return how far a case is from the training cases."""
         return float(self.guard.score_geometry(self._directions(features[None]))[0])
 
-    def doubt(self, distance: float, grain: Float[np.ndarray, " 2"]) -> str | None:
+    def doubt(self, distance: float, grain: Float[np.ndarray, " 3"]) -> str | None:
         """Return why a case, or its mesh, is not like the training cases; None if both are."""
         farthest = float(self.distances.max())
         if distance > farthest:
@@ -316,15 +319,20 @@ class Bounds:
                 f"theirs, the {len(self.case_ids)} held-out cases at most {farthest:.3g}"
             )
         low, high = self.grains.min(axis=0) - _SAME_GRAIN, self.grains.max(axis=0) + _SAME_GRAIN
-        if (low <= grain).all() and (grain <= high).all():
+        known = grain[: len(low)]
+        if (low <= known).all() and (known <= high).all():
             return None
-        return (
+        text = (
             "its mesh is not like the meshes of the held-out cases: about "
             f"{np.exp(-grain[0]):.0f} tokens by area, theirs {np.exp(-high[0]):.0f} to "
             f"{np.exp(-low[0]):.0f}; token sizes vary by {grain[1]:.2g}, theirs by {low[1]:.2g} to "
-            f"{high[1]:.2g}. Remesh the case like them, or calibrate with cases on meshes like it; "
-            "flarepp calibrate --meshes makes some of theirs"
+            f"{high[1]:.2g}"
         )
+        if len(low) > 2:
+            ends = [f"{100 * np.exp(end):.2g}" for end in (grain[2], low[2], high[2])]
+            text += f"; large ones have {ends[0]} % of the area, theirs {ends[1]} to {ends[2]} %"
+        advice = "Remesh the case like them, or calibrate with cases on meshes like it"
+        return f"{text}. {advice}; flarepp calibrate --meshes makes some of theirs"
 
     def save(self, path: Path) -> Fingerprint:
         """Write the bounds as safetensors."""
@@ -526,7 +534,8 @@ def calibrate(
                 if COEFFICIENT not in rows[-1]:
                     settings = None  # of no case, then
                 features.append(scored.pooled_state)
-                grains.append(mesh_grain(sample if other is None else other.sample))
+                grain = mesh_grain(sample if other is None else other.sample)
+                grains.append(grain if meshes else grain[:2])
             advance()
     scores: dict[str, dict[str, np.ndarray]] = {ERROR: {}, BAND: {}, COEFFICIENT: {}}
     for kind in (ERROR, BAND, *([] if settings is None else [COEFFICIENT])):

@@ -25,7 +25,7 @@ from ..meshes.polygons import polygon_geometry
 from ..runs.samples import SAMPLE, GlobalValues, input_sample, measures, whole_grid
 from ..runs.trained_run import Run
 from ..texts import printable
-from .bounds import ERROR, Bounds, Promise, check_members, evaluate_state, stored_bounds
+from .bounds import ERROR, Promise, check_members, evaluate_state, stored_bounds
 from .forces import Forces, ForceSettings, field_forces, force_surface, surface_areas
 from .predictions import CasePrediction, predict_members, relative_l2
 
@@ -549,8 +549,7 @@ def predict_difference(
             coefficients.append(forces.coefficients)
     old, new = coefficients or ({}, {})
     level, promised = shapes[1].level, change_bounds([s.promise for s in shapes], new, settings)
-    bounds = known if refusal is None else None
-    change, fields, share = _field_changes(run, *shapes, bounds)
+    change, fields, share = _field_changes(run, *shapes)
     mesh = add_arrays(to_pyvista(shapes[1].polygons), change, association)
     return Difference(mesh, old, new, promised, fields, share, level, refusal)
 
@@ -580,7 +579,7 @@ def _coincide(other: PolygonMesh, points: np.ndarray) -> np.ndarray:
 
 
 def _field_changes(
-    run: Run, one: FilePrediction, two: FilePrediction, bounds: Bounds | None
+    run: Run, one: FilePrediction, two: FilePrediction
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float, float]], float]:
     """Return changes at the tokens, their sizes with bounds, and the common share of the area."""
     moved = evaluate_state(run, two.sample, one.state)
@@ -590,10 +589,10 @@ def _field_changes(
     for name in run.channels.fields:
         columns = run.channels.columns(name)
         change, off = (two.values - moved)[:, columns], np.nan
-        if bounds is not None and touching.any():
+        if one.bounds and two.bounds and touching.any():
             # Both cases within their bounds at once: the shares that may miss add up.
             pairs = zip((one, two), of_both, strict=True)
-            off = sum(_absolute(bounds, name, columns, x, all_areas) for x, all_areas in pairs)
+            off = sum(_absolute(name, columns, x, all_areas) for x, all_areas in pairs)
             off /= np.sqrt(areas.sum())
         size = _rms(two.values[touching, columns], areas)
         sizes[name] = (_rms(change[touching], areas), off, size)
@@ -608,13 +607,11 @@ def _rms(values: np.ndarray, areas: np.ndarray) -> float:
     return float(np.sqrt((areas * (values.astype(float) ** 2).sum(axis=1)).sum() / areas.sum()))
 
 
-def _absolute(
-    bounds: Bounds, name: str, columns: slice, found: FilePrediction, areas: np.ndarray
-) -> float:
+def _absolute(name: str, columns: slice, found: FilePrediction, areas: np.ndarray) -> float:
     """Return a bound of the norm of the error of a field, at half the share of misses."""
-    if name not in bounds.scores[ERROR]:  # all fields were in one norm
+    if name not in found.bounds.scores[ERROR]:  # all fields were in one norm
         return float("nan")
-    relative = bounds.error(name, (1 + found.level) / 2, found.distance)
+    relative = found.bounds.error(name, (1 + found.level) / 2, found.distance)
     norm = _rms(found.values[:, columns], areas) * np.sqrt(areas.sum())
     # |p - y| <= e |y| and |y| <= |p| + |p - y|
     return relative / (1 - relative) * norm if relative < 1 else float("inf")

@@ -309,6 +309,9 @@ def test_other_meshes_of_a_known_shape_get_the_bounds_over_meshes(bounded, on_me
         assert ("worst over" in text) == (count > 1) and "(90 %)" in text
     mesh.subdivide(2, "linear").save(tmp_path / "car.vtp")
     assert "mesh is not like" in predict_file(run, tmp_path / "car.vtp", progress=False).no_bounds
+    fine = list(known.steps())[2]
+    coarse_in_part = fine.grains.max(axis=0) + [0, 0, 0.5]
+    assert "large ones have" in fine.doubt(0.0, coarse_in_part)
 
 
 def test_a_change_between_meshes_has_the_bound_of_the_more_unusual_one(on_meshes, tmp_path):
