@@ -227,10 +227,10 @@ class Bounds:
             yield replace(self, scores=scores, **rows)
 
     def on_meshes_like(self, grain: Float[np.ndarray, " 3"]) -> "Bounds":
-        """Return the bounds from the fewest meshes with this one among them, else the original."""
+        """Return the bounds from the fewest meshes that this one is like, else from finer ones."""
         # More meshes only widen a bound, so the choice costs nothing of the level.
-        fits = (part for part in self.steps() if part.doubt(0.0, grain) is None)
-        return next(fits, next(self.steps()))
+        parts = list(self.steps())
+        return next((p for p in parts if p.doubt(0.0, grain) is None), parts[-2:][0])
 
     def scale(self, distance: float | np.ndarray) -> np.ndarray:
         """Return what scores are divided by: a distance, at least the least of a held-out case."""
