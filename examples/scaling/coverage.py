@@ -15,6 +15,7 @@ import argparse
 from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 import pyvista as pv
@@ -22,7 +23,14 @@ from measuring import print_table
 from refinement import CHANGES, OWN
 from scipy.stats import beta, betabinom
 
-from physicsnemo_flarepp.builtin.sets.car_body import RANGES, CarShape, sample_shape
+from physicsnemo_flarepp.builtin.sets.car_body import (
+    RANGES,
+    CarShape,
+    box_lattice,
+    half_surface,
+    sample_shape,
+    whole_surface,
+)
 from physicsnemo_flarepp.builtin.sets.cars import solve_shape, write_run
 from physicsnemo_flarepp.evaluation import (
     Bounds,
@@ -45,20 +53,16 @@ from physicsnemo_flarepp.evaluation.bounds import (
     case_scores,
     difficulty,
     mesh_grain,
+    other_meshes,
+    predict_on_mesh,
     token_areas,
 )
 from physicsnemo_flarepp.evaluation.forces import field_forces, force_surface
-from physicsnemo_flarepp.evaluation.predictions import (
-    Case,
-    CasePrediction,
-    predict_members,
-    state_features,
-)
-from physicsnemo_flarepp.inference import decode_state
-from physicsnemo_flarepp.meshes import polygon_mesh
-from physicsnemo_flarepp.runs.samples import sample_of
+from physicsnemo_flarepp.evaluation.predictions import Case, CasePrediction, predict_members
+from physicsnemo_flarepp.texts import read_csv
 
 SPLITS = 1000
+CHANGE = "change of"
 
 
 def interval(hits: int, n: int) -> str:
@@ -171,54 +175,100 @@ def report_coverage(runs: list[Run], bounds: Bounds) -> None:
     print(f"inside the gate: {interval(inside, m)} % of the {m} test cases\n", flush=True)
 
 
+def meshed_again(case: Case) -> dict[str, pv.PolyData]:
+    """Return a built-in car as its generator meshes it with other spacings."""
+    number, folder = case.case_id.split("_")[1], Path(case.metadata["source"]).parent
+    names, values = read_csv(folder / f"geo_ref_{number}.csv")
+    given = dict(zip(names, map(float, values), strict=True))
+    shape = CarShape(**{field.name: given[field.name] for field in fields(CarShape)})
+    axes = box_lattice(shape)
+    finer = [np.sort(np.append(a, (a[1:] + a[:-1]) / 2)) for a in axes]
+    coarser = [np.append(a[:-1:2], a[-1]) for a in axes]
+    mixed = np.concatenate([finer[0][finer[0] <= 0], coarser[0][coarser[0] > 0]])
+    chosen = {"half the spacing": finer, "half the spacing along x": [finer[0], *axes[1:]]}
+    chosen["twice the spacing"] = coarser
+    chosen["half in front, twice in the rear, along x"] = [mixed, *axes[1:]]
+    return {
+        name: pv.PolyData.from_regular_faces(*whole_surface(*half_surface(shape, lattice)))
+        for name, lattice in chosen.items()
+    }
+
+
+class OnMesh(NamedTuple):
+    """A test case on a mesh: what its bounds would be, whether it gets them, and its errors."""
+
+    bounds: Bounds
+    given: bool
+    distance: float
+    scores: dict[str, dict[str, object]]
+
+
 def report_meshes(run: Run, bounds: Bounds, n_cases: int) -> None:
-    """Print the coverage of test cases that are given on other meshes.
+    """Print the coverage of test cases on other meshes, by bounds over meshes and plain ones.
 
     Errors of fields are taken at the cells of the original mesh, from the state of the other one;
     coefficients are integrated on the other mesh, and compared with the truth on the original.
     """
-    settings, reader = force_settings(run), run.cases("test")
-    rows: dict[str, list[dict[str, object]]] = {name: [] for name in CHANGES}
+    settings, reader, plain = case_forces(run), run.cases("test"), next(bounds.steps())
+    rows: dict[str, list[OnMesh]] = {}
     for index in range(min(n_cases, len(reader))):
         sample, metadata = reader[index]
-        case = Case.of(run, index, sample, metadata)
+        found = predict_members([run], sample, progress=False)
+        case = CasePrediction.of(run, index, sample, metadata, prediction=found.values)
         areas = token_areas(reader, index, len(case.target))
-        inputs = run.inputs(sample)
-        surface = force_surface(case.polygons, case.association, settings)
-        true = field_forces(surface, case.target, run.channels, settings).coefficients
-        for name, change in CHANGES.items():
-            mesh = change(case.mesh.triangulate())
-            mesh.clear_data()
-            given = sample_of(run, mesh, {})
-            grain = mesh_grain(given)
-            values, state = run.predict_with_state(given, progress=False)
-            moved = decode_state(run.model, inputs["fx"], inputs.get("embedding"), state)
-            moved = run.normalizer.inverse(moved[0].float(), key="fields").numpy()
-            errors = relative_l2(moved, case.target, run.channels.norms, areas)
-            there = force_surface(polygon_mesh(mesh, case.metadata["source"]), "cell", settings)
-            forces = field_forces(there, values, run.channels, settings).coefficients
-            row = {f"{ERROR}/{key}": value for key, value in errors.items()}
-            row |= {f"{COEFFICIENT}/{key}": abs(forces[key] - true[key]) for key in ("Cd", "Cl")}
-            rows[name].append(
-                row | {"distance": bounds.distance(state_features(state)), "grain": grain}
-            )
-    table = []
-    for name, found in rows.items():
-        far = np.array([row["distance"] for row in found])
-        inside = int((far <= bounds.distances.max()).sum())
-        bound = sum(bounds.doubt(row["distance"], row["grain"]) is None for row in found)
-        line = {"mesh": name, "shape inside": interval(inside, len(far))}
-        line["given a bound"] = interval(bound, len(far))
-        for key in (key for key in found[0] if "/" in key):
-            kind, quantity = key.split("/")
-            limits = [getattr(bounds, kind)(quantity, 0.9, d) for d in far]
-            hits = int(sum(row[key] <= limit for row, limit in zip(found, limits, strict=True)))
-            mean = np.mean([row[key] for row in found])
-            line[f"{quantity}: would hold at 90 %"] = interval(hits, len(far))
-            line[f"{quantity}: mean error"] = f"{mean:.2g}"
-        table.append(line)
-    print_table(table)
-    print(flush=True)
+        mesh = case.mesh.triangulate()
+        mesh.clear_data()
+        names = ("every cell cut in four", "front half cut", "rear half cut", "half removed")
+        meshes = {OWN: mesh} | dict(zip(names, other_meshes(case), strict=True))
+        meshes |= meshed_again(case)
+        for name in ("front third x4", "front third x16", "remeshed"):
+            meshes[name] = CHANGES[name](mesh.copy())
+        for name, other_mesh in meshes.items():
+            scored, other = predict_on_mesh([run], case, sample, other_mesh)
+            grain, far = mesh_grain(other.sample), bounds.distance(scored.pooled_state)
+            part = bounds.on_meshes_like(grain)
+            scores = case_scores(scored, areas, settings, other)
+            row = OnMesh(part, part.doubt(far, grain) is None, far, scores)
+            rows.setdefault(name, []).append(row)
+    quantities = [(kind, name) for kind in bounds.scores for name in bounds.scores[kind]]
+    quantities += [(CHANGE, name) for name in bounds.scores[COEFFICIENT]]
+    for kind, quantity in ((kind, name) for kind, name in quantities if name != "Cs"):
+        table = []
+        for name, found in rows.items():
+            line = {f"{kind} {quantity}, at 90 %": name}
+            for what, known in (("bounds over meshes", None), ("plain bounds", plain)):
+                both = list(zip(found, rows[OWN][::-1], strict=True))
+                both = both[: len(both) // 2] if kind == CHANGE else both  # each car in one pair
+                # Of meshes that are all refused, what bounds would have been worth.
+                both = [cars for cars in both if all(car.given for car in cars)] or both
+                pairs = [score_and_limit(kind, quantity, known, *cars) for cars in both]
+                line["given a bound"] = interval(sum(row.given for row in found), len(found))
+                line["mean error"] = f"{np.mean([score for score, _ in pairs]):.3g}"
+                hits = sum(score <= limit for score, limit in pairs)
+                line[f"within {what}, %"] = interval(hits, len(pairs))
+                line[f"mean of {what}"] = f"{np.mean([limit for _, limit in pairs]):.3g}"
+            table.append(line)
+        print_table(table)
+        print(flush=True)
+
+
+def score_and_limit(
+    kind: str, name: str, known: Bounds | None, row: OnMesh, first: OnMesh
+) -> tuple[float, float]:
+    """Return a score and its 90 % bound, by default as `predict` chooses it for the mesh.
+
+    A change is that from the car `first` on its original mesh.
+    """
+    far, known = row.distance, known or row.bounds
+    if kind == CHANGE:
+        errors = [one.scores[COEFFICIENT][name] for one in (first, row)]
+        return abs(errors[1] - errors[0]), known.difference(name, 0.9, (first.distance, far))
+    score = row.scores[kind][name]
+    if kind == BAND:  # a constant field is equally difficult everywhere
+        where, field = np.eye(3), np.zeros((3, 1))
+        (factor,) = known.bands(where, field, {name: 1}, 0.9, far).values()
+        return score[LEVELS.index(0.9)], factor[0]
+    return abs(score), getattr(known, kind)(name, 0.9, far)
 
 
 def report_gate(run: Run, bounds: Bounds, ahmed: Path | None, folder: Path) -> None:
@@ -402,13 +452,14 @@ def main() -> None:
     arguments = parser.parse_args()
     runs = [load_run(path, device="cpu", data_root=arguments.data_root) for path in arguments.runs]
     bounds = stored_bounds(runs)
-    if isinstance(bounds, str):
-        bounds = calibrate(runs)
+    if isinstance(bounds, str) or (arguments.meshes and bounds.n_meshes == 1):
+        bounds = calibrate(runs, meshes=bool(arguments.meshes))
         store_bounds(bounds, runs[0])
     asked = [arguments.meshes, arguments.gate, arguments.outside, arguments.pairs]
     with TemporaryDirectory() as folder:
         if arguments.meshes:
             report_meshes(runs[0], bounds, arguments.meshes)
+        bounds = next(bounds.steps())  # those of the original meshes
         if arguments.gate:
             report_gate(runs[0], bounds, arguments.ahmed, Path(folder))
         if arguments.outside:

@@ -154,15 +154,19 @@ def calibrate(parser: argparse.ArgumentParser) -> None:
         flarepp calibrate outputs/cars-flarepp-seed0
         flarepp calibrate outputs/cars-flarepp-seed0 data/more_cars
         flarepp calibrate outputs/cars-flarepp-seed0 outputs/cars-flarepp-seed1
+        flarepp calibrate outputs/cars-flarepp-seed0 --meshes
 
     Predicts the validation cases, or the test cases of other data in the same layout, and stores
     with the run how large errors are in 4 of 5, 9 of 10 and 19 of 20 cases. Training ends with
-    this. Several runs are bounded as an ensemble. docs/bounds.md says what the bounds guarantee.
+    this. Several runs are bounded as an ensemble. With --meshes, surfaces on finer, graded and
+    decimated meshes get wider bounds. docs/bounds.md says what the bounds guarantee.
     """
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="run directories, then a data folder")
     add("--weights", type=Path, metavar="CSV",
         help="columns case, weight: relative frequency of each case in use")  # fmt: skip
+    add("--meshes", action="store_true",
+        help="also on each surface cut in four, in whole or half, and decimated")  # fmt: skip
     add_run_options(parser, forces=False)
 
 

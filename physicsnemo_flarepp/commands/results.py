@@ -211,7 +211,7 @@ def calibrate(options: argparse.Namespace) -> "Bounds":
     weights = None
     if options.weights is not None:
         weights = {name: float(value) for name, value in read_csv(options.weights)[1:]}
-    bounds = evaluation.calibrate(runs, weights=weights)
+    bounds = evaluation.calibrate(runs, weights=weights, meshes=options.meshes)
     evaluation.store_bounds(bounds, runs[0])
     names = " + ".join(printable(run.name) for run in runs)
     print(f"{names}: {len(bounds.case_ids)} held-out cases", format_bounds(bounds), sep="\n")

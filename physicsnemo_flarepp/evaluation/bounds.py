@@ -8,19 +8,21 @@ no level above n / (n + 1) can be promised. Errors are integrals over the geomet
 The distance is that of latent states, which have one size on every mesh, as PhysicsNeMo's
 ``OODGuard`` measures it. A case that is farther from training than all held-out cases gets no
 bound, nor does one whose mesh is finer, coarser or graded otherwise than theirs: an accurate model
-errs less than its answers differ between meshes.
+errs less than its answers differ between meshes. A calibration over meshes scores other meshes of
+the held-out cases too; a case on such a mesh gets the bound of their worst scores.
 """
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyvista as pv
 import torch
 from jaxtyping import Float
 from safetensors import safe_open
@@ -29,16 +31,18 @@ from scipy.spatial import cKDTree
 from scipy.stats import beta
 
 from ..datapipes.readers import CaseReader
-from ..datapipes.readers.base import NO_WEIGHTS
+from ..datapipes.readers.base import MEASURE, NO_WEIGHTS
 from ..files import Fingerprint, reading, replace_file
-from ..inference import model_fingerprint
+from ..inference import LatentState, decode_state, model_fingerprint
 from ..inference.prediction import unwrap
+from ..meshes import PolygonMesh, polygon_mesh
 from ..progress import progress_bar
 from ..runs.directory import BOUNDS, ENSEMBLE_BOUNDS, add_result, read_run_manifest
+from ..runs.samples import sample_of
 from ..runs.trained_run import Run, can_stream
 from ..texts import format_table, printable
-from .forces import ForceSettings, force_settings, target_settings
-from .predictions import CasePrediction, predict_members
+from .forces import ForceSettings, field_forces, force_settings, force_surface, target_settings
+from .predictions import CasePrediction, predict_members, state_features
 from .reports import compare_forces
 
 LEVELS = (0.8, 0.9, 0.95)
@@ -55,6 +59,13 @@ _SAME_GRAIN = 0.02
 # Training cases that others are compared with: the most cases, and the most tokens of each.
 _REFERENCES, _TOKENS = 256, 20_000
 _FEWEST = 4
+# Meshes of a held-out case, as many as a bound is the worst over; each step has those before it.
+MESHES = {
+    1: "the original",
+    2: "every triangle cut in four",
+    4: "the front or the rear half cut in four",
+    5: "half of the triangles removed",
+}
 
 
 class NoGround(ValueError):
@@ -129,15 +140,17 @@ def difficulty(
     return np.sqrt(1 + slopes / middle) if middle > 0 else np.ones(len(coordinates))
 
 
-def mesh_grain(sample: Mapping[str, torch.Tensor]) -> Float[np.ndarray, " 2"]:
-    """Return mean and deviation of tokens' log shares over the area; 0 without weights."""
+def mesh_grain(sample: Mapping[str, torch.Tensor]) -> Float[np.ndarray, " 3"]:
+    """Return mean, deviation and 95 % of tokens' log shares over the area; 0 without weights."""
     weights = sample.get("weights", None)
     if weights is None:
-        return np.zeros(2)
+        return np.zeros(3)
     shares = np.asarray(weights, np.float64)
     shares = shares[shares > 0] / shares.sum()
-    mean = (shares * np.log(shares)).sum()
-    return np.array([mean, np.sqrt((shares * (np.log(shares) - mean) ** 2).sum())])
+    logs = np.log(shares)
+    mean = (shares * logs).sum()
+    deviation = np.sqrt((shares * (logs - mean) ** 2).sum())
+    return np.array([mean, deviation, area_quantile(logs, 0.95, shares)])
 
 
 @dataclass(frozen=True)
@@ -154,13 +167,15 @@ class Bounds:
         ``error``: relative errors by norm, (n,). ``coefficient``: errors of Cd, Cs and Cl with
         their signs, (n,). ``band``: by field, the multiple of the difficulty of a token that a
         share of ``LEVELS`` of the area does not exceed, (n, levels). None is divided by the
-        distance yet.
+        distance yet. Of several meshes of each case, here and below, a case's rows follow one
+        another, (n meshes, ...).
     references : numpy.ndarray
         Pooled latent states of training cases, (r, D).
     distances : numpy.ndarray
         How far the held-out cases are from them, (n,).
     grains : numpy.ndarray
-        How fine and how graded their meshes are, (n, 2).
+        How fine and how graded their meshes are, (n, 2), and with several meshes how large the
+        largest tokens are, (n meshes, 3).
     fingerprints : tuple[str, ...]
         Of the models.
     forces : Mapping or None
@@ -195,6 +210,28 @@ class Bounds:
             )
         return level
 
+    @property
+    def n_meshes(self) -> int:
+        """Meshes of each case, its own first."""
+        return len(self.distances) // len(self.case_ids)
+
+    def steps(self) -> Iterator["Bounds"]:
+        """Yield the bounds from the first kinds of meshes of each case, one kind more each time."""
+        place = np.arange(len(self.distances)) % self.n_meshes
+        for count in (count for count in MESHES if count <= self.n_meshes):
+            kept = place < count
+            # Between meshes that get finer errors lie between theirs; thinned ones are apart.
+            like = place == count - 1 if count == max(MESHES) else kept
+            scores = {k: {n: v[kept] for n, v in of.items()} for k, of in self.scores.items()}
+            rows = {"distances": self.distances[kept], "grains": self.grains[like]}
+            yield replace(self, scores=scores, **rows)
+
+    def on_meshes_like(self, grain: Float[np.ndarray, " 3"]) -> "Bounds":
+        """Return the bounds from the fewest meshes that this one is like, else from finer ones."""
+        # More meshes only widen a bound, so the choice costs nothing of the level.
+        parts = list(self.steps())
+        return next((p for p in parts if p.doubt(0.0, grain) is None), parts[-2:][0])
+
     def scale(self, distance: float | np.ndarray) -> np.ndarray:
         """Return what scores are divided by: a distance, at least the least of a held-out case."""
         # The nearest held-out case has its own distance, so this only widens bounds.
@@ -202,7 +239,8 @@ class Bounds:
         return np.where(scale > 0, scale, 1.0)
 
     def _bound(self, scores: np.ndarray, level: float, distance: float) -> float:
-        quantile = conformal_quantile(scores / self.scale(self.distances), level, self.weights)
+        scores = (scores / self.scale(self.distances)).reshape(len(self.weights), -1)
+        quantile = conformal_quantile(scores.max(axis=1), level, self.weights)
         return float(quantile * self.scale(distance))
 
     def error(self, name: str, level: float, distance: float) -> float:
@@ -217,11 +255,14 @@ class Bounds:
         """Return the bound of the error of the change of a coefficient between two cases."""
         # Every held-out case is in one pair, so that pairs are exchangeable as cases are.
         n = len(self.weights) // 2
-        first, second = slice(0, n), slice(n, 2 * n)
-        errors, weights = self.scores[COEFFICIENT][name], self.weights
-        scales = self.scale(self.distances)
+        rows, weights = (len(self.weights), -1), self.weights
+        errors = self.scores[COEFFICIENT][name].reshape(rows)
+        scales = self.scale(self.distances).reshape(rows)
+        # Either case may be on any of its meshes.
+        first, second = (slice(0, n), slice(None), None), (slice(n, 2 * n), None)
         scores = np.abs(errors[first] - errors[second]) / (scales[first] + scales[second])
-        quantile = conformal_quantile(scores, level, weights[first] * weights[second])
+        weights = weights[:n] * weights[n : 2 * n]
+        quantile = conformal_quantile(scores.max(axis=(1, 2)), level, weights)
         return float(quantile * sum(self.scale(distance) for distance in distances))
 
     def accepts(self, settings: ForceSettings) -> bool:
@@ -269,7 +310,7 @@ class Bounds:
         """Return how far a case is from the training cases."""
         return float(self.guard.score_geometry(self._directions(features[None]))[0])
 
-    def doubt(self, distance: float, grain: Float[np.ndarray, " 2"]) -> str | None:
+    def doubt(self, distance: float, grain: Float[np.ndarray, " 3"]) -> str | None:
         """Return why a case, or its mesh, is not like the training cases; None if both are."""
         farthest = float(self.distances.max())
         if distance > farthest:
@@ -278,14 +319,20 @@ class Bounds:
                 f"theirs, the {len(self.case_ids)} held-out cases at most {farthest:.3g}"
             )
         low, high = self.grains.min(axis=0) - _SAME_GRAIN, self.grains.max(axis=0) + _SAME_GRAIN
-        if (low <= grain).all() and (grain <= high).all():
+        known = grain[: len(low)]
+        if (low <= known).all() and (known <= high).all():
             return None
-        return (
+        text = (
             "its mesh is not like the meshes of the held-out cases: about "
             f"{np.exp(-grain[0]):.0f} tokens by area, theirs {np.exp(-high[0]):.0f} to "
             f"{np.exp(-low[0]):.0f}; token sizes vary by {grain[1]:.2g}, theirs by {low[1]:.2g} to "
-            f"{high[1]:.2g}. Remesh the case like them, or calibrate with cases on meshes like it"
+            f"{high[1]:.2g}"
         )
+        if len(low) > 2:
+            ends = [f"{100 * np.exp(end):.2g}" for end in (grain[2], low[2], high[2])]
+            text += f"; large ones have {ends[0]} % of the area, theirs {ends[1]} to {ends[2]} %"
+        advice = "Remesh the case like them, or calibrate with cases on meshes like it"
+        return f"{text}. {advice}; flarepp calibrate --meshes makes some of theirs"
 
     def save(self, path: Path) -> Fingerprint:
         """Write the bounds as safetensors."""
@@ -343,7 +390,9 @@ class Promise(NamedTuple):
         if isinstance(known, str):
             return cls(None, known, level, None)
         level, distance = known.choose_level(level), known.distance(features)
-        refusal = doubt or known.doubt(distance, mesh_grain(sample))
+        grain = mesh_grain(sample)
+        known = known.on_meshes_like(grain)
+        refusal = doubt or known.doubt(distance, grain)
         return cls(None if refusal else known, refusal, level, distance)
 
     def lines(self) -> list[str]:
@@ -354,6 +403,9 @@ class Promise(NamedTuple):
         cases = f"{share.numerator} of {share.denominator} cases like the training set"
         errors = {n: self.bounds.error(n, *self[2:]) for n in self.bounds.scores[ERROR]}
         lines = [f"{n}: error below {100 * error:.3g} % for {cases}" for n, error in errors.items()]
+        if self.bounds.n_meshes > 1:
+            kinds = "; ".join(name for n, name in MESHES.items() if n <= self.bounds.n_meshes)
+            lines.append(f"note: bounds are the worst over meshes of the held-out cases: {kinds}")
         return lines + [f"note: {remark}" for remark in self.bounds.remarks]
 
     def coefficients_line(
@@ -376,17 +428,21 @@ class Promise(NamedTuple):
 def bound_rows(bounds: Bounds) -> list[list[str]]:
     """Return the bounds of the median held-out case, one column per level.
 
-    The last row is how large the share of cases may really be: the level is its mean over all
-    calibrations with n cases, and nine tenths of them are in this range.
+    Bounds over meshes have rows for each kind, the worst over it and those above. The last row is
+    how large the share of cases may really be: the level is its mean over all calibrations with n
+    cases, and nine tenths of them are in this range.
     """
-    levels, distance = bounds.levels, float(np.median(bounds.distances))
+    levels = bounds.levels
     rows = [["bound", *(f"{100 * level:g} %" for level in levels)]]
-    for name in bounds.scores[ERROR]:
-        values = [f"{100 * bounds.error(name, level, distance):.3g}" for level in levels]
-        rows.append([f"relative error of {name}, %", *values])
-    for name in bounds.scores[COEFFICIENT]:
-        values = [f"{bounds.coefficient(name, level, distance):.3g}" for level in levels]
-        rows.append([f"error of {name}", *values])
+    for part in bounds.steps():
+        distance = float(np.median(part.distances))
+        where = f" ({MESHES[part.n_meshes]})" if bounds.n_meshes > 1 else ""
+        for name in part.scores[ERROR]:
+            values = [f"{100 * part.error(name, level, distance):.3g}" for level in levels]
+            rows.append([f"relative error of {name}, %{where}", *values])
+        for name in part.scores[COEFFICIENT]:
+            values = [f"{part.coefficient(name, level, distance):.3g}" for level in levels]
+            rows.append([f"error of {name}{where}", *values])
     if (bounds.weights == bounds.weights[0]).all():
         n = len(bounds.weights)
         ranks = [np.ceil(level * (n + 1) * (1 - 1e-12)) for level in levels]
@@ -405,6 +461,7 @@ def calibrate(
     runs: Run | Sequence[Run],
     *,
     weights: Mapping[str, float] | None = None,
+    meshes: bool = False,
     progress: bool = True,
 ) -> Bounds:
     """Return bounds of the errors of a run from its validation cases, or from other data.
@@ -416,6 +473,9 @@ def calibrate(
         another `data_root`, the test cases there are used instead of its validation cases.
     weights : Mapping[str, float], optional
         How much likelier each case, by id, is where the bounds will be used.
+    meshes : bool, optional
+        Score each case on other meshes of its surface too, see :func:`other_meshes`: the bounds
+        then hold for new shapes on meshes of these kinds.
     progress : bool, optional
         Show a bar if stderr is a terminal.
 
@@ -451,6 +511,11 @@ def calibrate(
         raise NoGround(f"{_listed(shared)} were trained on, so their errors promise nothing")
     counted, settings = _case_weights(ids, weights), case_forces(run)
     kept = np.unique(np.linspace(0, len(train) - 1, min(len(train), _REFERENCES)).astype(int))
+    if meshes and (run.channels.weights != MEASURE or run.channels.globals):
+        raise NoGround(
+            f"run {run.name} cannot be calibrated over meshes: its tokens must be weighed by their "
+            "areas (data.weights=measure), by which meshes are compared, without global values"
+        )
     references, features, rows, grains = [], [], [], []
     with progress_bar(f"calibrate {run.name}", len(kept) + len(ids), progress) as advance:
         for index in kept:
@@ -459,12 +524,18 @@ def calibrate(
         for index in range(len(ids)):
             sample, metadata = reader[index]
             found = predict_members(runs, sample, progress=False)
-            case = CasePrediction.of(run, index, sample, metadata, prediction=found.values)
-            rows.append(case_scores(case, token_areas(reader, index, len(case.target)), settings))
-            if COEFFICIENT not in rows[-1]:
-                settings = None  # of no case, then
-            features.append(found.features)
-            grains.append(mesh_grain(sample))
+            more = {"prediction": found.values, "pooled_state": found.features}
+            case = CasePrediction.of(run, index, sample, metadata, **more)
+            areas = token_areas(reader, index, len(case.target))
+            copies = other_meshes(case) if meshes else ()
+            others = (predict_on_mesh(runs, case, sample, mesh) for mesh in copies)
+            for scored, other in [(case, None), *others]:
+                rows.append(case_scores(scored, areas, settings, other))
+                if COEFFICIENT not in rows[-1]:
+                    settings = None  # of no case, then
+                features.append(scored.pooled_state)
+                grain = mesh_grain(sample if other is None else other.sample)
+                grains.append(grain if meshes else grain[:2])
             advance()
     scores: dict[str, dict[str, np.ndarray]] = {ERROR: {}, BAND: {}, COEFFICIENT: {}}
     for kind in (ERROR, BAND, *([] if settings is None else [COEFFICIENT])):
@@ -475,14 +546,14 @@ def calibrate(
         weights=counted,
         scores=scores,
         references=np.array(references).astype(np.float32).astype(np.float64),
-        distances=np.zeros(len(ids)),
+        distances=np.zeros(len(rows)),
         grains=np.array(grains),
         fingerprints=fingerprints(runs),
         forces=None if settings is None else _plain(settings[0]),
         remarks=tuple(_remarks(run, reader)),
     )
     bounds.distances[:] = [bounds.distance(found) for found in features]
-    _check_origin(bounds, features, run)
+    _check_origin(next(bounds.steps()), features[:: bounds.n_meshes], run)
     return bounds
 
 
@@ -496,10 +567,68 @@ def case_forces(run: Run) -> tuple[ForceSettings, ForceSettings] | None:
         return None
 
 
+def other_meshes(case: CasePrediction) -> list[pv.PolyData]:
+    """Return other meshes of the surface of a case, those of ``MESHES`` after the original."""
+    mesh = case.mesh
+    if not isinstance(mesh, pv.PolyData) or mesh.GetPolys().GetNumberOfCells() == 0:
+        raise NoGround(f"case {case.case_id} is not a surface, of which there are other meshes")
+    mesh = mesh.triangulate()
+    mesh.clear_data()
+    along = mesh.cell_centers().points[:, np.argmax(np.ptp(mesh.points, axis=0))]
+    front = along < (along.min() + along.max()) / 2
+    finer = [_cut_in_four(mesh, chosen) for chosen in (np.ones_like(front), front, ~front)]
+    return [*finer, mesh.decimate(0.5)]
+
+
+def _cut_in_four(mesh: pv.PolyData, chosen: np.ndarray) -> pv.PolyData:
+    corners = mesh.points[mesh.regular_faces]
+    a, b, c = corners[chosen].swapaxes(0, 1)
+    ab, bc, ca = (a + b) / 2, (b + c) / 2, (c + a) / 2
+    parts = [np.stack(part, 1) for part in ((a, ab, ca), (ab, b, bc), (ca, bc, c), (ab, bc, ca))]
+    points = np.concatenate([corners[~chosen], *parts]).reshape(-1, 3)
+    return pv.PolyData.from_regular_faces(points, np.arange(len(points)).reshape(-1, 3)).clean()
+
+
+class OtherMesh(NamedTuple):
+    """Another mesh of a case: its inputs, and what runs predict at its tokens."""
+
+    polygons: PolygonMesh
+    sample: Mapping[str, torch.Tensor]
+    values: np.ndarray
+
+
+def predict_on_mesh(
+    runs: Sequence[Run], case: CasePrediction, sample: Mapping[str, torch.Tensor], mesh: pv.PolyData
+) -> tuple[CasePrediction, OtherMesh]:
+    """Return a case as it follows from another mesh, at its own tokens, and that mesh."""
+    given = sample_of(runs[0], mesh, {})
+    found = [run.predict_with_state(given, progress=False) for run in runs]
+    pairs = zip(runs, found, strict=True)
+    moved = np.mean([evaluate_state(run, sample, state) for run, (_, state) in pairs], axis=0)
+    values = np.mean([values for values, _ in found], axis=0)
+    other = OtherMesh(polygon_mesh(mesh, case.metadata["source"]), given, values)
+    return replace(case, prediction=moved, pooled_state=state_features(found[0][1])), other
+
+
+def evaluate_state(
+    run: Run, sample: Mapping[str, torch.Tensor], state: LatentState
+) -> Float[np.ndarray, "N O"]:
+    """Return the fields of a latent state at the tokens of a sample, in physical units."""
+    inputs = run.inputs(sample)
+    queries = (inputs["fx"], inputs.get("embedding"))
+    values = decode_state(run.model, *queries, state, progress=False)
+    values = values.reshape(len(sample["coordinates"]), -1).float().cpu()
+    given = run.normalizer(dict(sample.items())).get("globals", None)
+    return run.normalizer.inverse(values, given=given).numpy()
+
+
 def case_scores(
-    case: CasePrediction, areas: np.ndarray, settings: tuple[ForceSettings, ForceSettings] | None
+    case: CasePrediction,
+    areas: np.ndarray,
+    settings: tuple[ForceSettings, ForceSettings] | None,
+    other: OtherMesh | None = None,
 ) -> dict[str, dict[str, object]]:
-    """Return rows of ``Bounds.scores``; tokens stand for `areas`, (N,)."""
+    """Return rows of ``Bounds.scores``; tokens stand for `areas`, (N,), `other` has the forces."""
     for what, values in (("fields", case.target), ("prediction", case.prediction)):
         if not np.isfinite(values).all():
             column = int(np.argmax(~np.isfinite(values).all(axis=0)))
@@ -507,11 +636,14 @@ def case_scores(
                 f"case {case.case_id} has {case.field_names[column]} that is not finite in its "
                 f"{what}; repair the case, or leave it out"
             )
-    bands = {}
+    bands, points, values, nearest = {}, case.coordinates, case.prediction, slice(None)
+    if other is not None:
+        points, values = other.sample["coordinates"].numpy(), other.values
+        nearest = cKDTree(points).query(case.coordinates)[1]
     for name in case.channels.fields:
         columns = case.channels.columns(name)
         off = np.linalg.norm((case.prediction - case.target)[:, columns].astype(float), axis=1)
-        off /= difficulty(case.coordinates, case.prediction[:, columns])
+        off /= difficulty(points, values[:, columns])[nearest]
         bands[name] = [area_quantile(off, level, areas) for level in LEVELS]
     row: dict[str, dict[str, object]] = {ERROR: case.errors_in(areas), BAND: bands}
     if settings is not None:
@@ -519,6 +651,9 @@ def case_scores(
             _, predicted, true = compare_forces(case, *settings)
         except ValueError:  # points without a surface
             return row
+        if other is not None:
+            surface = force_surface(other.polygons, case.association, settings[0])
+            predicted = field_forces(surface, other.values, case.channels, settings[0])
         off = predicted.total - true.total
         row[COEFFICIENT] = dict(zip(predicted.coefficients, off.tolist(), strict=True))
     return row

@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pyvista as pv
 
-from ..inference import decode_state
 from ..meshes import PolygonMesh, to_pyvista
 from ..meshes.export import add_arrays
 from ..runs.samples import GlobalValues
 from ..runs.trained_run import Run
 from ..texts import printable
-from .bounds import ERROR, Bounds, Promise, stored_bounds
+from .bounds import ERROR, Promise, evaluate_state, stored_bounds
 from .file_predictions import FilePrediction, predict_file
 from .forces import ForceSettings, field_forces, force_surface, surface_areas
 
@@ -76,8 +75,7 @@ def predict_difference(
             coefficients.append(forces.coefficients)
     old, new = coefficients or ({}, {})
     level, promised = shapes[1].level, change_bounds([s.promise for s in shapes], new, settings)
-    bounds = known if refusal is None else None
-    change, fields, share = _field_changes(run, *shapes, bounds)
+    change, fields, share = _field_changes(run, *shapes)
     mesh = add_arrays(to_pyvista(shapes[1].polygons), change, association)
     return Difference(mesh, old, new, promised, fields, share, level, refusal)
 
@@ -86,8 +84,11 @@ def change_bounds(
     promises: Sequence[Promise], names: Iterable[str], settings: ForceSettings | None
 ) -> dict[str, float]:
     """Return bounds of the change of coefficients between two cases; none without a promise."""
-    bounds = None if any(p.bounds is None for p in promises) else promises[1].bounds
-    if bounds is None or settings is None or not bounds.accepts(settings):
+    if settings is None or any(promise.bounds is None for promise in promises):
+        return {}
+    # Of two meshes the more unusual, whose bounds hold for both.
+    bounds = max((promise.bounds for promise in promises), key=lambda known: known.n_meshes)
+    if not bounds.accepts(settings):
         return {}
     far = tuple(promise.distance for promise in promises)
     found = {name: bounds.difference(name, promises[1].level, far) for name in names}
@@ -104,25 +105,20 @@ def _coincide(other: PolygonMesh, points: np.ndarray) -> np.ndarray:
 
 
 def _field_changes(
-    run: Run, one: FilePrediction, two: FilePrediction, bounds: Bounds | None
+    run: Run, one: FilePrediction, two: FilePrediction
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float, float]], float]:
     """Return changes at the tokens, their sizes with bounds, and the common share of the area."""
-    inputs = run.inputs(two.sample)
-    queries = (inputs["fx"], inputs.get("embedding"))
-    moved = decode_state(run.model, *queries, one.state, progress=False)
-    given = run.normalizer(dict(two.sample)).get("globals", None)
-    moved = moved.reshape(len(two.values), -1).float().cpu()
-    moved = run.normalizer.inverse(moved, given=given).numpy()
+    moved = evaluate_state(run, two.sample, one.state)
     touching = _coincide(one.polygons, two.sample["coordinates"].numpy())
     of_both = [surface_areas(x.polygons, x.association, "outward").areas for x in (one, two)]
     areas, arrays, sizes = of_both[1][touching], {}, {}
     for name in run.channels.fields:
         columns = run.channels.columns(name)
         change, off = (two.values - moved)[:, columns], np.nan
-        if bounds is not None and touching.any():
+        if one.bounds and two.bounds and touching.any():
             # Both cases within their bounds at once: the shares that may miss add up.
             pairs = zip((one, two), of_both, strict=True)
-            off = sum(_absolute(bounds, name, columns, x, all_areas) for x, all_areas in pairs)
+            off = sum(_absolute(name, columns, x, all_areas) for x, all_areas in pairs)
             off /= np.sqrt(areas.sum())
         both = change[touching], two.values[touching, columns]
         moved_by, size = (_norm(x, areas) / (np.sqrt(areas.sum()) or np.nan) for x in both)
@@ -136,13 +132,11 @@ def _norm(values: np.ndarray, areas: np.ndarray) -> float:
     return float(np.sqrt((areas * (values.astype(float) ** 2).sum(axis=1)).sum()))
 
 
-def _absolute(
-    bounds: Bounds, name: str, columns: slice, found: FilePrediction, areas: np.ndarray
-) -> float:
+def _absolute(name: str, columns: slice, found: FilePrediction, areas: np.ndarray) -> float:
     """Return a bound of the norm of the error of a field, at half the share of misses."""
-    if name not in bounds.scores[ERROR]:  # all fields were in one norm
+    if name not in found.bounds.scores[ERROR]:  # all fields were in one norm
         return float("nan")
-    relative = bounds.error(name, (1 + found.level) / 2, found.distance)
+    relative = found.bounds.error(name, (1 + found.level) / 2, found.distance)
     norm = _norm(found.values[:, columns], areas)
     # |p - y| <= e |y| and |y| <= |p| + |p - y|
     return relative / (1 - relative) * norm if relative < 1 else float("inf")

@@ -26,6 +26,7 @@ from physicsnemo_flarepp.evaluation.bounds import (
     NoGround,
     area_quantile,
     difficulty,
+    evaluate_state,
     highest_level,
 )
 from physicsnemo_flarepp.evaluation.file_predictions import describe_prediction
@@ -224,9 +225,121 @@ def test_the_difference_of_two_meshes_of_a_shape_is_small(bounded, bounds, tmp_p
     assert other.bounds["Cd"] == pytest.approx(max(pairs) * ends)  # of four pairs at 80 %
 
 
+# Other meshes ------------------------------------------------------------------------------
+
+
+def test_bounds_over_meshes_cover_each_kind_of_mesh():
+    # Each of 10 cases is the new one once, on each of its meshes: the share of hits is known.
+    rng, n = np.random.default_rng(0), 10
+    errors = rng.random((n, 5)) + np.array([0, 2, 1, 1, 3])  # worse on other meshes
+    grains = np.array([[0, 0], [-1, 0], [-0.5, 1], [-0.5, 1], [1, 2]]) + np.zeros((n, 1, 2))
+    hits = np.zeros((n, 5), bool)
+    for new in range(n):
+        known = Bounds(
+            case_ids=tuple("abcdefghi"),
+            weights=np.ones(n - 1),
+            scores={ERROR: {"p": np.delete(errors, new, 0).ravel()}},
+            references=np.eye(3),
+            distances=np.ones(5 * (n - 1)),
+            grains=np.delete(grains, new, 0).reshape(-1, 2),
+            fingerprints=(),
+        )
+        for kind, grain in enumerate(grains[new]):
+            part = known.on_meshes_like(grain)
+            assert part.n_meshes == (1, 2, 4, 4, 5)[kind] and part.doubt(1.0, grain) is None
+            hits[new, kind] = errors[new, kind] <= part.error("p", 0.9, 1.0)
+        assert known.on_meshes_like(np.array([-0.5, 0.0])).n_meshes == 2  # in between
+        for strange in ([-2.0, 0.0], [0.5, 0.0], [0.5, 1.5]):  # finer, coarser, almost thinned
+            part = known.on_meshes_like(np.array(strange))
+            assert "mesh is not like" in part.doubt(1.0, np.array(strange))
+    assert (hits.mean(axis=0) >= 0.9).all()
+    assert hits[:, 0].mean() < 1  # on the original meshes the bounds stay narrow
+
+
+def test_changes_are_bounded_for_the_worst_pair_of_meshes(bounds):
+    plain = bounds.scores["coefficient"]["Cd"]
+    rows = np.stack([plain, plain + 1], axis=1).ravel()
+    scores = bounds.scores | {"coefficient": {"Cd": rows}}
+    far = np.ones(2 * VAL)
+    both = replace(bounds, scores=scores, distances=far, grains=np.repeat(bounds.grains, 2, 0))
+    worst = max(abs(plain[i] - plain[i + 4]) + 1 for i in range(4))
+    assert both.difference("Cd", 0.8, (1.0, 1.0)) == pytest.approx(worst)
+
+
+@pytest.fixture(scope="module")
+def on_meshes(bounded, bounds, tmp_path_factory):
+    """The run with bounds over meshes, and these."""
+    directory = tmp_path_factory.mktemp("meshes")
+    (directory / "channels.json").write_bytes((bounded.directory / "channels.json").read_bytes())
+    run = replace(bounded, directory=directory)
+    store_bounds(calibrate(run, meshes=True, progress=False), run)
+    return run, stored_bounds([run])
+
+
+def test_a_calibration_over_meshes_contains_the_plain_one(bounds, on_meshes):
+    own, *wider = on_meshes[1].steps()
+    assert len(wider) == 3 and own.levels == bounds.levels
+    for kind, name in ((ERROR, "pMeanTrim"), ("coefficient", "Cd"), ("band", "pMeanTrim")):
+        np.testing.assert_allclose(own.scores[kind][name], bounds.scores[kind][name], rtol=1e-5)
+    for name in bounds.scores[ERROR]:
+        limits = [part.error(name, 0.9, 1.0) for part in (own, *wider)]
+        assert limits == sorted(limits) and limits[-1] > limits[0]
+
+
+def test_other_meshes_of_a_known_shape_get_the_bounds_over_meshes(bounded, on_meshes, tmp_path):
+    run, known = on_meshes
+    mesh = making.body(TRAIN + 3)
+    areas = mesh.compute_cell_sizes()["Area"]
+    truth = np.asarray(mesh["pMeanTrim"], float)
+    sample, _ = bounded.cases("val")[3]
+    mesh.clear_data()
+    x = mesh.cell_centers().points[:, 0]
+    parts = [mesh.extract_cells(p).extract_surface(algorithm=None) for p in (x < 0, x >= 0)]
+    given = {1: mesh, 2: mesh.subdivide(1, "linear"), 5: mesh.decimate(0.5)}
+    given[4] = pv.merge([parts[0], parts[1].subdivide(1, "linear")])
+    for count, other in given.items():
+        other.save(tmp_path / "car.vtp")
+        found = predict_file(run, tmp_path / "car.vtp", progress=False)
+        assert found.no_bounds is None and found.bounds.n_meshes == count
+        # A held-out case, and all of them are within the bounds at 90 % of 9.
+        moved = evaluate_state(run, sample, found.state)[:, 0]
+        off = np.sqrt((areas * (moved - truth) ** 2).sum() / (areas * truth**2).sum())
+        assert off <= found.bounds.error("pMeanTrim", 0.9, found.distance) * (1 + 1e-5)
+        text = "\n".join(describe_prediction(run, found, force_settings(run)))
+        assert ("worst over" in text) == (count > 1) and "(90 %)" in text
+    mesh.subdivide(2, "linear").save(tmp_path / "car.vtp")
+    assert "mesh is not like" in predict_file(run, tmp_path / "car.vtp", progress=False).no_bounds
+    fine = list(known.steps())[2]
+    coarse_in_part = fine.grains.max(axis=0) + [0, 0, 0.5]
+    assert "large ones have" in fine.doubt(0.0, coarse_in_part)
+
+
+def test_a_change_between_meshes_has_the_bound_of_the_more_unusual_one(on_meshes, tmp_path):
+    run, known = on_meshes
+    first, second = (making.body(TRAIN + number) for number in (1, 2))
+    first.save(tmp_path / "a.vtp")
+    second.subdivide(1, "linear").save(tmp_path / "b.vtp")
+    settings, files = force_settings(run, {}), [tmp_path / "a.vtp", tmp_path / "b.vtp"]
+    ends = tuple(predict_file(run, path, progress=False).distance for path in files)
+    finer = list(known.steps())[1]
+    for pair in (files, files[::-1]):
+        found = predict_difference(run, *pair, settings, level=0.8)
+        assert found.bounds["Cl"] == pytest.approx(finer.difference("Cl", 0.8, ends))
+
+
+def test_only_weighted_surfaces_are_calibrated_over_meshes(bounded, tmp_path):
+    data = making.surface_data(bounded.config.data.root)
+    plain = load_run(making.write_run(tmp_path / "plain", data), device="cpu")
+    with pytest.raises(NoGround, match="cannot be calibrated over meshes"):
+        calibrate(plain, meshes=True, progress=False)
+
+
 def test_calibrate_and_delta_are_verbs(bounded, bounds, tmp_path, capsys):
     assert verb("calibrate")([str(bounded.directory)]).levels == (0.8, 0.9)
     assert "relative error of pMeanTrim, %" in capsys.readouterr().out
+    assert verb("calibrate")([str(bounded.directory), "--meshes"]).n_meshes == 5
+    assert "error of Cd (half of the triangles removed)" in capsys.readouterr().out
+    store_bounds(bounds, bounded)
     for number in (1, 2):
         making.body(TRAIN + number).save(tmp_path / f"{number}.vtp")
     arguments = [str(bounded.directory), *(str(tmp_path / f"{i}.vtp") for i in (1, 2))]
