@@ -52,6 +52,7 @@ def assemble_run(overrides: list[str], directory: str) -> Assembly:
     """Build the run that a config describes, without training it."""
     overrides = [*overrides, f"run_dir={directory}", "label=profile"]
     cfg = check_config(compose_config("train", overrides))
+    cfg.training.steps = 10_000  # the schedule of a short run would end before the measurement
     ranks = start_ranks(cfg)
     return assemble(cfg, ranks, load_data(cfg, ranks))
 
