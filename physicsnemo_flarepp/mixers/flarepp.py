@@ -143,8 +143,11 @@ class FlarePPMixer(SoftmaxMixer):
 
     def normalize_key(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
         """Return :math:`k` from its projection."""
-        # Under CUDA's autocast LayerNorm returns fp32.
-        return self.place(self.key_norm(key).to(key.dtype) if self.anchored_queries else key)
+        if self.anchored_queries:
+            # Heads innermost, as they come: attention would return other layouts, to be copied.
+            # Under CUDA's autocast LayerNorm returns fp32.
+            key = self.key_norm(key.transpose(1, 2)).transpose(1, 2).to(key.dtype)
+        return self.place(key)
 
     def seed_queries(self, like: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H M D"]:
         """Return the queries of the synthesis, in the batch size and dtype of ``like``."""
