@@ -38,6 +38,8 @@ REFERENCES = {"flare": "time/flare", "physicsnemo_transolver": "time/transolver"
 THEIRS = {"physicsnemo_flare": FLARE, "physicsnemo_transolver": Transolver}
 # Forms of a mixer, by their options.
 FORMS = {"flarepp_gated": ("flarepp", {"anchored_queries": True})}
+# On a CPU the time of the processor counts, without what other programs take.
+CLOCK = time.perf_counter if torch.cuda.is_available() else time.process_time
 # The parts that any implementation must run: matrix products, attention, norms, GELU.
 PARTS = ("mm", "attention", "layer_norm", "rms_norm", "gelu")
 
@@ -120,16 +122,15 @@ def measure_memory(model: str, tokens: int, settings: dict) -> dict:
 
 def measure_times(steps: dict, repeats: int, progress: Progress, task) -> dict[str, list[float]]:
     """Return the seconds of each step, all steps in turn, ``repeats`` times."""
-    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
     times = {name: [] for name in steps}
     for step in steps.values():
         step()
         progress.advance(task)
     for _ in range(repeats):
         for name, step in steps.items():
-            start = clock()
+            start = CLOCK()
             step()
-            times[name].append(clock() - start)
+            times[name].append(CLOCK() - start)
             progress.advance(task)
     return times
 
@@ -162,10 +163,10 @@ class PartTimer(TorchDispatchMode):
             args = (args[0].clone(), *args[1:])
         times = []
         for _ in range(self.repeats):
-            start = time.perf_counter()
+            start = CLOCK()
             func(*args, **kwargs)
             wait(args[0].device)
-            times.append(time.perf_counter() - start)
+            times.append(CLOCK() - start)
         return statistics.median(times)
 
     def total(self) -> float:
@@ -173,35 +174,36 @@ class PartTimer(TorchDispatchMode):
         return sum(self.seconds[key] * count for key, count in self.calls.items())
 
 
-def step_over_parts(step, repeats: int) -> float:
-    """Return the time of a step over the sum of its bare parts, measured in turn."""
-    ratios = []
+def measure_parts(step, repeats: int) -> dict[str, float]:
+    """Return the time of a step over the sum of its bare parts, measured in turn, and that sum."""
+    ratios, totals = [], []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = CLOCK()
         step()
-        whole = time.perf_counter() - start
+        whole = CLOCK() - start
         with PartTimer(3) as parts:
             step()
-        ratios.append(whole / parts.total())
-    return statistics.median(ratios)
+        totals.append(parts.total())
+        ratios.append(whole / totals[-1])
+    return {
+        "step/parts": round(statistics.median(ratios), 3),
+        "parts_s": round(statistics.median(totals), 4),
+    }
 
 
 def weighted_over_plain(model: torch.nn.Module, tokens: int, repeats: int) -> float:
     """Return the time of a step with token weights over that without: the median of pairs.
 
-    The two steps of a pair run one after the other, first and second in turn. On a CPU the time of
-    the processor counts, without what other programs take.
+    The two steps of a pair run one after the other, first and second in turn.
     """
-    on_cpu = next(model.parameters()).device.type == "cpu"
-    clock = time.process_time if on_cpu else time.perf_counter
     steps = [make_step(model, tokens, weighted) for weighted in (False, True)]
     ratios = []
     for repeat in range(-2, repeats):  # two pairs to warm up
         seconds = [0.0, 0.0]
         for which in (0, 1) if repeat % 2 else (1, 0):
-            start = clock()
+            start = CLOCK()
             steps[which]()
-            seconds[which] = clock() - start
+            seconds[which] = CLOCK() - start
         if repeat >= 0:
             ratios.append(seconds[1] / seconds[0])
     return statistics.median(ratios)
@@ -219,7 +221,7 @@ def measure_tokens(tokens: int, arguments: argparse.Namespace, settings: dict) -
             rows[name]["seconds"] = round(statistics.median(values), 4)
         if arguments.parts:
             for name in names:
-                rows[name]["step/parts"] = round(step_over_parts(steps[name], 3), 3)
+                rows[name] |= measure_parts(steps[name], 3)
         del steps
         gc.collect()
         if arguments.weights:

@@ -2,11 +2,14 @@
 
 python examples/scaling/train_step.py [experiment=...] [key=value ...]
 python examples/scaling/train_step.py --ratio quick/cars quick/elasticity quick/darcy
+python examples/scaling/train_step.py --end RUN
 
 Prints the share of each part of a step, how often Python reads a value from a tensor (a wait for
 the device on a GPU), and what tensors and memory remain after many steps. With --ratio it prints,
 for each experiment, what a step of the recipe, reading included, costs over a bare step (forward,
-loss, backward, optimiser): processor time, both in turns, after an epoch in which cases are opened.
+loss, backward, optimiser): processor time, both in turns, after an epoch in which cases are opened;
+under torchrun, that of each rank. With --end it repeats what follows the last step of a finished
+run and prints its processor time, imports included.
 """
 
 import gc
@@ -17,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import torch
@@ -24,7 +28,9 @@ from measuring import print_row, wait
 from tensordict import TensorDict
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from physicsnemo_flarepp import evaluation
 from physicsnemo_flarepp.commands.configs import compose_config
+from physicsnemo_flarepp.commands.training import report_training
 from physicsnemo_flarepp.training.config import check_config
 from physicsnemo_flarepp.training.run import Assembly, assemble, load_data, start_ranks
 
@@ -52,6 +58,7 @@ def assemble_run(overrides: list[str], directory: str) -> Assembly:
     """Build the run that a config describes, without training it."""
     overrides = [*overrides, f"run_dir={directory}", "label=profile"]
     cfg = check_config(compose_config("train", overrides))
+    cfg.training.steps = 10_000  # the schedule of a short run would end before the measurement
     ranks = start_ranks(cfg)
     return assemble(cfg, ranks, load_data(cfg, ranks))
 
@@ -124,6 +131,20 @@ def recipe_over_bare(experiment: str) -> dict[str, str]:
     }
 
 
+def end_of_run(directory: str) -> dict[str, str]:
+    """Return a row: processor time of what a training does after its last step."""
+
+    def bounds(run: Path) -> None:
+        evaluation.calibrate(evaluation.load_run(run, trust=True))
+
+    row = {"run": directory}
+    for name, function in {"bounds": bounds, "figures and report": report_training}.items():
+        start = time.process_time()
+        function(Path(directory))
+        row[f"{name}, s"] = f"{time.process_time() - start:.1f}"
+    return row
+
+
 def live_tensors() -> tuple[int, int]:
     """Return the number of tensors that Python holds, and their bytes."""
     gc.collect()
@@ -133,6 +154,9 @@ def live_tensors() -> tuple[int, int]:
 
 def main() -> None:
     """Measure and print."""
+    if sys.argv[1:2] == ["--end"]:
+        print_row(end_of_run(sys.argv[2]), header=True)
+        return
     if sys.argv[1:2] == ["--ratio"]:
         for number, experiment in enumerate(sys.argv[2:]):
             print_row(recipe_over_bare(experiment), header=number == 0)

@@ -28,7 +28,7 @@ from jaxtyping import Float
 from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 from scipy.spatial import cKDTree
-from scipy.stats import beta
+from scipy.special import betaincinv  # scipy.stats takes a second to import
 
 from ..datapipes.readers import CaseReader
 from ..datapipes.readers.base import MEASURE, NO_WEIGHTS
@@ -446,7 +446,7 @@ def bound_rows(bounds: Bounds) -> list[list[str]]:
     if (bounds.weights == bounds.weights[0]).all():
         n = len(bounds.weights)
         ranks = [np.ceil(level * (n + 1) * (1 - 1e-12)) for level in levels]
-        ranges = [100 * beta.ppf([0.05, 0.95], rank, n + 1 - rank) for rank in ranks]
+        ranges = [100 * betaincinv(rank, n + 1 - rank, [0.05, 0.95]) for rank in ranks]
         rows.append(["share it may hold for", *(f"{a:.0f} to {b:.0f} %" for a, b in ranges)])
     return rows
 

@@ -26,8 +26,9 @@ class RoutingMixer(SoftmaxMixer):
 
     def normalize_key(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
         """Return keys from their projection."""
-        # Under CUDA's autocast LayerNorm returns fp32.
-        return self.place(self.key_norm(key).to(key.dtype))
+        # Heads innermost, as they come: attention would return other layouts, to be copied. Under
+        # CUDA's autocast LayerNorm returns fp32.
+        return self.place(self.key_norm(key.transpose(1, 2)).transpose(1, 2).to(key.dtype))
 
     def routing_keys(self, x: Float[Tensor, "B N C"]) -> Float[Tensor, "B H N D"]:
         """Return the keys of the tokens."""

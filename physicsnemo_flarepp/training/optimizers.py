@@ -97,7 +97,7 @@ class ResidualMuon(torch.optim.Muon):
     updates (``match_rms_adamw``). A weight that stacks projections is taken apart: of k maps in
     one matrix, none would be orthogonal on its own. Maps of one shape go through one batched
     product. torch computes the factor in bfloat16, where rounding differences between meshes of
-    ranks grow to percents; here it has the precision of the weights, which is also faster on CPUs.
+    ranks grow to percents; here it has the precision of the weights.
     """
 
     def __init__(
