@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,9 +156,12 @@ class LatentState:
             raise _unusable(path, "its checksum is not that of its contents")
         time = tensors.pop("time", None)
         blocks: dict[int, dict[int, Tensor]] = {}
-        for name, tensor in tensors.items():  # of save: the checksum covers the names
-            _, block, number = name.split(".")
-            blocks.setdefault(int(block), {})[int(number)] = tensor
+        for name, tensor in tensors.items():
+            if not (numbers := re.fullmatch(r"blocks\.(\d+)\.(\d+)", name)):
+                raise _unusable(path, f"it holds {name!r}, which is not a latent of a block")
+            blocks.setdefault(int(numbers[1]), {})[int(numbers[2])] = tensor
+        if not blocks:
+            raise _unusable(path, "it holds no latents")
         latents = (tuple(block[i] for i in sorted(block)) for _, block in sorted(blocks.items()))
         return cls(tuple(latents), fingerprint, time)
 
