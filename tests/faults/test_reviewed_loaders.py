@@ -17,7 +17,7 @@ LOADERS = {
     "load_memmap", "load_file", "safe_open", "loadmat", "open_group", "open_array", "from_zarr",
     "from_checkpoint", "from_filename", "read_pickle", "unpickle", "loads", "memmap", "open_memmap",
     "instantiate", "import_module", "get_class", "get_method", "get_object", "locate", "run_path",
-    "run_module", "__import__", "eval", "exec", "compile", "unsafe_load", "full_load", "Unpickler",
+    "resolve_name", "run_module", "__import__", "eval", "exec", "compile", "unsafe_load", "full_load", "Unpickler",
     "create", "register_new_resolver", "read_hdf", "load_checkpoint", "unpack_archive",
     "extractall", "Popen", "system", "TarFile", "ZipFile",
 }  # fmt: skip
@@ -38,8 +38,8 @@ REVIEWED = {
     "commands/dispatch.py import_module": 2,
     "models/layers.py import_module": 1,
     "meshes/vtk_process.py import_module": 1,
-    "builtin/sets/__init__.py import_module": 1,
-    "builtin/engine.py import_module": 1,
+    "builtin/sets/__init__.py resolve_name": 1,
+    "builtin/engine.py resolve_name": 1,
     "visualization/rendering.py import_module": 1,
     # Programs of this package, in a fresh interpreter.
     "meshes/reading.py Popen": 1,
