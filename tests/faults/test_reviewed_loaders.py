@@ -18,8 +18,8 @@ LOADERS = {
     "from_checkpoint", "from_filename", "read_pickle", "unpickle", "loads", "memmap", "open_memmap",
     "instantiate", "import_module", "get_class", "get_method", "get_object", "locate", "run_path",
     "resolve_name", "run_module", "__import__", "eval", "exec", "compile", "unsafe_load",
-    "full_load", "Unpickler", "create", "register_new_resolver", "read_hdf", "load_checkpoint", "unpack_archive",
-    "extractall", "Popen", "system", "TarFile", "ZipFile",
+    "full_load", "Unpickler", "create", "register_new_resolver", "read_hdf", "load_checkpoint",
+    "unpack_archive", "extractall", "Popen", "system", "TarFile", "ZipFile",
 }  # fmt: skip
 OWNED = {
     "load": {"torch", "np", "numpy", "pickle", "yaml", "json", "joblib", "OmegaConf", "DomainMesh",
