@@ -295,7 +295,7 @@ STUDIES = {
         TABLE1,
     ),
     "resolution": Study(
-        "What does a model that was trained on few points predict on whole and refined meshes?",
+        "What changes on refined, decimated and remeshed meshes, with and without weights?",
         "Not studied.",
         Grid(
             ELASTICITY,
@@ -303,7 +303,7 @@ STUDIES = {
             after={"--cases": 20},
         ),
         Grid(
-            PAPER | {"experiment": "elasticity", "data.n_points": 256},
+            PAPER | {"experiment": "elasticity"},
             {"weights": WEIGHTS, "model": models("flare", "flarepp", "flare_first")},
             seeds=3,
             after={},
