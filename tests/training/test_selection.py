@@ -93,6 +93,13 @@ def test_the_best_on_validation_is_chosen_without_reading_a_test_case(
     assert (result["split"], result["selected_epoch"]) == ("test", 2)
 
 
+def test_a_part_of_an_epoch_counts_as_the_epoch_it_belongs_to(make_config, monkeypatch):
+    with_validation_errors(monkeypatch, [0.5, 0.125])
+    length = {"training__epochs": None, "training__steps": 8}  # an epoch has five
+    run = train(make_config(training__select="best", **length))
+    assert "epoch 2 of 2 (error there 12.50 %)" in (run.directory / "table.md").read_text()
+
+
 def test_moved_data_keeps_its_splits_and_other_data_has_its_own(make_config, surface_set, tmp_path):
     splits = {"train": [f"run_{i}" for i in range(6)], "test": ["run_8"]}
     run = train(make_config(training__epochs=1, data__splits=splits))
