@@ -133,6 +133,9 @@ def live_tensors() -> tuple[int, int]:
 
 def main() -> None:
     """Measure and print."""
+    if {"-h", "--help"} & set(sys.argv):
+        print(__doc__)
+        return
     if sys.argv[1:2] == ["--ratio"]:
         for number, experiment in enumerate(sys.argv[2:]):
             print_row(recipe_over_bare(experiment), header=number == 0)
