@@ -113,7 +113,7 @@ class DataSource:
         cases, manifest = self.splits.get(split, unlisted), self.splits.get("manifest")
         choice = {"cases": cases, "manifest": manifest}
         choice = {name: value for name, value in choice.items() if value is not None}
-        if not all(_takes(self.reader_class, name) for name in choice):
+        if not all(self._takes(name) for name in choice):
             raise ValueError(
                 f"data.splits is {dict(cfg.splits)}, but cases of {self.reader_class.__name__} "
                 "have positions, not names: set data.n_train, data.n_val and data.n_test"
