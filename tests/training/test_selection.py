@@ -54,14 +54,14 @@ def check_read(run, read):
 def with_validation_errors(monkeypatch, values):
     """Let the validation split have these mean errors after the epochs."""
     errors, measure = iter(values), Trainer._measure
-    monkeypatch.setattr(Trainer, "mean_predictor_error", lambda self, split: 0.9)
-    monkeypatch.setattr(
-        Trainer,
-        "_measure",
-        lambda self, split: (
-            torch.full((2, 2), next(errors)) if split == "val" else measure(self, split)
-        ),
-    )
+
+    def measured(self, split):
+        if split != "val":
+            return measure(self, split)
+        self.mean_errors["val"] = 0.9
+        return torch.full((2, 2), next(errors))
+
+    monkeypatch.setattr(Trainer, "_measure", measured)
 
 
 def test_the_best_on_validation_is_chosen_without_reading_a_test_case(
