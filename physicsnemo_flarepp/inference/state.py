@@ -155,9 +155,12 @@ class LatentState:
             raise _unusable(path, "its checksum is not that of its contents")
         time = tensors.pop("time", None)
         blocks: dict[int, dict[int, Tensor]] = {}
-        for name, tensor in tensors.items():  # of save: the checksum covers the names
-            _, block, number = name.split(".")
-            blocks.setdefault(int(block), {})[int(number)] = tensor
+        try:
+            for name, tensor in tensors.items():
+                _, block, number = name.split(".")
+                blocks.setdefault(int(block), {})[int(number)] = tensor
+        except ValueError as error:  # anyone can write a checksum that fits other names
+            raise _unusable(path, f"{name!r} is not the name of a latent") from error
         latents = (tuple(block[i] for i in sorted(block)) for _, block in sorted(blocks.items()))
         return cls(tuple(latents), fingerprint, time)
 
