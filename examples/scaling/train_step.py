@@ -154,6 +154,9 @@ def live_tensors() -> tuple[int, int]:
 
 def main() -> None:
     """Measure and print."""
+    if {"-h", "--help"} & set(sys.argv):
+        print(__doc__)
+        return
     if sys.argv[1:2] == ["--end"]:
         print_row(end_of_run(sys.argv[2]), header=True)
         return

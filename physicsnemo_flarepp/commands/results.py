@@ -178,7 +178,7 @@ def _write_surface(
     for name in map(printable, run.channels.fields):
         values = {output.stem: (prediction.mesh, prediction.mesh[f"{name}_band"])}
         figure = output.with_name(f"{output.stem}_{file_name(f'{name}_band')}.png")
-        if not draw_surfaces(figure, values, f"band of {name}", note=note):
+        if not draw_surfaces(figure, values, f"band of {name}", signed=False, note=note):
             return
         print(figure)
 

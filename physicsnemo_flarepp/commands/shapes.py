@@ -55,7 +55,7 @@ def sensitivity(options: argparse.Namespace) -> list[Path]:
         f"change of {found.quantity} per outward displacement and area",
         cameras=chosen_cameras(options, VIEWS) or VIEWS,
         note=f"red: moving outward raises it; averaged over {found.smoothing:.3g}\n"
-        f"run {shape.run.name}: the derivative of the surrogate, not of a solver",
+        f"the derivative of the surrogate, not of a solver\nrun {shape.run.name}",
     )
     print(*written, sep="\n")
     return written

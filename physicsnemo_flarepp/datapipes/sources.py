@@ -349,11 +349,16 @@ def _reader_class(cfg: DictConfig, spec: BenchmarkSpec | None, trust: bool) -> t
     if target is None:
         raise ValueError("neither `benchmark` nor `reader._target_` is set; name a reader")
     found = _registered_class(str(target), trust)
-    # Other registered components take other arguments, and PhysicsNeMo's mesh readers unpickle.
-    if found is None or not trust and not issubclass(found, CaseReader):
+    if found is None:
         readers = [name for name in COMPONENT_REGISTRY.list() if name.endswith("Reader")]
-        hint = "" if trust else ". Without --trust a file may name only those of this package"
+        hint = "" if trust else ". A reader of your own needs trust=True (--trust)"
         raise ValueError(f"reader {target!r} is not registered; registered are {readers}{hint}")
+    # Other registered components take other arguments, and PhysicsNeMo's mesh readers unpickle.
+    if not trust and not issubclass(found, CaseReader):
+        raise ValueError(
+            f"reader {target!r} in somebody else's file is refused: only readers of this package "
+            "are safe to open. If you trust its author, pass trust=True (--trust)"
+        )
     return found
 
 

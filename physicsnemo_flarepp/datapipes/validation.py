@@ -39,13 +39,13 @@ def check_fits(path: Path | str, name: str, shape: Sequence[int], dtype: np.dtyp
 
 
 def existing_directory(root: str | Path, *, expected: Sequence[str], source: str) -> Path:
-    """Return `root` as a path, or say which files belong there and where they are published."""
+    """Return `root` as a path, or say which files belong there and where they come from."""
     path = Path(root).expanduser()
     if not path.is_dir():
         state = "is not a directory" if path.exists() else "does not exist"
         raise FileNotFoundError(
-            f"data directory {path} {state}; expected {', '.join(expected)} in it (published at "
-            f"{source}). Set data.root to where they are, or fetch them with `flarepp download`"
+            f"data directory {path} {state}; expected {', '.join(expected)} in it. Set data.root "
+            f"to where they are; {source}"
         )
     return path
 

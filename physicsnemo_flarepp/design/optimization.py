@@ -316,7 +316,7 @@ def _history_rows(outcome: Outcome) -> list[list[object]]:
     names = [(group, n) for group in ("values", "measures") for n in outcome.start[group]]
     last = ["distance", "violation", "latent_distance", "stretch"]
     rows = [["shape", "objective", *(n for _, n in names), *last]]
-    for number, row in enumerate(outcome.rows):
+    for number, row in enumerate(outcome.rows, 1):
         values = [""] * (len(names) + 3)
         if "objective" in row:  # neither folded nor too far
             values = [row["objective"], *(row[group][name] for group, name in names)]
@@ -344,8 +344,6 @@ def predicted_change(problem: Problem, outcome: Outcome, level: float | None = N
     told = zip(("the given shape", "the best shape"), promises, strict=True)
     reasons = [f"{which}: {promise.no_bounds}" for which, promise in told if promise.no_bounds]
     reason = shape.bounds if isinstance(shape.bounds, str) else next(iter(reasons), None)
-    if after and not bounds and reason is None:
-        reason = "the bounds of the run are of other conventions of forces, or of too few pairs"
     return Difference(
         to_pyvista(shape.mesh), before, after, bounds, {}, 1.0, promises[1].level, reason
     )
@@ -385,7 +383,7 @@ def write_outcome(
 
 
 def _draw_history(outcome: Outcome, path: Path, theme: Theme) -> None:
-    rows = list(enumerate(outcome.rows))
+    rows = list(enumerate(outcome.rows, 1))
     keys = {"objective": "objective", "violation of limits": "", "beyond the ranges": "distance"}
     curves = {
         label: {i: row[key] if key else violation(row) for i, row in rows if "objective" in row}
@@ -395,7 +393,7 @@ def _draw_history(outcome: Outcome, path: Path, theme: Theme) -> None:
     away = {i: row["latent_distance"] for i, row in rows if "latent_distance" in row}
     if outcome.start["latent_distance"] is not None:
         curves["latent distance"] = away
-    best = outcome.rows.index(outcome.best)
+    best = 1 + outcome.rows.index(outcome.best)
     with Page(theme, [2.4 * theme.dpi] * len(curves), [1.8 * theme.dpi], path) as page:
         for axis, (label, values) in zip(page.axes[0], curves.items(), strict=True):
             axis.plot(*zip(*values.items(), strict=True), marker="o", markersize=2.5, linewidth=0.8)

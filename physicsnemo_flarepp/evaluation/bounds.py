@@ -447,7 +447,7 @@ def bound_rows(bounds: Bounds) -> list[list[str]]:
         n = len(bounds.weights)
         ranks = [np.ceil(level * (n + 1) * (1 - 1e-12)) for level in levels]
         ranges = [100 * betaincinv(rank, n + 1 - rank, [0.05, 0.95]) for rank in ranks]
-        rows.append(["share it may hold for", *(f"{a:.0f} to {b:.0f} %" for a, b in ranges)])
+        rows.append(["share of future cases inside", *(f"{a:.0f} to {b:.0f} %" for a, b in ranges)])
     return rows
 
 

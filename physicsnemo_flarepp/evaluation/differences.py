@@ -148,6 +148,9 @@ def describe_difference(found: Difference, *, chosen: bool = False) -> list[str]
     No sign is settled where the second surface was `chosen` by its prediction.
     """
     lines = [] if found.no_bounds is None else [f"no bounds: {found.no_bounds}"]
+    if found.after and not found.bounds and not lines:
+        why = "too few pairs of held-out cases, or forces in other conventions than calibrated"
+        lines = [f"no bounds of the forces at {100 * found.level:g} %: {why}"]
     share = "" if found.level is None else f"({100 * found.level:g} %)"
     for name, value in found.after.items():
         change = value - found.before[name]

@@ -336,7 +336,7 @@ def force_surface(mesh: PolygonMesh, association: str, settings: ForceSettings) 
     areas = surface_areas(mesh, association, settings.orientation)
     area, source = settings.reference_area, "given"
     if area is None:
-        area, source = reference_values_beside(mesh.source).get("aRef"), "aRef of geo_ref"
+        area, source = reference_values_beside(mesh.source).get("aRef"), "aRef of geo_ref_*.csv"
     if area is None:
         area = frontal_area(mesh, np.array(settings.drag_axis))
         source = "frontal area of the silhouette"

@@ -161,13 +161,17 @@ class _Content:
             return 1
         return len(self.runs)
 
+    @cached_property
+    def _conventions(self) -> list[tuple[ForceSettings | None, ForceSettings | None]]:
+        return [self.forces(run) for run in self.runs]  # once: it prints why there are none
+
     def _reports(self) -> dict[str, Any]:
         self.reports = []
-        for run, name in zip(self.runs, self.names, strict=True):
+        for number, (run, name) in enumerate(zip(self.runs, self.names, strict=True)):
             if self._is_large:
                 self.reports.append(Report(name, stored_errors(run), None, None, None, ()))
                 continue
-            report = reports.evaluate_run(run, *self.forces(run), progress=False)
+            report = reports.evaluate_run(run, *self._conventions[number], progress=False)
             reports.write_report(report, run.directory / "evaluation.csv")
             self.reports.append(report)
             if report.verdict:
@@ -189,7 +193,7 @@ class _Content:
             bands = promise.bounds.bands(*values, promise.level, promise.distance)
             for several, band in zip(layers.values(), bands.values(), strict=True):
                 several.append(band_layer(band, promise.level))
-        settings = self.forces(run)[0]
+        settings = self._conventions[0][0]
         try:
             if settings is not None and not self._is_large:
                 layers |= _sensitivities(run, one.metadata["source"], one.association, settings)

@@ -119,7 +119,7 @@ class StepCosts:
         return _COPIES * weights + 4 * width * self.batch * n_tokens
 
     def waiting(self, n_tokens: int) -> int:
-        """Return the bytes of the hidden states of a streamed step, which wait where it is told."""
+        """Return the bytes of the hidden states of a streamed step, kept where `offload` says."""
         numbers = self.batch * n_tokens * self.model.stream_width * (len(self.model.blocks) + 1)
         return numbers * next(self.model.parameters()).element_size()
 

@@ -121,10 +121,11 @@ class Reporter:
         now = time.monotonic()
         first_step, since = self._first = self._first or (step, now)
         if not self.console.is_terminal and now - self._last_line > QUIET_SECONDS:
-            self._last_line, left = now, "unknown"
+            self._last_line, left = now, "time left unknown"
             if step > first_step:
-                left = duration((now - since) / (step - first_step) * (self.total_steps - step))
-            self.say(f"{epoch}  step {step}/{self.total_steps}  {text}  {left} left")
+                rest = (now - since) / (step - first_step) * (self.total_steps - step)
+                left = f"{duration(rest)} left"
+            self.say(f"{epoch}  step {step}/{self.total_steps}  {text}  {left}")
 
     @contextmanager
     def evaluating(self, split: str, batches: int) -> Iterator[Callable[[], None]]:

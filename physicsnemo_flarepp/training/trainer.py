@@ -293,7 +293,8 @@ class Trainer:
                 "Restore it, or train again (restart=true)"
             ) from error
         self.assembly.average.load_state_dict(average)
-        return Selection(select, self.chosen_by, best.epoch, best.step, best.metric)
+        epoch = -(-best.step // self.assembly.steps_per_epoch)  # as `begun` counts them
+        return Selection(select, self.chosen_by, epoch, best.step, best.metric)
 
     def _measure(self, split: str) -> Float[Tensor, "cases F"]:
         """Return the errors of the averaged weights; measure the mean predictor the first time."""

@@ -234,17 +234,18 @@ def plot_surfaces(
     columns: Mapping[str, tuple[pv.PolyData, Float[np.ndarray, " N"] | None]],
     label: str,
     *,
+    signed: bool = True,
     cameras: Sequence[str | Camera] | None = None,
     title: str | None = None,
     note: str | None = None,
     theme: Theme = LIGHT,
     path: Paths = None,
 ) -> SurfaceFigure:
-    """Draw signed values on surfaces, views as rows, on one diverging scale about 0.
+    """Draw values on surfaces, views as rows, on one scale: diverging about 0, or from 0 on.
 
     Each column has a surface and values at its points or cells, (N,), or None for the bare surface.
-    `label` says what the values are, with units; `note` is at the end of the page. Other arguments
-    are as in :func:`plot_comparison`.
+    `label` says what the values are, with units; values that cannot be negative are not `signed`;
+    `note` is at the end of the page. Other arguments are as in :func:`plot_comparison`.
 
     Examples
     --------
@@ -253,6 +254,9 @@ def plot_surfaces(
     >>> drawn = plot_surfaces({"z": (ball, ball.points[:, 2])}, "z", cameras=["side"], theme=small)
     >>> list(drawn.rectangles), drawn.limits[0] == -drawn.limits[1]
     ([('z', 'side')], True)
+    >>> size = {"|z|": (ball, abs(ball.points[:, 2]))}
+    >>> plot_surfaces(size, "|z|", signed=False, cameras=["side"], theme=small).limits[0]
+    0.0
     """
     if not columns:
         raise ValueError("columns is empty; give at least one surface by its heading")
@@ -262,6 +266,9 @@ def plot_surfaces(
         if values is not None
     }
     limits = error_limits(known) if known else None
+    colors, shading = theme.errors(), theme.error_shading
+    if limits is not None and not signed:
+        limits, colors, shading = (0.0, limits[1]), theme.fields(), theme.shading
     # One scale of lengths: all surfaces together give the views.
     cloud = pv.PolyData(np.concatenate([mesh.points for mesh, _ in columns.values()]))
     views = make_views(make_canvas(cloud, cloud.n_points), theme, cameras)
@@ -273,7 +280,7 @@ def plot_surfaces(
                 if values is None:
                     renderer.paint_plain(theme.surface)
                 else:
-                    renderer.paint(values, theme.errors(), limits, shading=theme.error_shading)
+                    renderer.paint(values, colors, limits, shading=shading)
                 for row, view in enumerate(views):
                     key = name, view.camera.name
                     axis = page.picture(key, renderer.picture(view), row, column)
@@ -284,7 +291,7 @@ def plot_surfaces(
         page.title(title)
         page.note(note)
         if limits is not None:
-            page.bar(page.axes[-1], theme.errors(), limits, label, list(known.values()))
+            page.bar(page.axes[-1], colors, limits, label, list(known.values()))
     return SurfaceFigure(*page.drawn, page.rectangles, limits)
 
 

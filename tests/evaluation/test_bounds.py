@@ -345,6 +345,8 @@ def test_calibrate_and_delta_are_verbs(bounded, bounds, tmp_path, capsys):
     arguments = [str(bounded.directory), *(str(tmp_path / f"{i}.vtp") for i in (1, 2))]
     verb("delta")([*arguments, "--level", "0.8", "--output", str(tmp_path / "d.vtp")])
     assert "settled" in capsys.readouterr().out
+    verb("delta")([*arguments, "--output", str(tmp_path / "d.vtp")])  # 90 % needs nine pairs
+    assert "no bounds of the forces at 90 %: too few pairs" in capsys.readouterr().out
     assert "pMeanTrim_change" in pv.read(tmp_path / "d.vtp").cell_data
 
 

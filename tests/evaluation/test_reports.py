@@ -79,7 +79,7 @@ def test_the_text_has_every_field_its_worst_case_and_the_conventions(loaded):
     drag = next(line.split() for line in lines if line.startswith("Cd"))
     assert float(drag[1]) == pytest.approx(report.forces.r_squared("Cd"), rel=1e-3)
     assert any("with sign -1 (OpenFOAM's, against the flow); speed 38.889" in x for x in lines)
-    assert "note: reference area: aRef of geo_ref" in lines
+    assert "note: reference area: aRef of geo_ref_*.csv" in lines
 
 
 def test_the_table_has_one_line_per_case(loaded, tmp_path):

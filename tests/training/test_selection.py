@@ -54,14 +54,14 @@ def check_read(run, read):
 def with_validation_errors(monkeypatch, values):
     """Let the validation split have these mean errors after the epochs."""
     errors, measure = iter(values), Trainer._measure
-    monkeypatch.setattr(Trainer, "mean_predictor_error", lambda self, split: 0.9)
-    monkeypatch.setattr(
-        Trainer,
-        "_measure",
-        lambda self, split: (
-            torch.full((2, 2), next(errors)) if split == "val" else measure(self, split)
-        ),
-    )
+
+    def measured(self, split):
+        if split != "val":
+            return measure(self, split)
+        self.mean_errors["val"] = 0.9
+        return torch.full((2, 2), next(errors))
+
+    monkeypatch.setattr(Trainer, "_measure", measured)
 
 
 def test_the_best_on_validation_is_chosen_without_reading_a_test_case(
@@ -91,6 +91,13 @@ def test_the_best_on_validation_is_chosen_without_reading_a_test_case(
     assert [row["split"] for row in rows(run.directory, "evaluation")] == ["val"] * 4
     (result,) = rows(run.directory, "result")
     assert (result["split"], result["selected_epoch"]) == ("test", 2)
+
+
+def test_a_part_of_an_epoch_counts_as_the_epoch_it_belongs_to(make_config, monkeypatch):
+    with_validation_errors(monkeypatch, [0.5, 0.125])
+    length = {"training__epochs": None, "training__steps": 8}  # an epoch has five
+    run = train(make_config(training__select="best", **length))
+    assert "epoch 2 of 2 (error there 12.50 %)" in (run.directory / "table.md").read_text()
 
 
 def test_moved_data_keeps_its_splits_and_other_data_has_its_own(make_config, surface_set, tmp_path):

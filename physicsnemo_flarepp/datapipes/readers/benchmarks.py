@@ -151,7 +151,7 @@ class DrivAerMLReader(OwnReader):
         root = existing_directory(
             root,
             expected=[glob for globs in PATTERNS.values() for glob in globs],
-            source=benchmark("drivaerml_40k").source,
+            source="`flarepp download --help` lists the sets it fetches",
         )
         self.layout, root, files = _find_cases(root, layout, pattern)
         super().__init__(
@@ -226,7 +226,8 @@ class _SetReader(CaseReader):
 
 def _folder(root: str | Path, split: str, spec: BenchmarkSpec) -> tuple[Path, bool]:
     """Return the folder of a split, and whether it is one of validation cases alone."""
-    root = existing_directory(root, expected=spec.files, source=spec.source)
+    source = f"`flarepp download` fetches them from {spec.source}"
+    root = existing_directory(root, expected=spec.files, source=source)
     apart = split == "val" and (root / "val").is_dir()
     return root / "val" if apart else root, apart
 

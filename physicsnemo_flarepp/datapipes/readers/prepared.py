@@ -109,7 +109,7 @@ class PreparedReader(CaseReader):
         n_test: int | None = None,
         options: ReaderOptions | Mapping[str, Any] | None = None,
     ) -> None:
-        root = existing_directory(root, expected=[MANIFEST], source="flarepp prepare")
+        root = existing_directory(root, expected=[MANIFEST], source="`flarepp prepare` writes them")
         if not (root / MANIFEST).is_file():
             raise FileNotFoundError(
                 f"{root / MANIFEST} is missing: the preparation did not finish. Run `flarepp "
