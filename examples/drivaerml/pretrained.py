@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from physicsnemo_flarepp.evaluation import evaluate_run, load_run
-from physicsnemo_flarepp.evaluation.bounds import case_forces
+from physicsnemo_flarepp.evaluation.calibration import case_forces
 from physicsnemo_flarepp.evaluation.reports import error_rows, force_rows
 from physicsnemo_flarepp.files import PRETRAINED
 from physicsnemo_flarepp.runs.directory import MANIFEST, read_run_manifest

@@ -49,10 +49,12 @@ from physicsnemo_flarepp.evaluation.bounds import (
     COEFFICIENT,
     ERROR,
     LEVELS,
-    case_forces,
-    case_scores,
     difficulty,
     mesh_grain,
+)
+from physicsnemo_flarepp.evaluation.calibration import (
+    case_forces,
+    case_scores,
     other_meshes,
     predict_on_mesh,
     token_areas,

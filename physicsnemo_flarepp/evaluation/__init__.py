@@ -7,7 +7,8 @@ from .. import lazy_names
 
 _NAMES = {
     "..runs.trained_run": "Run load_run pretrained_run",
-    ".bounds": "Bounds calibrate conformal_quantile store_bounds stored_bounds",
+    ".bounds": "Bounds conformal_quantile store_bounds stored_bounds",
+    ".calibration": "calibrate",
     ".export": "Exported export_run",
     ".figures": "chosen_case draw_comparison draw_gallery draw_parity draw_queries "
     "draw_routing draw_run draw_spectrum draw_training export_case",

@@ -12,7 +12,8 @@ from ..meshes.export import add_arrays
 from ..runs.samples import GlobalValues
 from ..runs.trained_run import Run
 from ..texts import printable
-from .bounds import ERROR, Promise, evaluate_state, stored_bounds
+from .bounds import ERROR, Promise, stored_bounds
+from .calibration import evaluate_state
 from .file_predictions import FilePrediction, predict_file
 from .forces import ForceSettings, field_forces, force_surface, surface_areas
 

@@ -26,9 +26,9 @@ from physicsnemo_flarepp.evaluation.bounds import (
     NoGround,
     area_quantile,
     difficulty,
-    evaluate_state,
     highest_level,
 )
+from physicsnemo_flarepp.evaluation.calibration import evaluate_state
 from physicsnemo_flarepp.evaluation.file_predictions import describe_prediction
 from physicsnemo_flarepp.report import write_page
 from physicsnemo_flarepp.runs.checkpoints import Manifest
