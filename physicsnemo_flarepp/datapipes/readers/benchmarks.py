@@ -151,7 +151,8 @@ class DrivAerMLReader(OwnReader):
         root = existing_directory(
             root,
             expected=[glob for globs in PATTERNS.values() for glob in globs],
-            source="`flarepp download --help` lists the sets it fetches",
+            source=f"presampled files are published at {benchmark('drivaerml_40k').source}, raw "
+            "ones as neashton/drivaerml on huggingface.co; `flarepp download` fetches both",
         )
         self.layout, root, files = _find_cases(root, layout, pattern)
         super().__init__(
