@@ -172,11 +172,12 @@ def _draw_cell(axes: Axes, name: str, runs: Sequence[dict], number: int) -> None
     times = [seconds * point[0][0] / runs[0]["steps"] for point in points]
     errors = [[error for _, error in point] for point in points]
     middle = [statistics.mean(at) for at in errors]
-    color = f"C{number % 10}"
-    axes.plot(times, middle, label=name, color=color, lw=1.2, ls=("-", "--", ":")[number // 10 % 3])
+    style = {"color": f"C{number % 10}", "lw": 1.2, "ls": ("-", "--", ":")[number // 10 % 3]}
+    marker = {"marker": "os^DvPX"[number % 7], "markevery": [-1], "ms": 4}
+    axes.plot(times, middle, label=name, **style, **marker)
     low, high = min(errors[-1]), max(errors[-1])
     axes.errorbar(times[-1], middle[-1], [[middle[-1] - low], [high - middle[-1]]],
-                  fmt="os^Dv"[number % 5], ms=4, capsize=3, color=color)  # fmt: skip
+                  fmt="none", capsize=3, ecolor=style["color"])  # fmt: skip
 
 
 def render(studies: Mapping[str, Study], ledger: Path, figures: bool = True) -> None:
