@@ -252,6 +252,25 @@ class SoftmaxMixer(Mixer):
         return queries.to(k.dtype).expand(k.shape[0], -1, -1, -1)
 
 
+class RoutingMixer(SoftmaxMixer):
+    """FLARE and FLARE++: tokens gather into latents and read them back through the same keys."""
+
+    n_projections: int  # of a token, of which the last two are its routing key and value
+    project: nn.Module
+    key_norm: nn.Module
+
+    def normalize_key(self, key: Float[Tensor, "B H N D"]) -> Float[Tensor, "B H N D"]:
+        """Return keys from their projection."""
+        # Heads innermost, as they come: attention would return other layouts, to be copied. Under
+        # CUDA's autocast LayerNorm returns fp32.
+        return self.place(self.key_norm(key.transpose(1, 2)).transpose(1, 2).to(key.dtype))
+
+    def routing_keys(self, x: Float[Tensor, "B N C"]) -> Float[Tensor, "B H N D"]:
+        """Return the keys of the tokens."""
+        n = self.n_projections
+        return self.normalize_key(self.project_heads(x, self.project, n, n - 2, n - 1)[0])
+
+
 class SumMixer(Mixer):
     r"""A mixer whose gathers are weighted sums over tokens: pairs :math:`(S, W)`, sum and weight.
 

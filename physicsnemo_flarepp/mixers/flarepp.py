@@ -12,12 +12,12 @@ from .base import (
     AttentionInputs,
     Gathered,
     Latents,
+    RoutingMixer,
     Tokens,
     TokenWeights,
     add_identity,
     make_projections,
 )
-from .flare import RoutingMixer
 from .layers import make_norm, normalize_rows
 
 # Standard deviation of the scores of balanced seeds.
