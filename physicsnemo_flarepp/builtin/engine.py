@@ -6,6 +6,7 @@ and has the size and SHA-256 of each of its files.
 """
 
 import io
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -17,6 +18,7 @@ import traceback
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from functools import cache
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -204,8 +206,8 @@ def _fresh_interpreters() -> Iterator[None]:
 
 def solve_cases(
     module: str, seed: int, folder: Path, cases: list[CaseId], workers: int
-) -> Iterator[CaseId]:
-    """Solve cases of a set and yield each once its file is written; closing ends the processes."""
+) -> Iterator[CaseId | None]:
+    """Yield None once processes solve the cases, then each with its file; closing ends them."""
     processes = {}
     try:
         with _fresh_interpreters():
@@ -215,6 +217,7 @@ def solve_cases(
                 processes[reports] = _SPAWN.Process(target=_solve_share, args=share, daemon=True)
                 processes[reports].start()
                 report.close()
+        yield None
         while processes:
             for reports in wait(processes):
                 try:
@@ -324,6 +327,48 @@ def generate(
     ...     sorted(file.name for file in path.iterdir())
     ['piececonst_r85_N1_smooth2.mat', 'piececonst_r85_N2_smooth1.mat', 'stamp.json']
     """
+    wanted = (name, n_train, n_test, n_val, seed)
+    steps = _make(*wanted, root, workers, progress)
+    begun = _begun.get([])
+    while begun:
+        began, first, making = begun.pop()
+        if (root, workers, began) == (None, None, wanted):
+            steps = itertools.chain([first], making)
+        else:
+            making.close()  # it may hold the lock
+    *_, path = steps
+    return path
+
+
+# What `begin` has started: its arguments, what came first, and what is still to come.
+_begun: ContextVar[list[tuple]] = ContextVar("begun")
+
+
+@contextmanager
+def begin(
+    name: str, n_train: int | None, n_test: int | None, n_val: int | None, seed: int
+) -> Iterator[None]:
+    """Solve the cases of a set from now on; :func:`generate`, called inside, waits for them."""
+    wanted = (name, n_train, n_test, n_val, seed)
+    with closing(_make(*wanted, None, None, True)) as making:
+        token = _begun.set([(wanted, next(making), making)])
+        try:
+            yield
+        finally:
+            _begun.reset(token)
+
+
+def _make(
+    name: str,
+    n_train: int | None,
+    n_test: int | None,
+    n_val: int | None,
+    seed: int,
+    root: str | Path | None,
+    workers: int | None,
+    progress: bool,
+) -> Iterator[Path | None]:
+    """Yield None once the cases are being solved, then the directory of the finished set."""
     data_set = load_set(name)
     n_train = _check_count("n_train", data_set.n_train if n_train is None else n_train, 1)
     n_test = _check_count("n_test", data_set.n_test if n_test is None else n_test, 1)
@@ -342,23 +387,24 @@ def generate(
     identity = {"name": data_set.name, "version": data_set.version, "seed": seed}
     identity |= {"n_train": n_train, "n_test": n_test, "n_val": n_val}
     if read_stamp(final, identity):
-        return final
+        yield final
+        return
     waiting = f"{name}: another process is making {stem} in {base}; waiting for it"
     with exclusive(base / f"{stem}.lock", lambda: _say(waiting, progress)):
         if read_stamp(final, identity):
-            return final
+            yield final
+            return
         start = time.perf_counter()
         solved.mkdir(exist_ok=True)
         missing = unsolved_cases(solved, case_ids(n_train, n_test, n_val))
-        with (
-            closing(solve_cases(MODULES[name], seed, solved, missing, workers)) as finished,
-            progress_bar(f"{name}: solving", len(missing), progress) as advance,
-        ):
-            for _ in finished:
-                advance()
+        with closing(solve_cases(MODULES[name], seed, solved, missing, workers)) as finished:
+            yield next(finished)
+            with progress_bar(f"{name}: solving", len(missing), progress) as advance:
+                for _ in finished:
+                    advance()
         redrawn = _finish(data_set, solved, final, identity)
         seconds = time.perf_counter() - start
         _say(f"{name}: {len(missing)} cases solved in {seconds:.0f} s, set in {final}", progress)
         if cases := "; ".join(redrawn):
             _say(f"{name}: drawn again because they had no solution: {cases}", progress)
-    return final
+    yield final

@@ -11,8 +11,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from ctypes.util import find_library
 from importlib import import_module
 
@@ -33,6 +33,7 @@ _HIDDEN = ("Config search path", "object_type=", "provider=", "reference_type=")
 _OWN_PACKAGE = __name__.partition(".")[0]
 _SIGNALLED = 128  # plus the number of the signal, as shells have it
 _HELP = {"-h", "--help"}
+_LAUNCHED = {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}
 
 
 def exit_code(error: Exception) -> int | None:
@@ -207,9 +208,10 @@ def _run(name: str, arguments: list[str]) -> None:
     home, summary = VERBS[name]
 
     def task(given: object) -> object:  # wrong arguments are reported before torch is imported
-        if name != "download":
-            _silence_warp()
-        return getattr(import_module(f".{home}", __package__), name)(given)
+        with _solving_ahead(given.data) if name == "train" else nullcontext():
+            if name != "download":
+                _silence_warp()
+            return getattr(import_module(f".{home}", __package__), name)(given)
 
     if name not in COMPOSED:
         task(parse_options(name, arguments))
@@ -222,6 +224,19 @@ def _run(name: str, arguments: list[str]) -> None:
         print(configs.describe_entry(name, entry, summary, everything="all" in arguments))
         return
     configs.run_composed(name, task, arguments, COMPOSED[name])
+
+
+@contextmanager
+def _solving_ahead(data: Mapping) -> Iterator[None]:
+    """Let other processes solve a built-in set while this one imports torch."""
+    keys = ("builtin", "n_train", "n_test", "n_val", "builtin_seed")
+    with ExitStack() as stack:
+        # Of several ranks the first makes it. Sequences count in blocks of their own.
+        if data.get("root") is None and set(keys) <= set(data) and not _LAUNCHED & set(os.environ):
+            engine = import_module("..builtin.engine", __package__)
+            with suppress(Exception):  # the training raises it again, after checking the config
+                stack.enter_context(engine.begin(*(data[key] for key in keys)))
+        yield
 
 
 def _silence_warp() -> None:

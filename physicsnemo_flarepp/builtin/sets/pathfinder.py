@@ -231,5 +231,5 @@ def assemble(cases: Iterable[Case], out_dir: Path, n_train: int, n_test: int, n_
 
 
 SET = BuiltinSet("pathfinder", 1, 640, 80, partial(solve_case, rules=Rules()), assemble)
-_few = Rules(size=16, dashes=4, distractor_dashes=2, distractors=1, inset=5, apart=5)
-SMALL = BuiltinSet("pathfinder_small", 1, 80, 8, partial(solve_case, rules=_few), assemble)
+_few = Rules(size=10, dashes=2, distractors=0, inset=3, apart=4)
+SMALL = BuiltinSet("pathfinder_small", 2, 80, 8, partial(solve_case, rules=_few), assemble)

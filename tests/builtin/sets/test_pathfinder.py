@@ -102,10 +102,10 @@ def test_sizes_of_the_sets(tmp_path):
     assert (hard.n_train * pathfinder.BLOCK, hard.n_test * pathfinder.BLOCK) == (160_000, 20_000)
     assert Rules().dashes == 14 and Rules().size == 32
     rules = pathfinder.SMALL.solve_case.keywords["rules"]
-    case = {"images": np.zeros((3, 16, 16), np.uint8), "labels": np.ones(3, np.uint8)}
+    case = {"images": np.zeros((3, 10, 10), np.uint8), "labels": np.ones(3, np.uint8)}
     pathfinder.assemble([case, case, case], tmp_path, 2, 1, 0)
-    assert np.load(tmp_path / "pathfinder_train_images.npy").shape == (6, 16, 16)
+    assert np.load(tmp_path / "pathfinder_train_images.npy").shape == (6, 10, 10)
     assert not (tmp_path / "pathfinder_val_images.npy").exists()
     image, *_ = draw_sample(np.random.default_rng(0), rules)
     again, *_ = draw_sample(np.random.default_rng(0), rules)
-    assert image.shape == (16, 16) and np.array_equal(image, again)
+    assert image.shape == (10, 10) and np.array_equal(image, again)
