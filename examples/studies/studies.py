@@ -38,6 +38,10 @@ LONG = {
     for steps in (3000, 20_000)
     for name, own in TWO.items()
 }
+LONGER = {
+    name: own | {"training.steps": 20_000, "model.slice_num": 64, "model.n_layers": 2}
+    for name, own in TWO.items()
+}
 # 500 epochs of 1,000 cases, two at a time.
 PAPER: Overrides = {"training.evaluate_every": 50}
 
@@ -196,6 +200,17 @@ STUDIES = {
         Grid(
             PAPER | {"training.steps": 250_000},
             {"set": experiments("elasticity", "drivaerml_40k"), "model": PAPER_SIZES},
+            seeds=3,
+            equal_time=True,
+        ),
+    ),
+    "equal_cost_long": Study(
+        "Which of FLARE and FLARE++ is better after twenty times as long?",
+        "Not studied.",
+        Grid({}, {"set": LONGER, "model": models("flare", "flarepp")}, seeds=3, equal_time=True),
+        Grid(
+            PAPER | {"training.steps": 250_000},
+            {"set": BOTH, "model": models("flare", "flare_first", "flarepp")},
             seeds=3,
             equal_time=True,
         ),
