@@ -38,10 +38,7 @@ LONG = {
     for steps in (3000, 20_000)
     for name, own in TWO.items()
 }
-LONGER = {
-    name: own | {"training.steps": 20_000, "model.slice_num": 64, "model.n_layers": 2}
-    for name, own in TWO.items()
-}
+LONGER = ELASTICITY | {"training.steps": 20_000, "model.slice_num": 64, "model.n_layers": 2}
 # 500 epochs of 1,000 cases, two at a time.
 PAPER: Overrides = {"training.evaluate_every": 50}
 
@@ -207,10 +204,10 @@ STUDIES = {
     "equal_cost_long": Study(
         "Which of FLARE and FLARE++ is better after twenty times as long?",
         "Not studied.",
-        Grid({}, {"set": LONGER, "model": models("flare", "flarepp")}, seeds=3, equal_time=True),
+        Grid(LONGER, {"model": models("flare", "flarepp")}, seeds=3, equal_time=True),
         Grid(
-            PAPER | {"training.steps": 250_000},
-            {"set": BOTH, "model": models("flare", "flare_first", "flarepp")},
+            PAPER | {"experiment": "elasticity", "training.steps": 250_000},
+            {"model": models("flare", "flare_first", "flarepp")},
             seeds=3,
             equal_time=True,
         ),
