@@ -7,9 +7,10 @@ python examples/scaling/train_step.py --end RUN
 Prints the share of each part of a step, how often Python reads a value from a tensor (a wait for
 the device on a GPU), and what tensors and memory remain after many steps. With --ratio it prints,
 for each experiment, what a step of the recipe, reading included, costs over a bare step (forward,
-loss, backward, optimiser): processor time, both in turns, after an epoch in which cases are opened;
-under torchrun, that of each rank. With --end it repeats what follows the last step of a finished
-run and prints its processor time, imports included.
+loss, backward, optimiser), both in turns, after an epoch in which cases are opened: processor time,
+with all reading in the same thread, and by the clock, with reading in other threads as in a
+training, which needs a quiet machine; under torchrun, that of each rank. With --end it repeats what
+follows the last step of a finished run and prints its processor time, imports included.
 """
 
 import gc
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -32,12 +34,15 @@ from physicsnemo_flarepp import evaluation
 from physicsnemo_flarepp.commands.configs import compose_config
 from physicsnemo_flarepp.commands.training import report_training
 from physicsnemo_flarepp.training.config import check_config
+from physicsnemo_flarepp.training.optimizers import TrainStep
 from physicsnemo_flarepp.training.run import Assembly, assemble, load_data, start_ranks
 
 STEPS = 60
 PROFILED = 10
 # Pairs of steps, the first of which warm up.
 PAIRS, WARM = 24, 4
+# By the clock: steps of a block, and blocks of either kind, the first of which opens all cases.
+BLOCK, BLOCKS = 20, 9
 
 
 class Reads(TorchDispatchMode):
@@ -95,6 +100,13 @@ def endless(run: Assembly) -> Iterator[TensorDict]:
         yield from run.loaders.train
 
 
+def bare_step(step: TrainStep, batch: TensorDict) -> None:
+    """Forward, loss, backward, optimiser."""
+    step.loss(batch).backward()
+    step.optimizer.step()
+    step.optimizer.zero_grad(set_to_none=True)
+
+
 def recipe_over_bare(experiment: str) -> dict[str, str]:
     """Return a row: processor time of a step of the recipe over that of a bare step."""
     # Reading in this thread adds up all the work, which threads would do meanwhile.
@@ -105,11 +117,6 @@ def recipe_over_bare(experiment: str) -> dict[str, str]:
         for _ in range(len(run.loaders.train)):  # an epoch, after which all cases were seen
             next(batches)
 
-        def bare(batch: TensorDict) -> None:
-            step.loss(batch).backward()
-            step.optimizer.step()
-            step.optimizer.zero_grad(set_to_none=True)
-
         def part(name: str, function, *arguments):
             start = time.process_time()
             result = function(*arguments)
@@ -118,7 +125,7 @@ def recipe_over_bare(experiment: str) -> dict[str, str]:
 
         for pair in range(PAIRS):
             batch = part("read", next, batches)
-            parts = [("recipe", step, [batch]), ("bare", bare, batch)]
+            parts = [("recipe", step, [batch]), ("bare", partial(bare_step, step), batch)]
             for name, function, argument in parts[:: 1 if pair % 2 else -1]:
                 part(name, function, argument)
     read, recipe, base = (statistics.median(values[WARM:]) for values in times.values())
@@ -128,7 +135,30 @@ def recipe_over_bare(experiment: str) -> dict[str, str]:
         "reading, ms": f"{1e3 * read:.2f}",
         "clipping, schedule, average, ms": f"{1e3 * (recipe - base):.2f}",
         "recipe / bare": f"{(read + recipe) / base:.3f}",
+        "by the clock": f"{clock_ratio(experiment):.3f}",
     }
+
+
+def clock_ratio(experiment: str) -> float:
+    """Return the time of steps with all of the recipe over that of as many bare ones.
+
+    Cases are read in other threads, as in a training.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        run = assemble_run([f"experiment={experiment}"], directory)
+        batches = endless(run)
+        times: dict[bool, list[float]] = {True: [], False: []}
+        for block in range(2 * BLOCKS):
+            start = time.perf_counter()
+            for _ in range(len(run.loaders.train) if block < 2 else BLOCK):
+                if recipe := block % 2 == 0:
+                    batch = next(batches)
+                    run.step([batch])
+                else:
+                    bare_step(run.step, batch)
+            times[recipe].append(time.perf_counter() - start)
+    whole, bare = (statistics.median(values[1:]) for values in times.values())
+    return whole / bare
 
 
 def end_of_run(directory: str) -> dict[str, str]:

@@ -204,7 +204,9 @@ STUDIES = {
     "equal_cost_long": Study(
         "Which of FLARE and FLARE++ is better after twenty times as long?",
         "Not studied.",
-        Grid(LONGER, {"model": models("flare", "flarepp", "flare_first")}, seeds=3, equal_time=True),
+        Grid(
+            LONGER, {"model": models("flare", "flarepp", "flare_first")}, seeds=3, equal_time=True
+        ),
         Grid(
             PAPER | {"experiment": "elasticity", "training.steps": 250_000},
             {"model": models("flare", "flare_first", "flarepp")},
