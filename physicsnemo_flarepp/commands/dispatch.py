@@ -233,9 +233,10 @@ def _solving_ahead(data: Mapping) -> Iterator[None]:
     with ExitStack() as stack:
         # Of several ranks the first makes it. Sequences count in blocks of their own.
         if data.get("root") is None and set(keys) <= set(data) and not _LAUNCHED & set(os.environ):
-            engine = import_module("..builtin.engine", __package__)
+            from ..builtin.engine import begin
+
             with suppress(Exception):  # the training raises it again, after checking the config
-                stack.enter_context(engine.begin(*(data[key] for key in keys)))
+                stack.enter_context(begin(*(data[key] for key in keys)))
         yield
 
 
