@@ -461,7 +461,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         if arguments.meshes:
             report_meshes(runs[0], bounds, arguments.meshes)
-        bounds = next(bounds.steps())  # those of the original meshes
+        bounds = next(bounds.steps())  # bounds on the original meshes
         if arguments.gate:
             report_gate(runs[0], bounds, arguments.ahmed, Path(folder))
         if arguments.outside:

@@ -230,9 +230,10 @@ def _run(name: str, arguments: list[str]) -> None:
 def _solving_ahead(data: Mapping) -> Iterator[None]:
     """Let other processes solve a built-in set while this one imports torch."""
     keys = ("builtin", "n_train", "n_test", "n_val", "builtin_seed")
+    alone = not _LAUNCHED & set(os.environ)  # of several ranks the first makes it
     with ExitStack() as stack:
-        # Of several ranks the first makes it. Sequences count in blocks of their own.
-        if data.get("root") is None and set(keys) <= set(data) and not _LAUNCHED & set(os.environ):
+        # Sequences have no seed here, and count in blocks of their own.
+        if alone and data.get("builtin") and data.get("root") is None and "builtin_seed" in data:
             from ..builtin.engine import begin
 
             with suppress(Exception):  # the training raises it again, after checking the config

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from ctypes.util import find_library
 from importlib import import_module
 from pathlib import Path
@@ -285,3 +286,43 @@ def test_a_sweep_ends_with_a_table(tmp_path, monkeypatch, capsys):
     assert second.split()[0].endswith("learning_rate=0.0001") and second.split()[1] == "0.0001"
     run_composed("train", task, sweep[2:])
     assert "error" not in capsys.readouterr().out
+
+
+SET = {"builtin": "cars", "n_train": 4, "n_test": 2, "n_val": 1, "builtin_seed": 0}
+
+
+@pytest.mark.parametrize(
+    "data, rank, begun",
+    [
+        (SET, None, [("cars", 4, 2, 1, 0)]),
+        (SET | {"root": "files"}, None, []),
+        (SET | {"builtin": None}, None, []),
+        ({"builtin": "listops", "n_train": 4, "n_test": 2, "n_val": 1}, None, []),
+        (SET, "0", []),
+    ],
+)
+def test_a_built_in_set_is_begun_before_torch_is_imported(data, rank, begun, monkeypatch):
+    calls = []
+
+    @contextmanager
+    def begin(*wanted):
+        calls.append(wanted)
+        yield
+
+    monkeypatch.setattr("physicsnemo_flarepp.builtin.engine.begin", begin)
+    for name in dispatch._LAUNCHED:
+        monkeypatch.delenv(name, raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    with dispatch._solving_ahead(data):
+        assert calls == begun
+
+
+def test_a_set_that_cannot_be_begun_is_left_to_the_training():
+    with dispatch._solving_ahead(SET | {"n_train": -1}):
+        pass
+    with (
+        pytest.raises(KeyError, match="of the training"),
+        dispatch._solving_ahead(SET | {"n_train": -1}),
+    ):
+        raise KeyError("of the training")

@@ -1,5 +1,6 @@
 """Published layouts: DrivAerML's surfaces, and benchmarks in arrays of all cases."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -207,9 +208,9 @@ class _SetReader(CaseReader):
     _cases: slice
     _decoded = True
 
+    @abstractmethod
     def _arrays_of(self, index: int) -> dict[str, np.ndarray]:
         """Return the arrays of one case, by the names that `_names` gives a meaning."""
-        raise NotImplementedError
 
     def open_case(self, index: int) -> TokenTable:
         """Return case `index` as views of the arrays of all cases."""
