@@ -227,7 +227,10 @@ STUDIES = {
         "Not studied.",
         Grid(
             DARCY,
-            {"cases": named("data.n_train", 100, 300, 1000), "model": models("flare", "flarepp")},
+            {
+                "cases": named("data.n_train", 100, 300, 1000, 3000),
+                "model": models("flare", "flarepp"),
+            },
             seeds=3,
         ),
         Grid(
