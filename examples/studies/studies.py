@@ -38,7 +38,9 @@ LONG = {
     for steps in (3000, 20_000)
     for name, own in TWO.items()
 }
-LONGER = ELASTICITY | {"training.steps": 20_000, "model.slice_num": 64, "model.n_layers": 2}
+WIDE = {"model.slice_num": 64, "model.n_layers": 2}
+LONGER = LONG["elasticity, 20,000 steps"] | WIDE
+LONG_STARTS = {name: own | WIDE for name, own in LONG.items() if "20,000" in name}
 # 500 epochs of 1,000 cases, two at a time.
 PAPER: Overrides = {"training.evaluate_every": 50}
 
@@ -176,7 +178,7 @@ STUDIES = {
     "start": Study(
         "How much of FLARE++'s gain is the start: first weights and optimiser?",
         "Published weights and AdamW everywhere; FLARE++ is 38 % better at B=2 on Darcy.",
-        Grid({}, {"set": TWO, **STARTS}, seeds=3),
+        Grid({}, {"set": TWO | LONG_STARTS, **STARTS}, seeds=3),
         Grid(PAPER, {"set": BOTH, **STARTS}, seeds=3),
     ),
     "equal_cost": Study(
