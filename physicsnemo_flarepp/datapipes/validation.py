@@ -115,11 +115,16 @@ def check_range(path: Path | str, case_id: str, name: str, values: np.ndarray) -
             )
 
 
+def invalid_weights(weights: np.ndarray) -> np.ndarray:
+    """Return the rows of weights that are not finite and at least 0."""
+    return np.flatnonzero(~((weights >= 0) & (weights < np.inf)))
+
+
 def check_weights(
     path: Path | str, case_id: str, name: str, weights: np.ndarray, rows: slice | np.ndarray
 ) -> None:
     """Raise unless the weights of the tokens in `rows` are finite and at least 0."""
-    bad = np.flatnonzero(~((weights >= 0) & (weights < np.inf)))
+    bad = invalid_weights(weights)
     if len(bad):
         row = rows.start + bad[0] if isinstance(rows, slice) else rows[bad[0]]
         raise ValueError(

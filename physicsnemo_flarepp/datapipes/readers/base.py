@@ -333,7 +333,9 @@ class CaseReader(Reader):
         for name in [*groups, *(["globals"] if table.global_values else [])]:
             with reading(table.source):
                 values = table.read_globals() if name == "globals" else table.read(name, rows)
-            check_finite(table.source, case_id, name, values, channels.get(name, ("x", "y", "z")))
+            if name not in table.joined:
+                named = channels.get(name, ("x", "y", "z"))
+                check_finite(table.source, case_id, name, values, named)
             if not (name == "globals" or table.checked or index in self._in_range):
                 check_range(table.source, case_id, name, values)
             sample[name] = torch.from_numpy(values)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ...meshes.measures import (
 )
 from ...meshes.polygons import Rows, unit_vectors
 from ..specs import TABLE_AREAS
-from ..validation import MissingName, check_weights, missing_name
+from ..validation import MissingName, check_weights, invalid_weights, missing_name
 from .array_files import LazyArray, Rowwise
 from .contents import Contents
 from .names import (
@@ -81,6 +82,10 @@ class TokenTable:
     # bytes of decoded files behind them.
     decoded: bool = False
     held: int = 0
+    # Of a kept case: groups without NaN or infinity as :meth:`read` gives them, and the weights
+    # that are as :meth:`read_weights` gives them. Neither is checked again.
+    joined: Mapping[str, np.ndarray] = field(default_factory=dict)
+    valid_weights: str | None = None
 
     def __post_init__(self) -> None:
         n = self.n_tokens
@@ -104,6 +109,10 @@ class TokenTable:
 
     def channels(self) -> dict[str, list[str]]:
         """Return the names of the channels of ``fields``, ``features`` and ``globals``."""
+        return self._channels
+
+    @cached_property
+    def _channels(self) -> dict[str, list[str]]:
         widths = self.widths()
         named = {key: channel_names(widths[key]) for key in ("fields", "features")}
         return named | {"globals": parameter_names(widths["globals"])}
@@ -113,24 +122,30 @@ class TokenTable:
         if not self.decoded or self.n_tokens > _WHOLE_TOKENS:
             return self, self.held
         rows = slice(0, self.n_tokens)  # one object: geometry is computed once for its columns
+        with reading(self.source):
+            joined = {name: self.read(name, rows) for name in COLUMN_GROUPS if getattr(self, name)}
+        kept = {name: self._views(name, values) for name, values in joined.items()}
+        finite = {name: values for name, values in joined.items() if np.isfinite(values).all()}
+        size = sum(values.nbytes for values in joined.values())
+        used = self._read_weights(weights, rows) if weights in self.weights else None
+        if used is None or len(invalid_weights(used)):  # which a draw of bad ones reports
+            return replace(self, **kept, joined=finite), size + self.held * bool(self.weights)
+        used = _positive(weights, used)
+        size += used.nbytes + self.held * (len(self.weights) > 1)
+        weighted = {"weights": {**self.weights, weights: used}, "valid_weights": weights}
+        return replace(self, **kept, **weighted, joined=finite), size
 
-        def whole(columns: Mapping[str, Rowwise], dtype: type) -> dict[str, np.ndarray]:
-            values = {name: column[rows] for name, column in columns.items()}
-            # A memory map would keep its file open, and what is in memory needs no copy.
-            return {
-                name: np.asarray(v).astype(dtype, "C", "same_kind", copy=isinstance(v, np.memmap))
-                for name, v in values.items()
-            }
-
-        with reading(self.source), np.errstate(over="ignore"):
-            kept = {key: whole(getattr(self, key), np.float32) for key in COLUMN_GROUPS}
-            used = whole({n: c for n, c in self.weights.items() if n == weights}, np.float64)
-        size = sum(v.nbytes for columns in (*kept.values(), used) for v in columns.values())
-        size += self.held if self.weights.keys() - used.keys() else 0
-        return replace(self, **kept, weights={**self.weights, **used}), size
+    def _views(self, group: str, joined: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the columns of a group as views of the whole group."""
+        columns = getattr(self, group)
+        ends = np.cumsum([math.prod(column.shape[1:]) for column in columns.values()])
+        parts = np.split(joined, ends[:-1], axis=1)
+        return {n: part.reshape(columns[n].shape) for n, part in zip(columns, parts, strict=True)}
 
     def read(self, name: str, rows: Rows) -> np.ndarray:
         """Return the rows of column group `name` as float32, (n, channels)."""
+        if name in self.joined:
+            return _copied_rows(self.joined[name], rows)
         parts = [np.asarray(column[rows]) for column in getattr(self, name).values()]
         parts = [part[:, None] if part.ndim == 1 else part for part in parts]
         # concatenate copies, so the sample never aliases a read-only memory map. A number too large
@@ -140,6 +155,8 @@ class TokenTable:
 
     def read_weights(self, name: str, rows: Rows, case_id: str) -> np.ndarray:
         """Return rows of a column of weights, checked, float64 (n,); an area of 0 becomes tiny."""
+        if name == self.valid_weights:
+            return _copied_rows(self.weights[name], rows)
         if name not in self.weights:
             if name == MEASURE:
                 raise ValueError(
@@ -147,17 +164,28 @@ class TokenTable:
                     "data.weights=none training.norm=tokens, or data.weights to a stored array"
                 )
             raise missing_name(self.source, "array of weights", name, self.weights)
-        with reading(self.source):
-            weights = np.asarray(self.weights[name][rows], dtype=np.float64).reshape(-1)
+        weights = self._read_weights(name, rows)
         check_weights(self.source, case_id, name, weights, rows)
-        # Weights become float32 later, where what is positive must stay so.
-        positive = (weights > 0) | (name == MEASURE)
-        return np.where(positive, np.maximum(weights, _TINY), 0.0)
+        return _positive(name, weights)
+
+    def _read_weights(self, name: str, rows: Rows) -> np.ndarray:
+        with reading(self.source):
+            return np.asarray(self.weights[name][rows], dtype=np.float64).reshape(-1)
 
     def read_globals(self) -> np.ndarray:
         """Return the global values as float32, (g,)."""
         parts = [np.reshape(value, -1) for value in self.global_values.values()]
         return np.concatenate(parts, dtype=np.float32, casting="same_kind")
+
+
+def _copied_rows(values: np.ndarray, rows: Rows) -> np.ndarray:
+    return values[rows].copy() if isinstance(rows, slice) else values.take(rows, 0)
+
+
+def _positive(name: str, weights: np.ndarray) -> np.ndarray:
+    """Return weights that stay positive as float32; a cell without area has a tiny one."""
+    positive = (weights > 0) | (name == MEASURE)
+    return np.where(positive, np.maximum(weights, _TINY), 0.0)
 
 
 def make_table(contents: Contents, names: Names) -> TokenTable:

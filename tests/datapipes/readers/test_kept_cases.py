@@ -19,9 +19,9 @@ def meshes(tmp_path_factory):
     return folder
 
 
-def read_surfaces(root, memory, **options):
+def read_surfaces(root, memory, n_points=20, **options):
     named = {"fields": ["Cp", "tau"], "features": ["normals", "areas"], "globals": ["a"]}
-    chosen = ReaderOptions(20, "epoch", memory=memory, **options)
+    chosen = ReaderOptions(n_points, "epoch", memory=memory, **options)
     return OwnReader(root, **named, association="cells", options=chosen)
 
 
@@ -54,12 +54,36 @@ def test_samples_are_the_same_to_the_last_bit(read, options, meshes, tmp_path):
     np.testing.assert_array_equal(*measures)
 
 
-def test_a_sample_may_be_changed_without_changing_the_case(meshes):
-    reader = read_surfaces(meshes, 0.5, weights="measure")
-    first = reader[0][0].clone()
+@pytest.mark.parametrize("n_points", [20, None])
+def test_a_sample_may_be_changed_without_changing_the_case(n_points, meshes):
+    reader = read_surfaces(meshes, 0.5, n_points, weights="measure")
+    first, measure = reader[0][0].clone(), reader.read_measure(0).copy()
     for value in reader[0][0].values():
         value.zero_()
+    reader.read_measure(0)[:] = 0
     assert all(torch.equal(value, first[key]) for key, value in reader[0][0].items())
+    np.testing.assert_array_equal(reader.read_measure(0), measure)
+
+
+@pytest.mark.parametrize("column, weights", [(2, "none"), (3, "w")])
+def test_a_kept_case_with_a_bad_value_is_refused_when_it_is_drawn(column, weights, tmp_path):
+    values = np.random.default_rng(0).random((30, 4))
+    values[7, column] = np.nan
+    np.savetxt(tmp_path / "run_0.csv", values, delimiter=",", header="x,y,u,w", comments="")
+    options = ReaderOptions(3, "epoch", weights=weights)
+    reader = OwnReader(tmp_path, coordinates=["x", "y"], fields=["u"], features=[], globals=[],
+                       cases=["run_0"], options=options)  # fmt: skip
+    outcomes = {}
+    for epoch in range(30):
+        reader.set_epoch(epoch)
+        drawn = base.token_rows(30, 3, (0, 1), reader._index_generator(0).initial_seed())
+        try:
+            assert torch.equal(reader[0][0]["tokens"], torch.from_numpy(drawn))
+            outcomes.setdefault(7 in drawn, set()).add("read")
+        except ValueError as error:
+            assert "run_0" in str(error)
+            outcomes.setdefault(7 in drawn, set()).add("refused")
+    assert outcomes == {True: {"refused"}, False: {"read"}}
 
 
 def test_tables_are_parsed_once(tmp_path, monkeypatch):
