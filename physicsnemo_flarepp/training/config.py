@@ -38,7 +38,7 @@ _CHOICES = {
     "optimizer": tuple(OPTIMIZERS),
     "schedule": ("one_cycle", "cosine", "wsd"),
     "select": ("last", "best", "best_on_test"),
-    "compile": ("auto", True, False),
+    "compile": ("auto", True, False, "graphs"),
 }
 # Ranges of numbers, each with what it expects; null is left to other checks.
 _RANGES = (
@@ -113,7 +113,7 @@ class TrainingConfig:
     compile: Any = setting(
         "auto",
         "auto compiles the model on CUDA if gcc and Python's headers are there, true everywhere, "
-        "false nowhere.",
+        "false nowhere. graphs also replays the model as CUDA graphs: steps of one size, one GPU.",
     )
     accumulate: int = setting(1, "Batches per optimisation step.")
     stream: Any = setting(
@@ -259,10 +259,11 @@ def _check_stream(training: "DictConfig") -> None:
             f"training.stream is {stream!r}, but the differences of training.derivative_weight "
             "couple tokens of different chunks. Set one of them to null or 0"
         )
-    if training.compile is True:
+    if training.compile in (True, "graphs"):
         raise ValueError(
-            f"training.compile is true, but training.stream is {stream!r}: streamed steps run the "
-            "model in stages, which are not compiled. Set training.compile to false"
+            f"training.compile is {str(training.compile).lower()}, but training.stream is "
+            f"{stream!r}: streamed steps run the model in stages, which are not compiled. Set "
+            "training.compile to false"
         )
 
 

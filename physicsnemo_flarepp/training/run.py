@@ -351,12 +351,7 @@ def assemble(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> Assembly:
     optimizer = make_optimizer(model, settings)
     average = make_average(model, settings.ema_decay)
     if settings.stream is None:
-        # Cases of different sizes share one graph from the first step on, instead of a second
-        # compilation at the second size; drawn points and grids have one size, and static code.
-        ragged = cfg.data.get("n_points") is None and cfg.model.get("structured_shape") is None
-        compiled = model
-        if is_compiled(settings, ranks.device):
-            compiled = torch.compile(model, dynamic=ragged or None)
+        compiled = compile_model(model, cfg, ranks.device)
         loss, evaluation = objective(compiled), objective(average.module)
     else:
         choice = StreamChoice(settings.stream, model, settings.precision, ranks.context_group)
@@ -409,6 +404,28 @@ def fastest_threads(cfg: DictConfig, ranks: Ranks, loaders: Loaders) -> int | No
         step(batches).item()
         seconds[threads].append(time.perf_counter() - start)
     return min(choices, key=lambda threads: statistics.median(seconds[threads][1:]))
+
+
+def compile_model(model: Module, cfg: DictConfig, device: torch.device) -> torch.nn.Module:
+    """Return a model as ``training.compile`` wants it."""
+    settings: TrainingConfig = cfg.training
+    if not is_compiled(settings, device):
+        return model
+    # Cases of different sizes share one graph from the first step on, instead of a second
+    # compilation at the second size; drawn points and grids have one size, and static code.
+    ragged = cfg.data.get("n_points") is None and cfg.model.get("structured_shape") is None
+    if settings.compile != "graphs":
+        return torch.compile(model, dynamic=ragged or None)
+    # Gradients of a replayed graph are in its memory, so a second batch cannot add to them.
+    for reason, hinders in {
+        f"the device is {device.type}": device.type != "cuda",
+        "data.n_points is null, so steps differ in size": ragged,
+        f"training.accumulate is {settings.accumulate}": settings.accumulate > 1,
+        f"parallel.context is {cfg.parallel.context}": cfg.parallel.context > 1,
+    }.items():
+        if hinders:
+            raise ValueError(f"training.compile is 'graphs', but {reason}; set compile to true")
+    return torch.compile(model, mode="reduce-overhead")
 
 
 def is_compiled(settings: TrainingConfig, device: torch.device) -> bool:

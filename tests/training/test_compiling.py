@@ -14,6 +14,7 @@ from physicsnemo_flarepp.datapipes.readers.base import TOKEN_KEYS
 from physicsnemo_flarepp.training.config import TrainingConfig, check_config
 from physicsnemo_flarepp.training.run import (
     assemble,
+    compile_model,
     is_compiled,
     load_data,
     start_ranks,
@@ -70,6 +71,32 @@ def test_a_compiler_named_in_the_environment_counts(machine, monkeypatch):
     machine(["/opt/cc"])
     monkeypatch.setenv("CC", "/opt/cc")
     assert is_compiled(TrainingConfig(), CUDA)
+
+
+GRAPHS = {"training__compile": "graphs", "data__n_points": 20}
+
+
+def test_cuda_graphs_are_replayed_for_steps_of_one_size(machine, make_config, monkeypatch):
+    machine(["gcc"])
+    monkeypatch.setattr(torch, "compile", lambda model, **options: options)
+    cfg = check_config(make_config(**GRAPHS))
+    assert compile_model(torch.nn.Identity(), cfg, CUDA) == {"mode": "reduce-overhead"}
+
+
+@pytest.mark.parametrize(
+    "change, device, reason",
+    [
+        ({}, CPU, "the device is cpu"),
+        ({"data__n_points": None}, CUDA, "data.n_points is null"),
+        ({"training__accumulate": 2}, CUDA, "training.accumulate is 2"),
+        ({"parallel__context": 2}, CUDA, "parallel.context is 2"),
+    ],
+)
+def test_cuda_graphs_are_refused_elsewhere(machine, make_config, change, device, reason):
+    machine(["gcc"])
+    cfg = check_config(make_config(**{**GRAPHS, **change}))
+    with pytest.raises(ValueError, match=f"'graphs', but {reason}.*; set compile to true"):
+        compile_model(torch.nn.Identity(), cfg, device)
 
 
 @pytest.mark.slow
