@@ -1,8 +1,6 @@
 """Train several models on one set and tabulate them: ``flarepp compare``."""
 
-import sys
-
-from physicsnemo_flarepp.commands import main
+from physicsnemo_flarepp.commands import run
 
 if __name__ == "__main__":
-    sys.exit(main(["compare", *sys.argv[1:]]))
+    run("compare")

@@ -1,8 +1,6 @@
 """``python -m physicsnemo_flarepp``, the same as ``flarepp``."""
 
-import sys
-
-from physicsnemo_flarepp.commands import main
+from physicsnemo_flarepp.commands import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -1,4 +1,4 @@
-"""Every private name of PhysicsNeMo and torch that the package uses, and a check that it is there.
+"""Every private name of PhysicsNeMo, torch and Python that we use, and a check that it is there.
 
 PhysicsNeMo and torch may move these in any release. The package requires no upper minor version of
 them; a release that moves one fails here, with the name and the files that use it.
@@ -30,6 +30,8 @@ PRIVATE = {
     "_load_sample": "physicsnemo.datapipes.Reader",  # overridden
     "_get_sample_metadata": "physicsnemo.datapipes.Reader",
     "_spec": "a ShardTensor",
+    # Python
+    "_run_exitfuncs": "atexit",
     # torch
     "_C": "torch",
     "_functorch": "torch._C",

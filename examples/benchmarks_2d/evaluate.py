@@ -1,8 +1,6 @@
 """Errors of trained runs on 2D benchmarks: ``flarepp evaluate``."""
 
-import sys
-
-from physicsnemo_flarepp.commands import main
+from physicsnemo_flarepp.commands import run
 
 if __name__ == "__main__":
-    sys.exit(main(["evaluate", *sys.argv[1:]]))
+    run("evaluate")

@@ -1,8 +1,6 @@
 """Errors and forces of trained runs on car surfaces: ``flarepp evaluate``."""
 
-import sys
-
-from physicsnemo_flarepp.commands import main
+from physicsnemo_flarepp.commands import run
 
 if __name__ == "__main__":
-    sys.exit(main(["evaluate", *sys.argv[1:]]))
+    run("evaluate")

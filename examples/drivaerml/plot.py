@@ -1,8 +1,6 @@
 """Figures of runs on car surfaces: ``flarepp plot``."""
 
-import sys
-
-from physicsnemo_flarepp.commands import main
+from physicsnemo_flarepp.commands import run
 
 if __name__ == "__main__":
-    sys.exit(main(["plot", *sys.argv[1:]]))
+    run("plot")

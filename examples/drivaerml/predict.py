@@ -1,8 +1,6 @@
 """Predicted fields and forces on any surface: ``flarepp predict``."""
 
-import sys
-
-from physicsnemo_flarepp.commands import main
+from physicsnemo_flarepp.commands import run
 
 if __name__ == "__main__":
-    sys.exit(main(["predict", *sys.argv[1:]]))
+    run("predict")

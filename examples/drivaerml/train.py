@@ -1,8 +1,6 @@
 """Train on car surfaces, by default FLARE++ on the built-in cars: ``flarepp train``."""
 
-import sys
-
-from physicsnemo_flarepp.commands import main
+from physicsnemo_flarepp.commands import run
 
 if __name__ == "__main__":
-    sys.exit(main(["train", *sys.argv[1:]]))
+    run("train")

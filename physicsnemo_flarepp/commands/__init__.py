@@ -1,5 +1,5 @@
 """The command ``flarepp`` and its verbs."""
 
-from .dispatch import main
+from .dispatch import main, run
 
-__all__ = ["main"]
+__all__ = ["main", "run"]

@@ -4,7 +4,9 @@ Imports nothing slow: what a verb needs is imported once its arguments have been
 """
 
 import argparse
+import atexit
 import difflib
+import gc
 import os
 import re
 import signal
@@ -15,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from ctypes.util import find_library
 from importlib import import_module
+from types import ModuleType
+from typing import NoReturn
 
 from .. import __version__
 from ..texts import printable
@@ -115,6 +119,22 @@ flarepp VERB --help explains a verb. Exit codes: 2 wrong use, 1 failure, 128 + n
 signal n. --debug shows where an error came from. Version {__version__}."""
 
 
+def run(*verb: str) -> NoReturn:
+    """Run the process's command line, after `verb` if one is given, and end the process.
+
+    The objects of the libraries, a million, are left to the system: Python clears them in seconds.
+    """
+    code = main([*verb, *sys.argv[1:]])
+    for thread in threading.enumerate():
+        if not (thread.daemon or thread is threading.main_thread()):
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BrokenPipeError):
+            stream.flush()
+    os._exit(code)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default the process's own; return the exit code.
 
@@ -211,7 +231,7 @@ def _run(name: str, arguments: list[str]) -> None:
         with _solving_ahead(given.data) if name == "train" else nullcontext():
             if name != "download":
                 _silence_warp()
-            return getattr(import_module(f".{home}", __package__), name)(given)
+            return getattr(_import_uncollected(home), name)(given)
 
     if name not in COMPOSED:
         task(parse_options(name, arguments))
@@ -224,6 +244,21 @@ def _run(name: str, arguments: list[str]) -> None:
         print(configs.describe_entry(name, entry, summary, everything="all" in arguments))
         return
     configs.run_composed(name, task, arguments, COMPOSED[name])
+
+
+def _import_uncollected(home: str) -> ModuleType:
+    """Import the module of a verb without a search for garbage among the objects of libraries."""
+    name = f"{__package__}.{home}"
+    resting = gc.isenabled() and name not in sys.modules
+    if resting:
+        gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        if resting:
+            gc.freeze()  # later searches pass over them, too
+            atexit.register(gc.unfreeze)
+            gc.enable()
 
 
 @contextmanager

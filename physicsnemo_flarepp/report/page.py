@@ -154,6 +154,8 @@ class _Content:
     @cached_property
     def _comparable(self) -> int:
         """How many runs, from the first, can be shown side by side: all, or one."""
+        if len(self.runs) == 1:
+            return 1
         try:
             predict_with_all(self.runs, self.names, self.runs[0].case_ids[0])
         except ValueError as reason:

@@ -213,6 +213,36 @@ def test_interrupt_and_closed_pipe_end_like_signals(monkeypatch, capsys):
     assert (done.stdout, done.stderr) == ("u", "")
 
 
+def test_a_finished_command_leaves_after_threads_and_exit_handlers(tmp_path):
+    """With its output written, and the exit code of an error."""
+    script = tmp_path / "command.py"
+    script.write_text(
+        "import atexit, sys, threading, time\n"
+        "from physicsnemo_flarepp.commands import dispatch, run\n"
+        "atexit.register(print, 'handler')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
+        "def fail(*_):\n"
+        "    print('verb', sys.argv)\n"
+        "    raise ValueError('wrong')\n"
+        "dispatch._run = fail\n"
+        "run('plot', 'x')\n"
+        "print('not reached')\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=PYTHON)
+    assert done.stdout.splitlines() == [f"verb ['{script}']", "thread", "handler"]
+    assert (done.returncode, done.stderr) == (2, "flarepp plot: wrong\n")
+
+
+def test_garbage_is_collected_again_after_the_imports_of_a_verb():
+    code = (
+        "import gc\n"
+        "from physicsnemo_flarepp.commands import main\n"
+        "print(main(['evaluate', 'missing']), gc.isenabled(), gc.get_freeze_count() > 100_000)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=PYTHON)
+    assert done.stdout == "2 True True\n" and "leaked" not in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_is_ended_leaves_no_draft_behind(number, tmp_path, monkeypatch):
     def write(*_):
