@@ -24,6 +24,9 @@ mean ± standard deviation, and the number of seeds in brackets. "Best on test" 
 evaluated epochs, which is how the published numbers were chosen. "Reduced" columns are of small
 models on our built-in sets: they compare models with each other, not with the published numbers.
 Long Range Arena has accuracies instead, of the weights that are best on the dev split.
+
+CPU seconds of different machines cannot be compared. Where a study ran on several, a letter after
+the seconds and in the figure says on which.
 """
 
 
@@ -37,8 +40,25 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.2f}{deviation} ({len(values)})"
 
 
+def machine_marks(lines: Sequence[dict]) -> dict[str, str]:
+    """Return a letter for each machine, or nothing if there is one."""
+    machines = list(dict.fromkeys(line["machine"] for line in lines))
+    letters = "abcdefghij" if len(machines) > 1 else [""]
+    return dict(zip(machines, letters, strict=False))
+
+
+def mark_of(lines: Sequence[dict], marks: Mapping[str, str]) -> str:
+    """Return the letters of the machines that some runs were timed on, behind a space."""
+    letters = sorted({marks[line["machine"]] for line in lines if line["cpu_seconds"]})
+    return f" {''.join(letters)}".rstrip()
+
+
 def cell_row(
-    labels: Labels, published: float | None, found: Mapping[str, list[dict]], classes: bool
+    labels: Labels,
+    published: float | None,
+    found: Mapping[str, list[dict]],
+    classes: bool,
+    marks: Mapping[str, str],
 ) -> list[str]:
     """Return a row of the table: labels, published value, both sizes, best or dev, cost."""
 
@@ -59,7 +79,7 @@ def cell_row(
         f"{statistics.mean(shown(line[second]) for line in lines):.2f}",
         f"{lines[0]['steps']:,}",
         f"{lines[0]['parameters']:,}",
-        f"{statistics.mean(seconds):.0f}" if seconds else "",
+        f"{statistics.mean(seconds):.0f}{mark_of(lines, marks)}" if seconds else "",
     ]
 
 
@@ -73,8 +93,9 @@ def training_table(study: Study, lines: Sequence[dict]) -> str:
             labels = tuple(line["cell"].values())
             found.setdefault(labels, {}).setdefault(line["size"], []).append(line)
     order = sorted(found.items(), key=lambda item: (not item[1], item[0]))  # what was run first
+    marks = machine_marks(lines)
     rows = [
-        cell_row(labels, study.published.get(labels), sizes, study.classes)
+        cell_row(labels, study.published.get(labels), sizes, study.classes, marks)
         for labels, sizes in order
         if sizes or labels in study.published
     ]
@@ -127,9 +148,15 @@ def section(name: str, study: Study, lines: Sequence[dict]) -> str:
         parts.append(NOT_RUN.capitalize() + ".")
     if runs:
         parts.append(f"![error over CPU seconds]({name}.png)")
-    where = {(line["machine"], line["commit"]) for line in lines}
+    where = [
+        f"{letter} {machine}".lstrip()
+        + "".join(
+            f", `{c}`" for c in sorted({x["commit"] for x in lines if x["machine"] == machine})
+        )
+        for machine, letter in machine_marks(lines).items()
+    ]
     if where:
-        parts.append("Machine and commit: " + "; ".join(f"{m}, `{c}`" for m, c in sorted(where)))
+        parts.append(f"Machine and commits: {'; '.join(where)}")
     return "\n\n".join(parts)
 
 
@@ -139,11 +166,14 @@ def draw(lines: Sequence[dict], path: Path) -> None:
     Cells that differ in their first label, such as the set, have panels of their own.
     """
     panels: dict[str, dict[str, list[dict]]] = {}
+    marks = machine_marks(lines)
     for line in lines:
         first, *rest = line["cell"].values()
         if line["cpu_seconds"]:
             cells = panels.setdefault(first if rest else "", {})
             cells.setdefault("/".join(rest or [first]), []).append(line)
+    # Shorter names first, which are smaller numbers, too.
+    panels = dict(sorted(panels.items(), key=lambda panel: (len(panel[0]), panel[0])))
     styles = {
         name: number for number, name in enumerate(dict.fromkeys(itertools.chain(*panels.values())))
     }
@@ -151,7 +181,7 @@ def draw(lines: Sequence[dict], path: Path) -> None:
     every = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (title, cells) in zip(every, panels.items(), strict=True):
         for name, runs in cells.items():
-            _draw_cell(axes, name, runs, styles[name])
+            _draw_cell(axes, name, runs, styles[name], mark_of(runs, marks))
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.yaxis.set_minor_formatter(ScalarFormatter())
@@ -166,7 +196,7 @@ def draw(lines: Sequence[dict], path: Path) -> None:
     figure.savefig(path)
 
 
-def _draw_cell(axes: Axes, name: str, runs: Sequence[dict], number: int) -> None:
+def _draw_cell(axes: Axes, name: str, runs: Sequence[dict], number: int, mark: str) -> None:
     seconds = statistics.mean(run["cpu_seconds"] for run in runs)
     points = list(zip(*(run["curve"] for run in runs), strict=False))
     times = [seconds * point[0][0] / runs[0]["steps"] for point in points]
@@ -178,6 +208,8 @@ def _draw_cell(axes: Axes, name: str, runs: Sequence[dict], number: int) -> None
     low, high = min(errors[-1]), max(errors[-1])
     axes.errorbar(times[-1], middle[-1], [[middle[-1] - low], [high - middle[-1]]],
                   fmt="none", capsize=3, ecolor=style["color"])  # fmt: skip
+    axes.annotate(mark, (times[-1], middle[-1]), xytext=(2, -3), textcoords="offset points",
+                  color=style["color"], fontsize="small")  # fmt: skip
 
 
 def render(studies: Mapping[str, Study], ledger: Path, figures: bool = True) -> None:
