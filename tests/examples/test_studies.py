@@ -6,7 +6,7 @@ from functools import partial
 
 import engine
 import pytest
-from engine import ROOT, Grid, Study, identity, list_jobs, read_ledger, run_studies
+from engine import ROOT, Grid, Study, identity, list_jobs, read_ledger, run_studies, write_lines
 from rendering import NOT_RUN, render
 from studies import LATENTS, STUDIES, TABLE1
 
@@ -89,6 +89,19 @@ def test_the_page_shows_published_cells_that_were_not_run(finished):
     assert re.search(rf"\| other +\| 2.50 +\| {NOT_RUN} +\| {NOT_RUN}", page)
     assert re.search(rf"\| flare +\| 1.50 +\| {NOT_RUN} +\| \d+\.\d\d \(1\)", page)
     assert (folder / "first.png").stat().st_size > 5_000
+
+
+@pytest.mark.slow
+def test_seconds_of_several_machines_say_whose_they_are(finished, tmp_path):
+    folder, studies = finished
+    lines = read_ledger(folder / "ledger.jsonl")
+    elsewhere = [line | {"machine": "another", "seed": 1} for line in lines]
+    for rows, mark in ((lines, ""), (lines + elsewhere, " ab")):
+        (tmp_path / "ledger.jsonl").unlink(missing_ok=True)
+        write_lines(tmp_path / "ledger.jsonl", rows)
+        render(studies, tmp_path / "ledger.jsonl")
+        page = (tmp_path / "README.md").read_text()
+        assert re.search(rf"\| flare .*\| \d+{mark} +\|\n", page)
 
 
 @pytest.mark.slow
