@@ -122,7 +122,7 @@ signal n. --debug shows where an error came from. Version {__version__}."""
 def run(*verb: str) -> NoReturn:
     """Run the process's command line, after `verb` if one is given, and end the process.
 
-    The objects of the libraries, a million, are left to the system: Python clears them in seconds.
+    The system frees the memory: clearing a million library objects takes Python seconds.
     """
     code = main([*verb, *sys.argv[1:]])
     for thread in threading.enumerate():
