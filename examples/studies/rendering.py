@@ -2,6 +2,7 @@
 
 import itertools
 import statistics
+import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -43,8 +44,8 @@ def spread(values: Sequence[float]) -> str:
 def machine_marks(lines: Sequence[dict]) -> dict[str, str]:
     """Return a letter for each machine, or nothing if there is one."""
     machines = list(dict.fromkeys(line["machine"] for line in lines))
-    letters = "abcdefghij" if len(machines) > 1 else [""]
-    return dict(zip(machines, letters, strict=False))
+    letters = string.ascii_lowercase if len(machines) > 1 else [""]
+    return dict(zip(machines, letters[: len(machines)], strict=True))
 
 
 def mark_of(lines: Sequence[dict], marks: Mapping[str, str]) -> str:
@@ -160,13 +161,12 @@ def section(name: str, study: Study, lines: Sequence[dict]) -> str:
     return "\n\n".join(parts)
 
 
-def draw(lines: Sequence[dict], path: Path) -> None:
+def draw(lines: Sequence[dict], path: Path, marks: Mapping[str, str]) -> None:
     """Draw the mean test error over CPU seconds, one line per cell, ends with their spread.
 
     Cells that differ in their first label, such as the set, have panels of their own.
     """
     panels: dict[str, dict[str, list[dict]]] = {}
-    marks = machine_marks(lines)
     for line in lines:
         first, *rest = line["cell"].values()
         if line["cpu_seconds"]:
@@ -220,5 +220,5 @@ def render(studies: Mapping[str, Study], ledger: Path, figures: bool = True) -> 
         parts.append(section(name, study, lines))
         runs = [line for line in lines if "measured" not in line]
         if figures and runs:
-            draw(runs, ledger.with_name(f"{name}.png"))
+            draw(runs, ledger.with_name(f"{name}.png"), machine_marks(lines))
     replace_text(ledger.with_name("README.md"), "\n\n".join([HEAD.rstrip(), *parts]) + "\n")
