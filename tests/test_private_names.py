@@ -32,6 +32,7 @@ PRIVATE = {
     "_spec": "a ShardTensor",
     # Python
     "_run_exitfuncs": "atexit",
+    "_shutdown": "threading",
     # torch
     "_C": "torch",
     "_functorch": "torch._C",

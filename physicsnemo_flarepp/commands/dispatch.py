@@ -122,15 +122,13 @@ signal n. --debug shows where an error came from. Version {__version__}."""
 def run(*verb: str) -> NoReturn:
     """Run the process's command line, after `verb` if one is given, and end the process.
 
-    The system frees the memory: clearing a million library objects takes Python seconds.
+    The system frees the memory: Python would clear a million objects of libraries for seconds.
     """
     code = main([*verb, *sys.argv[1:]])
-    for thread in threading.enumerate():
-        if not (thread.daemon or thread is threading.main_thread()):
-            thread.join()
+    threading._shutdown()  # waits for threads, as Python does first of all
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(BrokenPipeError):
+        with suppress(OSError):
             stream.flush()
     os._exit(code)
 
@@ -161,6 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # raises instead of printing and exiting.
         with _environment(PYTHONSAFEPATH="1", HYDRA_FULL_ERROR="1"), _interrupts_kept():
             _run(name, arguments[1:])
+        print(end="", flush=True)
     except KeyboardInterrupt as reason:
         print(f"flarepp {name}: interrupted {reason}".rstrip(), file=sys.stderr)
         return _SIGNALLED + signal.SIGINT
@@ -256,8 +255,9 @@ def _import_uncollected(home: str) -> ModuleType:
         return import_module(name)
     finally:
         if resting:
-            gc.freeze()  # later searches pass over them, too
-            atexit.register(gc.unfreeze)
+            if not gc.get_freeze_count():  # all at once to the oldest generation, searched last
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
