@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pyvista as pv
+from jaxtyping import Float
+from torch import Tensor
 
 from ..files import Fingerprint, reading, replace_text
 from ..meshes import ASSOCIATIONS, polygon_mesh, to_pyvista
@@ -190,3 +192,11 @@ def _reordered(surface: pv.PolyData, metadata: Mapping[str, Any]) -> pv.PolyData
     reordered.points = points
     reordered.SetPolys(pv.CellArray.from_arrays(offsets, connectivity))
     return reordered
+
+
+def zero_fields(values: Float[Tensor, "*tokens O"] | None, widths: Mapping[str, int]) -> list[str]:
+    """Return which fields of a case are 0 everywhere: their relative error is undefined."""
+    if values is None or values.shape[-1] != sum(widths.values()):
+        return []
+    parts = values.split(list(widths.values()), dim=-1)
+    return [name for name, part in zip(widths, parts, strict=True) if not part.any()]

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from ..meshes import ASSOCIATIONS, PolygonMesh
 from ..meshes.measures import EFFECTIVE_MEASURE, MEASURE_NAMES
 from ..progress import progress_bar
+from .channels import zero_fields
 from .loaders import check_disjoint
 from .readers import CaseReader, OwnReader
 from .readers.array_files import Rowwise
@@ -245,6 +246,7 @@ def _compare(cases: Sequence[tuple[CaseReader, int]], *, progress: bool = False)
     channels: dict[tuple[str, str], dict[str, float]] = {}
     files: dict[str, str] = {}
     kinds: dict[str, dict[str, Any]] = {}
+    widths: dict[CaseReader, Mapping[str, int]] = {}
     with progress_bar("check", len(cases), progress) as advance:
         for reader, index in cases:
             # Which case is the odd one is known when all were read.
@@ -256,6 +258,13 @@ def _compare(cases: Sequence[tuple[CaseReader, int]], *, progress: bool = False)
             else:
                 case = metadata["case_id"]
                 files[case] = _blamed(metadata)
+                if reader not in widths:
+                    widths[reader] = reader.case(index).widths()["fields"]
+                problems += [
+                    f"{files[case]}: {name} of case {case} is 0 everywhere, so its relative error "
+                    "is undefined: leave the case out"
+                    for name in zero_fields(sample.get("fields"), widths[reader])
+                ]
                 named = {k: metadata[f"{k[:-1]}_names"] for k in ("fields", "features", "globals")}
                 for key, name, size in _channel_sizes(sample, {"coordinates": "xyz", **named}):
                     channels.setdefault((key, name), {})[case] = size

@@ -113,7 +113,7 @@ class TrainingConfig:
     compile: Any = setting(
         "auto",
         "auto compiles the model on CUDA if gcc and Python's headers are there, true everywhere, "
-        "false nowhere. graphs also replays the model as CUDA graphs: steps of one size, one GPU.",
+        "false nowhere. graphs also replays the model as CUDA graphs, one for each size of a step.",
     )
     accumulate: int = setting(1, "Batches per optimisation step.")
     stream: Any = setting(

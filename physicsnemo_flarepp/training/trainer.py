@@ -14,6 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from torch import Tensor
 
+from ..datapipes.channels import zero_fields
+from ..datapipes.readers import CaseReader
 from ..ops import all_reduce
 from ..parallel.ranks import Ranks, on_first_rank
 from ..runs import checkpoints
@@ -372,11 +374,28 @@ class Trainer:
         if self.ranks.size > 1:
             lists = [None] * self.ranks.size
             dist.all_gather_object(lists, indices)
-        ids = sorted({reader.case_ids[index] for part in lists for index in part})
+        cases = sorted({index for part in lists for index in part}, key=reader.case_ids.__getitem__)
+        zero = []
+        if isinstance(reader, CaseReader):  # not one of sequences
+            whole = reader.with_options(n_points=None, shard=(0, 1))
+            zero = [
+                f"{name} of case {reader.case_ids[index]} is 0 everywhere"
+                for index in cases
+                for name in zero_fields(whole[index][0].get("fields"), self.assembly.fields)
+            ]
         last = self.store.newest_sound(self.reporter.say)
         good = "there is no checkpoint" if last is None else f"the last good one is {last.path}"
-        on = f" on the cases {', '.join(ids)}" if ids else ""
-        raise NonFiniteLoss(
-            f"{what}{on}; {good}. Look at those cases, or train in another run_dir (or with "
-            "restart=true) with a lower training.learning_rate or training.precision=fp32"
+        ids = ", ".join(reader.case_ids[index] for index in cases)
+        on = f" on the cases {ids}" if cases else ""
+        remedy = (
+            "Look at those cases, or train in another run_dir (or with restart=true) with a lower "
+            "training.learning_rate or training.precision=fp32"
         )
+        if zero:
+            remedy = (
+                f"{'; '.join(zero)}, so its relative error is undefined. Leave such cases out "
+                "(data.splits takes lists of cases)"
+            )
+            if len(self.assembly.fields) > 1:
+                remedy += ", or, if other fields are not 0, train with training.field_norms=joint"
+        raise NonFiniteLoss(f"{what}{on}; {good}. {remedy}")

@@ -127,11 +127,11 @@ def test_a_folder_is_not_judged_by_its_first_case(harm, message, cars, capsys):
 def test_a_set_without_inputs_that_differ_is_told(tmp_path, capsys):
     points = np.random.default_rng(0).random((20, 2))
     for i in range(6):
-        np.savez(tmp_path / f"{i}.npz", pos=points, p=points[:, 0] * i)
+        np.savez(tmp_path / f"{i}.npz", pos=points, p=points[:, 0] * (i + 1))
     assert main(["inspect", str(tmp_path)]) == 2
     assert "problem: no input differs between these 5 cases" in capsys.readouterr().out
     for i in range(6):
-        np.savez(tmp_path / f"{i}.npz", pos=points, p=points[:, 0] * i, mu=float(i))
+        np.savez(tmp_path / f"{i}.npz", pos=points, p=points[:, 0] * (i + 1), mu=float(i))
     assert main(["inspect", str(tmp_path)]) == 0
     assert "problem" not in capsys.readouterr().out
 
@@ -162,6 +162,21 @@ def test_a_parameter_near_zero_is_not_in_other_units(heat, capsys):
     assert main(["inspect", str(heat)]) == 2
     blamed = f"problem: {heat}: case case_29 has {mu[29, 0]:.4g} as the value of params_1"
     assert blamed in capsys.readouterr().out
+
+
+def test_a_field_that_is_0_everywhere_has_no_relative_error(heat, tmp_path, capsys):
+    values = np.load(heat / "T.npy")
+    values[:] = 0
+    values[0] = 1
+    np.save(heat / "T.npy", values)
+    assert main(["inspect", "--check", "data=own", f"data.root={heat}"]) == 2
+    told = capsys.readouterr().out
+    assert told.count("T of case case_") == 29 and "leave the case out" in told
+    run = ["data=own", f"data.root={heat}", f"run_dir={tmp_path / 'run'}", "training.steps=4"]
+    assert main(["train", *run, "training.evaluate_every=null"]) == 1
+    told = capsys.readouterr().err
+    assert "the loss is inf" in told and "0 everywhere, so its relative error is undefined" in told
+    assert "training.learning_rate" not in told
 
 
 def test_what_cannot_be_used_is_an_error_with_its_reason(heat, capsys):
