@@ -138,12 +138,12 @@ class Normalizer(Transform):
 
     def __call__(self, data: TensorDict) -> TensorDict:
         """Return a copy of `data` with normalised inputs."""
-        data = data.copy()
+        values = dict(data.items())
         for key, affine in self.affine.items():
-            if key in data.keys() and key != "fields":
-                shift, scale = affine.rows(data.get("tokens", None), data[key])
-                data[key] = (data[key] - shift) / scale
-        return data
+            if key in values and key != "fields":
+                shift, scale = affine.rows(values.get("tokens"), values[key])
+                values[key] = (values[key] - shift) / scale
+        return TensorDict(values, batch_size=data.batch_size, device=data.device)
 
     def inverse(
         self,

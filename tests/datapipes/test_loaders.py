@@ -1,5 +1,6 @@
 import json
 import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,6 +22,7 @@ from physicsnemo_flarepp.datapipes import (
     build_test_loader,
     data_elsewhere,
 )
+from physicsnemo_flarepp.datapipes.readers import base
 
 
 def config(root, **changes):
@@ -53,6 +55,25 @@ def test_draws_do_not_depend_on_threads(ragged_set):
         for n in (0, 1, 3)
     ]
     assert list(runs[0].items()) == list(runs[1].items()) == list(runs[2].items())
+
+
+@pytest.mark.parametrize("memory, seen", [(0.25, [False, True]), (0.0, [False, False])])
+def test_cases_in_memory_are_drawn_in_the_calling_thread(ragged_set, monkeypatch, memory, seen):
+    here, draw = set(), base.token_rows
+
+    def token_rows(*arguments):
+        here.add(threading.current_thread() is threading.main_thread())
+        return draw(*arguments)
+
+    loader = build_dataloaders(config(ragged_set, memory=memory, batch_size=2)).train
+    elsewhere = build_dataloaders(config(ragged_set, memory=0.0, batch_size=2)).train
+    expected = [list(epoch_of(elsewhere, epoch).items()) for epoch in (0, 1)]
+    loader.dataset.reader._kept_cases = base.KeptCases(memory)  # statistics have read all
+    monkeypatch.setattr(base, "token_rows", token_rows)
+    for epoch in (0, 1):
+        here.clear()
+        assert list(epoch_of(loader, epoch).items()) == expected[epoch]
+        assert here == {seen[epoch]}
 
 
 def test_fixed_sampling_and_test_draws_never_change(ragged_set):

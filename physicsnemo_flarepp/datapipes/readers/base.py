@@ -57,6 +57,9 @@ class KeptCases:
         self._bytes = 0
         self._lock = threading.Lock()
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def find(self, case_id: str, state: Hashable) -> Any:
         """Return a case, or None if it is not kept or its files were in another state."""
         with self._lock:
@@ -281,6 +284,10 @@ class CaseReader(Reader):
             self._kept_cases.keep(self.case_ids[index], state, table, size)
         return table
 
+    def is_in_memory(self) -> bool:
+        """Whether all cases are kept in memory."""
+        return len(self._kept_cases) == len(self)
+
     def __len__(self) -> int:
         return len(self.case_ids)
 
@@ -307,9 +314,9 @@ class CaseReader(Reader):
 
     def _check_common(self, table: TokenTable) -> None:
         """Keep what the first case opened says about all cases; raise if this one differs."""
-        dimension = sum(table.widths()["coordinates"].values())
-        kind = {"association": table.association, "dimension": dimension}
-        for what, found in {**kind, **table.channels()}.items():
+        if self.common == table.kind:
+            return
+        for what, found in table.kind.items():
             # Threads open cases at the same time; setdefault looks and sets in one step.
             known = self.common.setdefault(what, found)
             if found != known:

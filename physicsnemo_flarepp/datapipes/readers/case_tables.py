@@ -112,6 +112,12 @@ class TokenTable:
         return self._channels
 
     @cached_property
+    def kind(self) -> dict[str, Any]:
+        """What all cases of a set have in common: where values are, dimension, channels."""
+        dimension = sum(self.widths()["coordinates"].values())
+        return {"association": self.association, "dimension": dimension, **self.channels()}
+
+    @cached_property
     def _channels(self) -> dict[str, list[str]]:
         widths = self.widths()
         named = {key: channel_names(widths[key]) for key in ("fields", "features")}

@@ -2,6 +2,7 @@
 
 import glob
 import math
+import os
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -264,8 +265,7 @@ class OwnReader(NamedReader):
     def case_state(self, index: int) -> Hashable:
         """Return the state of the files of case `index`."""
         paths = self._files.cases.get(self.case_ids[index], ())
-        found = [path.stat() if path.exists() else None for path in paths]
-        return tuple(s and (s.st_mtime_ns, s.st_size, s.st_ino) for s in found)
+        return tuple(map(_file_state, paths))
 
     def _case_values(self, case: str) -> Mapping[str, np.ndarray]:
         """Return the values of a case in CSV files, if they are used."""
@@ -327,6 +327,15 @@ def _divide_set(contents: Contents, shared: Sequence[str]) -> tuple[int, set[str
         few = as_many and is_coordinates(name) and math.prod(array.shape[1:]) <= 3
         shared |= {name} if few or array.shape[:1] != (n,) else set()
     return n, shared & arrays.keys()
+
+
+def _file_state(path: Path) -> tuple[int, ...] | None:
+    """Return what changes when a file is written; None if it is missing."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _entry(array: Rowwise, position: int) -> LazyArray:
