@@ -46,6 +46,7 @@ PRIVATE = {
     "_foreach_lerp": "torch",
     "_foreach_lerp_": "torch",
     "_foreach_mul_": "torch",
+    "_foreach_norm": "torch",
     "_common_utils": "torch.distributed.fsdp",
     "_backward_hooks": "a torch.nn.Module",
     "_backward_pre_hooks": "a torch.nn.Module",
