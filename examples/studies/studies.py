@@ -39,6 +39,7 @@ LONG = {
     for steps in (3000, 20_000)
     for name, own in TWO.items()
 }
+MINUTES = {name: own | {"training.steps": 3000} for name, own in TWO.items()}
 WIDE = {"model.slice_num": 64, "model.n_layers": 2}
 LONGER = LONG["elasticity, 20,000 steps"] | WIDE
 LONG_STARTS = {name: own | WIDE for name, own in LONG.items() if "20,000" in name}
@@ -116,9 +117,12 @@ QUERIES = {
     "gated": {"model": "flarepp_gated"},
     "deep synthesis": {"model": "flarepp", "model.synthesis_layers": 4},
 }
-REDUCED_SIZES = {
-    **models("flare", "flare_first", "flarepp", "flarepp_deep", "flarepp_gated"),
-    **models("transolver", "attention"),
+EQUAL_COST_MODELS = models(
+    *("flare", "flare_first", "flarepp", "flarepp_deep", "flarepp_gated"),
+    *("transolver", "attention"),
+)
+EQUAL_COST = {
+    **EQUAL_COST_MODELS,
     "flare B=4": {"model": "flare", "model.n_layers": 4},
     "flarepp B=4": {"model": "flarepp", "model.n_layers": 4},
     **{
@@ -126,16 +130,13 @@ REDUCED_SIZES = {
         for name in ("flare", "flare_first", "flarepp")
     },
 }
-PAPER_SIZES = {
-    f"{model} B={blocks} C={width}": {
-        "model": model,
-        "model.n_layers": blocks,
-        "model.n_hidden": width,
-    }
-    for model in ("flare", "flare_first", "flarepp", "flarepp_deep", "flarepp_gated", "transolver")
-    for blocks in (2, 4, 8)
-    for width in (64, 128)
-}
+
+
+def sizes(*pairs: tuple[int, int]) -> dict[str, Overrides]:
+    """Return an axis over pairs of blocks and channels."""
+    return {f"B={b} C={c}": {"model.n_layers": b, "model.n_hidden": c} for b, c in pairs}
+
+
 # The files of two tasks cannot be generated: $IMDB and $CIFAR10 say where they are.
 LRA = {
     "listops": {"experiment": "lra/quick/listops"},
@@ -172,6 +173,9 @@ COST = {"--models": "flare flarepp transolver3", "--mlp-ratio": 4, "--norm": "rm
 SLICES = {"M": named("--slices", 64, 128, 256)}
 BOTH = experiments("darcy", "elasticity")
 MESHES = {"elasticity": ELASTICITY, "cars": CARS}
+SIZED_MODELS = models("flare", "flare_first", "flarepp", "transolver")
+REDUCED_SIZES = sizes((2, 64), (4, 64), (8, 64), (2, 128), (4, 32))
+PAPER_SIZES = sizes((8, 128), (4, 128), (2, 128), (8, 64), (4, 64), (2, 64))
 MESH_MODELS = models("flare", "flare_first", "flarepp", "flarepp_gated", "transolver")
 LRA_MODELS = models("attention", "flare", "flarepp", "transolver")
 
@@ -185,10 +189,26 @@ STUDIES = {
     "equal_cost": Study(
         "Which mixer gives the lowest error for the same training time?",
         "Not studied; the paper compares equal numbers of epochs.",
-        Grid({}, {"set": SMALL, "model": REDUCED_SIZES}, seeds=3, equal_time=True),
+        Grid({}, {"set": SMALL, "model": EQUAL_COST}, seeds=3, equal_time=True),
         Grid(
             PAPER | {"training.steps": 250_000},
-            {"set": experiments("darcy"), "model": PAPER_SIZES},
+            {"set": experiments("darcy"), "model": EQUAL_COST_MODELS},
+            seeds=3,
+            equal_time=True,
+        ),
+    ),
+    "equal_cost_sizes": Study(
+        "How many blocks and channels, for the same training time?",
+        "Not studied.",
+        Grid(
+            {},
+            {"set": MINUTES, "size": REDUCED_SIZES, "model": SIZED_MODELS},
+            seeds=3,
+            equal_time=True,
+        ),
+        Grid(
+            PAPER | {"training.steps": 250_000},
+            {"set": BOTH, "size": PAPER_SIZES, "model": SIZED_MODELS},
             seeds=3,
             equal_time=True,
         ),
@@ -199,7 +219,7 @@ STUDIES = {
         Grid({}, {"set": MESHES, "model": MESH_MODELS}, seeds=3, equal_time=True),
         Grid(
             PAPER | {"training.steps": 250_000},
-            {"set": experiments("elasticity", "drivaerml_40k"), "model": PAPER_SIZES},
+            {"set": experiments("elasticity", "drivaerml_40k"), "model": MESH_MODELS},
             seeds=3,
             equal_time=True,
         ),
