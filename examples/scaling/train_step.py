@@ -2,20 +2,24 @@
 
 python examples/scaling/train_step.py [experiment=...] [key=value ...]
 python examples/scaling/train_step.py --ratio quick/cars quick/elasticity quick/darcy
+python examples/scaling/train_step.py --start quick/cars quick/elasticity quick/darcy
 python examples/scaling/train_step.py --end RUN
 
 Prints the share of each part of a step, how often Python reads a value from a tensor (a wait for
 the device on a GPU), and what tensors and memory remain after many steps. With --ratio it prints,
 for each experiment, what a step of the recipe, reading included, costs over a bare step (forward,
 loss, backward, optimiser), both in turns, after an epoch in which cases are opened: processor time,
-with all reading in the same thread, and by the clock, with reading in other threads as in a
-training, which needs a quiet machine; under torchrun, that of each rank. With --end it repeats what
-follows the last step of a finished run and prints its processor time, imports included.
+with all reading in the same thread, and by the clock, with cases read as in a training, which needs
+a quiet machine; under torchrun, that of each rank. With --start it prints the seconds by the clock
+from starting a training, whose data exist, to its first step, beside those of importing PhysicsNeMo
+alone. With --end it repeats what follows the last step of a finished run and prints its processor
+time, imports included.
 """
 
 import gc
 import itertools
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -44,6 +48,15 @@ PAIRS, WARM = 84, 4
 # By the clock: steps of a block, for which small batches are drawn together, and blocks of either
 # kind, the first of which opens all cases.
 BLOCK, BLOCKS = 16, 12
+STARTS = 3
+# What a training on a CPU imports of it.
+PHYSICSNEMO = """
+import pathlib, sys
+import hydra
+import physicsnemo.datapipes, physicsnemo.distributed, physicsnemo.mesh, physicsnemo.models.flare
+import physicsnemo.nn, physicsnemo.optim, physicsnemo.utils
+pathlib.Path(sys.argv[1]).write_text("imported")
+"""
 
 
 class Reads(TorchDispatchMode):
@@ -145,10 +158,7 @@ def recipe_over_bare(experiment: str) -> dict[str, str]:
 
 
 def clock_ratio(experiment: str) -> float:
-    """Return the time of steps with all of the recipe over that of as many bare ones.
-
-    Cases are read in other threads, as in a training.
-    """
+    """Return the time of steps with all of the recipe over that of as many bare ones."""
     with tempfile.TemporaryDirectory() as directory:
         run = assemble_run([f"experiment={experiment}"], directory)
         batches = endless(run)
@@ -164,6 +174,38 @@ def clock_ratio(experiment: str) -> float:
             times[recipe].append(time.perf_counter() - start)
     pairs = zip(times[True][1:], times[False][1:], strict=True)
     return statistics.median(whole / bare for whole, bare in pairs)
+
+
+def seconds_until(file: Path, words: list[str]) -> float:
+    """Return the time from the start of a Python process to its first line in a file; end it."""
+    start = time.perf_counter()
+    with subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL) as process:
+        while not (file.is_file() and file.stat().st_size):
+            if process.poll() is not None:
+                raise RuntimeError(f"{' '.join(words)} ended without writing {file}")
+            time.sleep(0.01)
+        seconds = time.perf_counter() - start
+        process.kill()
+    return seconds
+
+
+def start_of_run(experiment: str) -> dict[str, str]:
+    """Return a row: medians of the time to the first step and to PhysicsNeMo being imported."""
+    times: dict[str, list[float]] = {"imports": [], "first step": []}
+    for _ in range(STARTS):
+        with tempfile.TemporaryDirectory() as directory:
+            path, run = Path(directory) / "imported", Path(directory) / "run"
+            times["imports"].append(seconds_until(path, ["-c", PHYSICSNEMO, str(path)]))
+            settings = [f"experiment={experiment}", "training.log_every=1", f"run_dir={run}"]
+            train = ["-m", "physicsnemo_flarepp", "train", *settings]
+            times["first step"].append(seconds_until(run / "metrics.jsonl", train))
+    imports, first = map(statistics.median, times.values())
+    return {
+        "experiment": experiment,
+        "PhysicsNeMo imported, s": f"{imports:.2f}",
+        "first step, s": f"{first:.2f}",
+        "added, s": f"{first - imports:.2f}",
+    }
 
 
 def end_of_run(directory: str) -> dict[str, str]:
@@ -195,9 +237,10 @@ def main() -> None:
     if sys.argv[1:2] == ["--end"]:
         print_row(end_of_run(sys.argv[2]), header=True)
         return
-    if sys.argv[1:2] == ["--ratio"]:
+    rows = {"--ratio": recipe_over_bare, "--start": start_of_run}
+    if sys.argv[1:2] and sys.argv[1] in rows:
         for number, experiment in enumerate(sys.argv[2:]):
-            print_row(recipe_over_bare(experiment), header=number == 0)
+            print_row(rows[sys.argv[1]](experiment), header=number == 0)
         return
     with tempfile.TemporaryDirectory() as directory:
         run = assemble_run(sys.argv[1:], directory)
