@@ -45,8 +45,8 @@ STEPS = 60
 PROFILED = 10
 # Pairs of steps, the first of which warm up.
 PAIRS, WARM = 84, 4
-# By the clock: steps of a block, for which small batches are drawn together, and blocks of either
-# kind, the first of which opens all cases.
+# By the clock: steps of a block, whose batches are drawn together, and blocks of the recipe and of
+# bare steps, which alternate. The first two are an epoch long and open all cases.
 BLOCK, BLOCKS = 16, 12
 STARTS = 3
 # What a training on a CPU imports of it.

@@ -122,14 +122,16 @@ signal n. --debug shows where an error came from. Version {__version__}."""
 def run(*verb: str) -> NoReturn:
     """Run the process's command line, after `verb` if one is given, and end the process.
 
-    The system frees the memory: Python would clear a million objects of libraries for seconds.
+    The system frees the memory: Python would spend seconds clearing objects of imported libraries.
     """
     code = main([*verb, *sys.argv[1:]])
     threading._shutdown()  # waits for threads, as Python does first of all
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
             stream.flush()
+        except OSError as error:  # a full disk; not a reader that has enough
+            code = code or FAILED * (not isinstance(error, BrokenPipeError))
     os._exit(code)
 
 

@@ -121,7 +121,9 @@ class DataConfig:
     batch_size_test: int = setting(
         1, "Cases that a data rank evaluates at a time; results stay the same."
     )
-    num_workers: int = setting(2, "Reading threads; 0 reads in the calling thread.")
+    num_workers: int = setting(
+        2, "Reading threads; 0 reads in the calling thread, as do small cases in memory on a CPU."
+    )
     prefetch: int = setting(2, "Batches read ahead.")
     memory: float = setting(
         0.25,

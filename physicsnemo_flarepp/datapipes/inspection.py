@@ -260,9 +260,10 @@ def _compare(cases: Sequence[tuple[CaseReader, int]], *, progress: bool = False)
                 files[case] = _blamed(metadata)
                 if reader not in widths:
                     widths[reader] = reader.case(index).widths()["fields"]
+                joint = " or set training.field_norms=joint" * (len(widths[reader]) > 1)
                 problems += [
                     f"{files[case]}: {name} of case {case} is 0 everywhere, so its relative error "
-                    "is undefined: leave the case out"
+                    f"is undefined: leave the case out{joint}"
                     for name in zero_fields(sample.get("fields"), widths[reader])
                 ]
                 named = {k: metadata[f"{k[:-1]}_names"] for k in ("fields", "features", "globals")}

@@ -23,7 +23,7 @@ from .readers.base import TOKEN_KEYS, check_shard
 from .sources import TEST_SEED, DataSource, checked_config, open_source
 from .statistics import fit_normalizer
 
-# Tokens of the batches that are drawn one after the other.
+# Tokens that are drawn one after the other. Larger batches have reading threads.
 DRAWN_TOGETHER = 2**14
 
 
@@ -122,27 +122,26 @@ def _to_device(values: list[int], device: torch.device) -> Int[Tensor, " n"]:
 class CaseLoader(DataLoader):
     """PhysicsNeMo's loader, which reads in the calling thread where reading threads cost more.
 
-    Draws from cases in memory take about a millisecond. On a CPU, threads that make them and the
-    step that they are for wait for each other. Here batches are drawn in the calling thread, small
-    ones several at a time: between steps neither code nor tables stay in the cache.
+    On a CPU, reading threads compete with the training step. Where samples are rows of arrays in
+    memory, batches are therefore drawn in the calling thread, small ones several at a time, because
+    code and tables drop out of the cache between steps.
     """
 
     def __init__(self, dataset: Dataset, **options: Any) -> None:
         super().__init__(dataset, **options)
-        self._read_ahead = self.prefetch_factor
+        self._unthreaded = DataLoader(
+            dataset, **{**options, "prefetch_factor": 0, "use_streams": False}
+        )
 
     def __iter__(self) -> Iterator[TensorDict | tuple[TensorDict, list[dict[str, Any]]]]:
         """Iterate over the batches of the epoch."""
-        reader = self.dataset.reader
-        n_tokens = self.batch_size * (reader.options.n_points or DRAWN_TOGETHER)
-        is_drawn_here = (
-            self.dataset.target_device is None
-            and reader.is_in_memory()
-            and (n_tokens <= DRAWN_TOGETHER or torch.get_num_threads() == 1)
-        )
-        self.prefetch_factor = 0 if is_drawn_here else self._read_ahead
-        together = max(1, DRAWN_TOGETHER // n_tokens) if is_drawn_here else 1
-        batches = super().__iter__()
+        on_cpu = self.dataset.target_device is None
+        rows = self.dataset.reader.rows_in_memory(self.sampler) if on_cpu else None
+        size = self.batch_size * (rows or 1)
+        if rows is None or (size > DRAWN_TOGETHER and torch.get_num_threads() > 1):
+            yield from super().__iter__()
+            return
+        batches, together = iter(self._unthreaded), max(1, DRAWN_TOGETHER // size)
         while group := list(itertools.islice(batches, together)):
             yield from group
 
@@ -281,7 +280,10 @@ def _make_loader(
     cfg, training = data.cfg, split == "train"
     shard = (cfg.parallel.data_rank, cfg.parallel.data_size)
     workers = max(1, cfg.num_workers)
-    device = None if cfg.device == "cpu" else cfg.device  # nothing is moved
+    device = cfg.device
+    if device == "cpu":  # where samples are: moving none is faster
+        device = None
+        normalizer.to(cfg.device)
     order = {"shuffle": training, "equal_counts": training, "seed": cfg.seed}
     return CaseLoader(
         Dataset(reader, transforms=normalizer, device=device, num_workers=workers),

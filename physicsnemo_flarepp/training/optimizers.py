@@ -244,9 +244,9 @@ class ExponentialAverage(AveragedModel):
     device. An exponential average does not use the counter, which says here whether it has begun.
     """
 
-    # The model averaged in, and the parameters and buffers of both: walking over the modules to
-    # find them takes longer than averaging.
-    _found: tuple[nn.Module, list[Tensor], list[Tensor], list[tuple[Tensor, Tensor]]] | None = None
+    # The model averaged in, the parameters of both, and where their buffers are: walking over the
+    # modules to find them takes longer than averaging. A model may replace its buffers.
+    _found: tuple[nn.Module, list, list, list[tuple[nn.Module, nn.Module, str]]] | None = None
 
     def update_parameters(self, model: nn.Module) -> None:
         """Average the weights of `model` in; the first call copies them."""
@@ -254,13 +254,23 @@ class ExponentialAverage(AveragedModel):
             if self.n_averaged == 0:
                 super().update_parameters(model)
                 return
-            buffers = zip(self.module.buffers(), model.buffers(), strict=True)
+            pairs = zip(self.module.modules(), model.modules(), strict=True)
+            buffers = [
+                (ours, theirs, name)
+                for ours, theirs in pairs
+                for name, _ in theirs.named_buffers(recurse=False)
+            ]
             parameters = list(self.module.parameters()), list(model.parameters())
-            self._found = (model, *parameters, list(buffers))
+            self._found = (model, *parameters, buffers)
         _, averages, current, buffers = self._found
         self.multi_avg_fn(averages, current, None)
-        for average, value in buffers:
-            average.copy_(value)
+        for ours, theirs, name in buffers:
+            getattr(ours, name).copy_(getattr(theirs, name))
+
+    def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
+        """Load a state, and find parameters and buffers again in the next update."""
+        self._found = None
+        return super().load_state_dict(*arguments, **options)
 
 
 def make_average(model: nn.Module, decay: float) -> ExponentialAverage:
@@ -269,8 +279,10 @@ def make_average(model: nn.Module, decay: float) -> ExponentialAverage:
 
 
 def clip_gradients(parameters: Iterable[Tensor], largest: float) -> None:
-    """Shorten the gradient to a norm, as `clip_grad_norm_` does, which takes twice the time."""
+    """Shorten the gradient to a norm; torch's `clip_grad_norm_` does the same in twice the time."""
     gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     torch._foreach_mul_(gradients, (largest / (norm + 1e-6)).clamp(max=1.0))
 

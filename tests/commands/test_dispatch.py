@@ -236,6 +236,14 @@ def test_a_finished_command_leaves_after_threads_and_exit_handlers(tmp_path):
     assert (done.returncode, done.stderr) == (2, "flarepp plot: wrong\n")
 
 
+@pytest.mark.parametrize("argument", ["--version", "--help"])
+def test_output_that_cannot_be_written_is_a_failure(argument):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "physicsnemo_flarepp", argument]
+        done = subprocess.run(command, stdout=full, env={**PYTHON, "PYTHONUNBUFFERED": ""})
+    assert done.returncode == 1
+
+
 def test_garbage_is_collected_again_after_the_imports_of_a_verb():
     code = (
         "import gc\n"

@@ -1,10 +1,16 @@
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
 from physicsnemo_flarepp.commands import main
+from physicsnemo_flarepp.commands.configs import compose_config
 from physicsnemo_flarepp.commands.data import read_data_config
 from physicsnemo_flarepp.datapipes.inspection import check_cases, inspect_data
+from physicsnemo_flarepp.datapipes.readers import CaseReader
+from physicsnemo_flarepp.training import train
+from physicsnemo_flarepp.training.trainer import NonFiniteLoss, Trainer
 from tests.own_data.making import STRETCH, surface
 
 
@@ -177,6 +183,23 @@ def test_a_field_that_is_0_everywhere_has_no_relative_error(heat, tmp_path, caps
     told = capsys.readouterr().err
     assert "the loss is inf" in told and "0 everywhere, so its relative error is undefined" in told
     assert "training.learning_rate" not in told
+
+
+def test_files_that_are_gone_do_not_hide_a_loss_that_is_not_finite(heat, tmp_path, monkeypatch):
+    values = np.load(heat / "T.npy")
+    values[1:] = 0
+    np.save(heat / "T.npy", values)
+    fail = Trainer._fail
+
+    def lose_files_and_fail(self, *arguments):
+        monkeypatch.setattr(CaseReader, "case", Mock(side_effect=FileNotFoundError))
+        fail(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_fail", lose_files_and_fail)
+    settings = ["data=own", f"data.root={heat}", "training.steps=4", "device=cpu"]
+    cfg = compose_config("train", [*settings, f"run_dir={tmp_path / 'run'}"])
+    with pytest.raises(NonFiniteLoss, match="the loss is .* on the cases .*learning_rate"):
+        train(cfg)
 
 
 def test_what_cannot_be_used_is_an_error_with_its_reason(heat, capsys):

@@ -57,23 +57,47 @@ def test_draws_do_not_depend_on_threads(ragged_set):
     assert list(runs[0].items()) == list(runs[1].items()) == list(runs[2].items())
 
 
-@pytest.mark.parametrize("memory, seen", [(0.25, [False, True]), (0.0, [False, False])])
-def test_cases_in_memory_are_drawn_in_the_calling_thread(ragged_set, monkeypatch, memory, seen):
-    here, draw = set(), base.token_rows
+def drawn_here(loader, monkeypatch):
+    """Whether epochs 0 and 1 are drawn in the calling thread."""
+    here, draw = [set(), set()], base.token_rows
+    with monkeypatch.context() as patch:
+        for epoch, seen in enumerate(here):
 
-    def token_rows(*arguments):
-        here.add(threading.current_thread() is threading.main_thread())
-        return draw(*arguments)
+            def token_rows(*arguments, seen=seen):
+                seen.add(threading.current_thread() is threading.main_thread())
+                return draw(*arguments)
 
-    loader = build_dataloaders(config(ragged_set, memory=memory, batch_size=2)).train
-    elsewhere = build_dataloaders(config(ragged_set, memory=0.0, batch_size=2)).train
-    expected = [list(epoch_of(elsewhere, epoch).items()) for epoch in (0, 1)]
-    loader.dataset.reader._kept_cases = base.KeptCases(memory)  # statistics have read all
-    monkeypatch.setattr(base, "token_rows", token_rows)
+            patch.setattr(base, "token_rows", token_rows)
+            epoch_of(loader, epoch)
+    return here
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("memory", [0.25, 0.0])
+def test_rows_in_memory_are_drawn_in_the_calling_thread(ragged_set, monkeypatch, memory, split):
+    # A rank of two keeps its part of the test cases.
+    ranks = {"parallel": {"data_rank": 1, "data_size": 2}} if split == "test" else {}
+    loaders = [
+        getattr(build_dataloaders(config(ragged_set, memory=m, batch_size=2, **ranks)), split)
+        for m in (memory, 0.0)
+    ]
+    reader = loaders[0].dataset.reader
+    reader._kept_cases = base.KeptCases(memory)  # statistics have read all
+    assert drawn_here(loaders[0], monkeypatch) == [{False}, {memory > 0}]
     for epoch in (0, 1):
-        here.clear()
-        assert list(epoch_of(loader, epoch).items()) == expected[epoch]
-        assert here == {seen[epoch]}
+        first, second = (list(epoch_of(loader, epoch).items()) for loader in loaders)
+        assert first == second
+
+
+def test_reading_threads_stay_for_what_is_computed_and_can_be_disabled(ragged_set, monkeypatch):
+    loader = build_dataloaders(config(ragged_set)).train  # statistics have read all
+    assert drawn_here(loader, monkeypatch) == [{True}, {True}]
+    loader.dataset.reader.transforms = (lambda data: data,)
+    with monkeypatch.context() as patch:
+        patch.setattr(base.CaseReader, "_transform", lambda self, sample, index: sample)
+        assert drawn_here(loader, monkeypatch) == [{False}, {False}]
+        loader.disable_prefetch()
+        assert drawn_here(loader, monkeypatch) == [{True}, {True}]
 
 
 def test_fixed_sampling_and_test_draws_never_change(ragged_set):

@@ -75,6 +75,33 @@ def test_average_is_that_of_torch(assembled):
     assert all(torch.equal(ours, other) for ours, other in pairs)
 
 
+class LargestSeen(torch.nn.Linear):
+    """A layer that replaces its buffer, as many do."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+        self.register_buffer("largest", torch.zeros(()))
+
+    def forward(self, x):
+        self.largest = torch.maximum(self.largest, x.abs().max())
+        return super().forward(x)
+
+
+def test_average_follows_buffers_that_a_model_replaces_and_states_that_are_loaded():
+    model = LargestSeen()
+    average = make_average(model, 0.9)
+    begin = {name: value.clone() for name, value in average.state_dict().items()}
+    for size in (1.0, 2.0, 3.0):
+        model(torch.full((1, 2), size))
+        average.update_parameters(model)
+    assert average.module.largest == 3
+    with torch.no_grad():
+        model.weight.fill_(5)
+    average.load_state_dict(begin)
+    average.update_parameters(model)  # the first one copies
+    assert torch.equal(average.module.weight, model.weight)
+
+
 @pytest.mark.parametrize("largest", [0.1, 1e3])
 def test_clipping_is_that_of_torch(largest):
     shapes = [(3, 4), (5,), (2, 2, 2)]
@@ -82,6 +109,7 @@ def test_clipping_is_that_of_torch(largest):
     for a, b in zip(ours, theirs, strict=True):
         a.grad = torch.randn_like(a)
         b.grad = a.grad.clone()
+    clip_gradients([torch.zeros(3)], largest)  # frozen
     clip_gradients([*ours, torch.zeros(3)], largest)
     norm = torch.nn.utils.clip_grad_norm_(theirs, largest)
     assert (norm > largest) == (largest < 1)

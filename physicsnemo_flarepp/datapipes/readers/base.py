@@ -9,7 +9,7 @@ import os
 import threading
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,9 @@ class KeptCases:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._kept)
+    def get(self, case_id: str) -> Any:
+        """Return a case as it was kept, or None."""
+        return self._kept.get(case_id, (None, None, 0))[1]
 
     def find(self, case_id: str, state: Hashable) -> Any:
         """Return a case, or None if it is not kept or its files were in another state."""
@@ -284,9 +285,19 @@ class CaseReader(Reader):
             self._kept_cases.keep(self.case_ids[index], state, table, size)
         return table
 
-    def is_in_memory(self) -> bool:
-        """Whether all cases are kept in memory."""
-        return len(self._kept_cases) == len(self)
+    def rows_in_memory(self, cases: Iterable[int]) -> int | None:
+        """Return the most rows that a draw from one of the cases looks at.
+
+        None unless the samples of all of them are rows of arrays in memory.
+        """
+        if self.transforms:
+            return None
+        tables = [self._kept_cases.get(self.case_ids[index]) for index in cases]
+        if not all(table is not None and "coordinates" in table.joined for table in tables):
+            return None
+        most = max((table.n_tokens for table in tables), default=0)
+        drawn = self.options.n_points if self.options.density == "cells" else None
+        return most if drawn is None else min(drawn, most)
 
     def __len__(self) -> int:
         return len(self.case_ids)
