@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.7.2"
+__version__ = "0.7.3"
 
 
 def lazy_names(
