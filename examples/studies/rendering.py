@@ -161,10 +161,11 @@ def section(name: str, study: Study, lines: Sequence[dict]) -> str:
     return "\n\n".join(parts)
 
 
-def draw(lines: Sequence[dict], path: Path, marks: Mapping[str, str]) -> None:
+def draw(lines: Sequence[dict], path: Path, marks: Mapping[str, str], over_sizes: bool) -> None:
     """Draw the mean test error over CPU seconds, one line per cell, ends with their spread.
 
-    Cells that differ in their first label, such as the set, have panels of their own.
+    Cells that differ in their first label, such as the set, have panels of their own. With
+    `over_sizes`, whose runs take equally long, errors are drawn over the second label instead.
     """
     panels: dict[str, dict[str, list[dict]]] = {}
     for line in lines:
@@ -174,18 +175,24 @@ def draw(lines: Sequence[dict], path: Path, marks: Mapping[str, str]) -> None:
             cells.setdefault("/".join(rest or [first]), []).append(line)
     # Shorter names first, which are smaller numbers, too.
     panels = dict(sorted(panels.items(), key=lambda panel: (len(panel[0]), panel[0])))
-    styles = {
-        name: number for number, name in enumerate(dict.fromkeys(itertools.chain(*panels.values())))
-    }
+    if over_sizes:
+        names = [name.partition("/")[2] for name in itertools.chain(*panels.values())]
+    else:
+        names = list(itertools.chain(*panels.values()))
+    styles = {name: number for number, name in enumerate(dict.fromkeys(names))}
     figure = Figure(figsize=(4 + 4 * len(panels), 4.2), dpi=150, layout="constrained")
     every = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (title, cells) in zip(every, panels.items(), strict=True):
-        for name, runs in cells.items():
-            _draw_cell(axes, name, runs, styles[name], mark_of(runs, marks))
+        if over_sizes:
+            _draw_sizes(axes, cells, styles)
+        else:
+            for name, runs in cells.items():
+                _draw_cell(axes, name, runs, styles[name], mark_of(runs, marks))
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.yaxis.set_minor_formatter(ScalarFormatter())
-        axes.set(title=title, xlabel="CPU seconds", ylabel="test error, %")
+        axes.set(title=title, ylabel="test error, %")
+        axes.set_xlabel("blocks and channels, equal training time" if over_sizes else "CPU seconds")
         axes.grid(alpha=0.3, which="both")
         axes.spines[["top", "right"]].set_visible(False)
     handles = {
@@ -196,15 +203,39 @@ def draw(lines: Sequence[dict], path: Path, marks: Mapping[str, str]) -> None:
     figure.savefig(path)
 
 
+def _style(number: int) -> dict:
+    return {
+        "color": f"C{number % 10}", "marker": "os^DvPX"[number % 7], "ms": 4, "lw": 1.2,
+        "ls": ("-", "--", ":")[number // 10 % 3],
+    }  # fmt: skip
+
+
+def _draw_sizes(axes: Axes, cells: Mapping[str, Sequence[dict]], styles: Mapping[str, int]) -> None:
+    """Draw the last errors of each model over the sizes, with their spread."""
+    sizes: dict[str, dict[str, list[float]]] = {}
+    for name, runs in cells.items():
+        size, _, model = name.partition("/")
+        sizes.setdefault(size, {})[model] = [run["last"] for run in runs]
+    for model, number in styles.items():
+        found = [(at, sizes[size][model]) for at, size in enumerate(sizes) if model in sizes[size]]
+        middle = [statistics.mean(errors) for _, errors in found]
+        spreads = [
+            [abs(edge(errors) - mean) for (_, errors), mean in zip(found, middle, strict=True)]
+            for edge in (min, max)
+        ]
+        axes.errorbar([at for at, _ in found], middle, spreads, capsize=3, **_style(number))
+        axes.plot([], [], label=model, **_style(number))
+    axes.set_xticks(range(len(sizes)), list(sizes))
+
+
 def _draw_cell(axes: Axes, name: str, runs: Sequence[dict], number: int, mark: str) -> None:
     seconds = statistics.mean(run["cpu_seconds"] for run in runs)
     points = list(zip(*(run["curve"] for run in runs), strict=False))
     times = [seconds * point[0][0] / runs[0]["steps"] for point in points]
     errors = [[error for _, error in point] for point in points]
     middle = [statistics.mean(at) for at in errors]
-    style = {"color": f"C{number % 10}", "lw": 1.2, "ls": ("-", "--", ":")[number // 10 % 3]}
-    marker = {"marker": "os^DvPX"[number % 7], "markevery": [-1], "ms": 4}
-    axes.plot(times, middle, label=name, **style, **marker)
+    style = _style(number)
+    axes.plot(times, middle, label=name, markevery=[-1], **style)
     low, high = min(errors[-1]), max(errors[-1])
     axes.errorbar(times[-1], middle[-1], [[middle[-1] - low], [high - middle[-1]]],
                   fmt="none", capsize=3, ecolor=style["color"])  # fmt: skip
@@ -220,5 +251,6 @@ def render(studies: Mapping[str, Study], ledger: Path, figures: bool = True) -> 
         parts.append(section(name, study, lines))
         runs = [line for line in lines if "measured" not in line]
         if figures and runs:
-            draw(runs, ledger.with_name(f"{name}.png"), machine_marks(lines))
+            sized = study.reduced.equal_time and "size" in study.reduced.axes
+            draw(runs, ledger.with_name(f"{name}.png"), machine_marks(lines), sized)
     replace_text(ledger.with_name("README.md"), "\n\n".join([HEAD.rstrip(), *parts]) + "\n")
