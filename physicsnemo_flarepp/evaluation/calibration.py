@@ -9,6 +9,7 @@ import pyvista as pv
 import torch
 from jaxtyping import Float
 from scipy.spatial import cKDTree
+from tensordict import TensorDict
 
 from ..datapipes.readers import CaseReader
 from ..datapipes.readers.base import MEASURE, NO_WEIGHTS
@@ -202,7 +203,7 @@ def evaluate_state(
     queries = (inputs["fx"], inputs.get("embedding"))
     values = decode_state(run.model, *queries, state, progress=False)
     values = values.reshape(len(sample["coordinates"]), -1).float().cpu()
-    given = run.normalizer(dict(sample.items())).get("globals", None)
+    given = run.normalizer(TensorDict(dict(sample))).get("globals", None)
     return run.normalizer.inverse(values, given=given).numpy()
 
 
