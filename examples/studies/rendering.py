@@ -148,7 +148,7 @@ def section(name: str, study: Study, lines: Sequence[dict]) -> str:
     elif study.reduced.script:
         parts.append(NOT_RUN.capitalize() + ".")
     if runs:
-        parts.append(f"![error over CPU seconds]({name}.png)")
+        parts.append(f"![test errors]({name}.png)")
     where = [
         f"{letter} {machine}".lstrip()
         + "".join(
@@ -183,16 +183,15 @@ def draw(lines: Sequence[dict], path: Path, marks: Mapping[str, str], over_sizes
     figure = Figure(figsize=(4 + 4 * len(panels), 4.2), dpi=150, layout="constrained")
     every = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (title, cells) in zip(every, panels.items(), strict=True):
+        axes.set(title=title, ylabel="test error, %")
         if over_sizes:
             _draw_sizes(axes, cells, styles)
         else:
             for name, runs in cells.items():
                 _draw_cell(axes, name, runs, styles[name], mark_of(runs, marks))
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(ScalarFormatter())
-        axes.yaxis.set_minor_formatter(ScalarFormatter())
-        axes.set(title=title, ylabel="test error, %")
-        axes.set_xlabel("blocks and channels, equal training time" if over_sizes else "CPU seconds")
+            axes.set(xlabel="CPU seconds", yscale="log")
+            axes.yaxis.set_major_formatter(ScalarFormatter())
+            axes.yaxis.set_minor_formatter(ScalarFormatter())
         axes.grid(alpha=0.3, which="both")
         axes.spines[["top", "right"]].set_visible(False)
     handles = {
@@ -226,6 +225,8 @@ def _draw_sizes(axes: Axes, cells: Mapping[str, Sequence[dict]], styles: Mapping
         axes.errorbar([at for at, _ in found], middle, spreads, capsize=3, **_style(number))
         axes.plot([], [], label=model, **_style(number))
     axes.set_xticks(range(len(sizes)), list(sizes))
+    axes.set_xlabel("blocks and channels, equal training time")
+    axes.set_ylim(bottom=0)
 
 
 def _draw_cell(axes: Axes, name: str, runs: Sequence[dict], number: int, mark: str) -> None:
