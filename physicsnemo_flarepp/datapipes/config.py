@@ -122,7 +122,7 @@ class DataConfig:
         1, "Cases that a data rank evaluates at a time; results stay the same."
     )
     num_workers: int = setting(
-        2, "Reading threads; 0 reads in the calling thread, as do small cases in memory on a CPU."
+        2, "Reading threads; with 0, or small cases in memory on a CPU, the calling thread reads."
     )
     prefetch: int = setting(2, "Batches read ahead.")
     memory: float = setting(
